@@ -1,0 +1,769 @@
+//! Every configuration key that has an effect, with its default, under AgentJet's names.
+//!
+//! The doc comment of a field is its documentation: `docs/configuration.md` is generated from this file.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A whole configuration: the `ajet:` section.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Ajet {
+    /// Groups experiments in loggers.
+    pub project_name: String,
+    /// Name of the experiment; `read_yaml_name` becomes a unique, timestamped one.
+    pub experiment_name: String,
+    /// Where checkpoints and metrics go. `auto` is `saved_experiments/<experiment_name>`; a directory that does not
+    /// contain the experiment's name is a base for it.
+    pub experiment_dir: String,
+    /// The model.
+    pub model: Model,
+    /// Lengths and batch size.
+    pub data: Data,
+    /// Sampling.
+    pub rollout: Rollout,
+    /// The weight update.
+    pub trainer_common: TrainerCommon,
+    /// Low-rank adaptation.
+    pub lora: Lora,
+    /// From LLM calls to training rows.
+    pub context_tracker: ContextTracker,
+    /// When a batch is full.
+    pub swarm_mode_sample_collection_method: CollectionMethod,
+    /// Most finished episodes kept for one batch.
+    pub swarm_mode_sample_collection_max_cached_episodes: u64,
+    /// Seconds after which ROLLING_POST discards what still runs.
+    pub swarm_mode_rolling_post_timeout: f64,
+    /// Where and how the model computes.
+    pub engine: Engine,
+    /// Where tasks come from; read by `roll` only.
+    pub task_reader: TaskReader,
+}
+
+impl Default for Ajet {
+    fn default() -> Self {
+        Self {
+            project_name: "ajet-swarm".into(),
+            experiment_name: "read_yaml_name".into(),
+            experiment_dir: "auto".into(),
+            model: Model::default(),
+            data: Data::default(),
+            rollout: Rollout::default(),
+            trainer_common: TrainerCommon::default(),
+            lora: Lora::default(),
+            context_tracker: ContextTracker::default(),
+            swarm_mode_sample_collection_method: CollectionMethod::default(),
+            swarm_mode_sample_collection_max_cached_episodes: 9999,
+            swarm_mode_rolling_post_timeout: 1800.0,
+            engine: Engine::default(),
+            task_reader: TaskReader::default(),
+        }
+    }
+}
+
+/// `ajet.model`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Model {
+    /// A Hugging Face directory, a `.gguf` file, a hub id such as `Qwen/Qwen2.5-0.5B-Instruct`, or `builtin:tiny`.
+    pub path: String,
+}
+
+impl Default for Model {
+    fn default() -> Self {
+        Self { path: String::new() }
+    }
+}
+
+/// `ajet.data`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Data {
+    /// Most tokens of a row before the first sampled one.
+    pub max_prompt_length: usize,
+    /// Most tokens of a row after the first prompt.
+    pub max_response_length: usize,
+    /// Tasks in a batch (B).
+    pub train_batch_size: usize,
+}
+
+impl Default for Data {
+    fn default() -> Self {
+        Self {
+            max_prompt_length: 3000,
+            max_response_length: 15000,
+            train_batch_size: 32,
+        }
+    }
+}
+
+/// `ajet.rollout`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Rollout {
+    /// Episodes of a task in a batch (N), GRPO's group size.
+    pub num_repeat: usize,
+    /// Most episodes claimed at once; B·N if that is less.
+    pub max_env_worker: usize,
+    /// Most tokens sampled in one LLM call. Default: 4096, at most `max_response_length`.
+    pub max_response_length_in_one_turn: Option<usize>,
+    /// Most tokens of prompt and answer together. Default: 18000, or prompt + response length where those are set.
+    pub max_model_len: Option<usize>,
+    /// Most sequences sampled together.
+    pub max_num_seqs: usize,
+    /// Of train episodes.
+    pub temperature: f64,
+    /// Of train episodes.
+    pub top_p: f64,
+    /// Of train episodes; −1 is all.
+    pub top_k: i64,
+    /// What eval episodes are sampled with, where the request does not say.
+    pub val_kwargs: ValKwargs,
+    /// Bounds of an episode's rows.
+    pub multi_turn: MultiTurn,
+    /// Checks for a model that lost control: `nonsense`, `non_ascii`, `un-paired-think`, `format_type_1`,
+    /// `wrong_toolcall`.
+    pub compute_madness_checklist: Vec<String>,
+    /// Refuse further calls of an episode that a madness check flagged.
+    pub agent_madness_termination: bool,
+    /// Reward of a flagged episode.
+    pub agent_madness_reward: f64,
+    /// Take tools out of every request.
+    pub force_disable_toolcalls: bool,
+    /// Share of the GPU's memory that weights and caches may take.
+    pub gpu_memory_utilization: f64,
+    /// GPUs that share one copy of the model; only 1 is built.
+    pub tensor_model_parallel_size: usize,
+    /// System message for conversations that have none.
+    pub default_system_prompt: Option<String>,
+    /// Tool-call format: `hermes`, `llama3_json`, `json` or `none`. Default: what the chat template shows.
+    pub tool_parser: Option<String>,
+    /// Reasoning format: `think` or `none`. Default: what the chat template shows.
+    pub reasoning_parser: Option<String>,
+    /// Answer to a prompt that does not fit.
+    pub on_context_overflow: OnContextOverflow,
+}
+
+impl Default for Rollout {
+    fn default() -> Self {
+        Self {
+            num_repeat: 4,
+            max_env_worker: 128,
+            max_response_length_in_one_turn: None,
+            max_model_len: None,
+            max_num_seqs: 64,
+            temperature: 1.0,
+            top_p: 1.0,
+            top_k: -1,
+            val_kwargs: ValKwargs::default(),
+            multi_turn: MultiTurn::default(),
+            compute_madness_checklist: vec![],
+            agent_madness_termination: true,
+            agent_madness_reward: -1.0,
+            force_disable_toolcalls: false,
+            gpu_memory_utilization: 0.85,
+            tensor_model_parallel_size: 1,
+            default_system_prompt: None,
+            tool_parser: None,
+            reasoning_parser: None,
+            on_context_overflow: OnContextOverflow::default(),
+        }
+    }
+}
+
+/// `ajet.rollout.val_kwargs`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct ValKwargs {
+    /// 0 is greedy.
+    pub temperature: f64,
+    /// Nucleus sampling.
+    pub top_p: f64,
+    /// −1 is all.
+    pub top_k: i64,
+    /// `false` is greedy.
+    pub do_sample: bool,
+}
+
+impl Default for ValKwargs {
+    fn default() -> Self {
+        Self {
+            temperature: 1.0,
+            top_p: 1.0,
+            top_k: -1,
+            do_sample: true,
+        }
+    }
+}
+
+/// `ajet.rollout.multi_turn`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct MultiTurn {
+    /// Most rows kept of one episode; a seeded sample of that many.
+    pub max_sample_per_task: usize,
+}
+
+impl Default for MultiTurn {
+    fn default() -> Self {
+        Self {
+            max_sample_per_task: 30,
+        }
+    }
+}
+
+/// `ajet.trainer_common`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct TrainerCommon {
+    /// The advantage.
+    pub algorithm: Algorithm,
+    /// The optimizer.
+    pub optim: Optim,
+    /// The per-token loss.
+    pub policy_loss: PolicyLoss,
+    /// How token losses become one number.
+    pub loss_agg_mode: LossAggMode,
+    /// Clip range below 1. Default: 0.2; for `gspo` 3e-4.
+    pub clip_ratio_low: Option<f64>,
+    /// Clip range above 1. Default: 0.2; for `gspo` 4e-4.
+    pub clip_ratio_high: Option<f64>,
+    /// Weight of the entropy bonus.
+    pub entropy_coeff: f64,
+    /// Add the divergence from the reference weights to the loss.
+    pub use_kl_loss: bool,
+    /// Its weight.
+    pub kl_loss_coef: f64,
+    /// Its estimator: `kl`, `mse` or `low_var_kl`; a trailing `+` back-propagates `mse` and reports the named one.
+    pub kl_loss_type: String,
+    /// Subtract the divergence from the reward instead.
+    pub use_kl_in_reward: bool,
+    /// Estimator of the divergence in the reward.
+    pub kl_penalty_type: String,
+    /// An episode weighs once in the loss, whatever its number of rows.
+    pub loss_weight_normalization_episode_level: bool,
+    /// An episode is one sample of its group, whatever its number of rows.
+    pub advantage_estimation_episode_level: bool,
+    /// Advantage of a group of one.
+    pub singleton_group: SingletonGroup,
+    /// Correction for a sampler that differs from the trainer.
+    pub importance_sampling: ImportanceSampling,
+    /// Soft penalty on long answers.
+    pub overlong: Overlong,
+    /// Leave rows cut by length out of the loss.
+    pub mask_truncated: bool,
+    /// Optimizer steps an epoch over a batch.
+    pub mini_batch_num: usize,
+    /// Epochs over a batch.
+    pub ppo_epochs: usize,
+    /// Most tokens in one forward and backward pass.
+    pub ppo_max_token_len_per_gpu: usize,
+    /// Gradient checkpointing by layer.
+    pub recompute: Recompute,
+    /// Compute shared prefixes of a group's rows once.
+    pub share_prefixes: bool,
+    /// Updates between checkpoints; 0 or less for none but the last.
+    pub save_freq: u64,
+    /// Checkpoints kept.
+    pub keep_last: usize,
+    /// Length of the learning-rate schedule, in updates.
+    pub total_training_steps: Option<u64>,
+    /// GPUs to use.
+    pub n_gpus_per_node: usize,
+    /// Machines to use; only 1 is built.
+    pub nnodes: usize,
+    /// Where metrics go besides `metrics.jsonl`.
+    pub logger: String,
+    /// Write every episode's conversation into the experiment directory.
+    pub save_trajectory_as_json_file: bool,
+    /// The loss is multiplied by this.
+    pub loss_extra_scale_ratio: f64,
+    /// Of everything that draws random numbers.
+    pub seed: u64,
+}
+
+impl Default for TrainerCommon {
+    fn default() -> Self {
+        Self {
+            algorithm: Algorithm::default(),
+            optim: Optim::default(),
+            policy_loss: PolicyLoss::default(),
+            loss_agg_mode: LossAggMode::default(),
+            clip_ratio_low: None,
+            clip_ratio_high: None,
+            entropy_coeff: 0.0,
+            use_kl_loss: true,
+            kl_loss_coef: 0.002,
+            kl_loss_type: "low_var_kl".into(),
+            use_kl_in_reward: false,
+            kl_penalty_type: "kl".into(),
+            loss_weight_normalization_episode_level: true,
+            advantage_estimation_episode_level: true,
+            singleton_group: SingletonGroup::default(),
+            importance_sampling: ImportanceSampling::default(),
+            overlong: Overlong::default(),
+            mask_truncated: false,
+            mini_batch_num: 1,
+            ppo_epochs: 1,
+            ppo_max_token_len_per_gpu: 16384,
+            recompute: Recompute::default(),
+            share_prefixes: true,
+            save_freq: 20,
+            keep_last: 2,
+            total_training_steps: None,
+            n_gpus_per_node: 1,
+            nnodes: 1,
+            logger: "console".into(),
+            save_trajectory_as_json_file: false,
+            loss_extra_scale_ratio: 1.0,
+            seed: 0,
+        }
+    }
+}
+
+/// `ajet.trainer_common.algorithm`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Algorithm {
+    /// How rewards become advantages.
+    pub adv_estimator: AdvEstimator,
+    /// Divide by the group's standard deviation (`false`: Dr.GRPO).
+    pub norm_adv_by_std_in_grpo: bool,
+}
+
+impl Default for Algorithm {
+    fn default() -> Self {
+        Self {
+            adv_estimator: AdvEstimator::default(),
+            norm_adv_by_std_in_grpo: true,
+        }
+    }
+}
+
+/// `ajet.trainer_common.optim`: AdamW.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Optim {
+    /// Learning rate. LoRA wants more, around 1e-4.
+    pub lr: f64,
+    /// Decay of the moments.
+    pub betas: [f64; 2],
+    /// Added to the denominator.
+    pub eps: f64,
+    /// Not on norms and biases.
+    pub weight_decay: f64,
+    /// Largest global gradient norm.
+    pub grad_clip: f64,
+    /// Course of the learning rate.
+    pub lr_scheduler_type: LrScheduler,
+    /// Updates of linear warm-up; negative or absent: by ratio.
+    pub lr_warmup_steps: Option<i64>,
+    /// Share of `total_training_steps` that is warm-up.
+    pub lr_warmup_steps_ratio: f64,
+    /// Share of the learning rate that is left at the end.
+    pub min_lr_ratio: f64,
+}
+
+impl Default for Optim {
+    fn default() -> Self {
+        Self {
+            lr: 1e-6,
+            betas: [0.9, 0.999],
+            eps: 1e-8,
+            weight_decay: 0.01,
+            grad_clip: 1.0,
+            lr_scheduler_type: LrScheduler::default(),
+            lr_warmup_steps: None,
+            lr_warmup_steps_ratio: 0.0,
+            min_lr_ratio: 0.0,
+        }
+    }
+}
+
+/// `ajet.trainer_common.importance_sampling`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct ImportanceSampling {
+    /// By token, by sequence or off.
+    pub mode: ImportanceMode,
+    /// Largest weight.
+    pub cap: f64,
+}
+
+impl Default for ImportanceSampling {
+    fn default() -> Self {
+        Self {
+            mode: ImportanceMode::default(),
+            cap: 2.0,
+        }
+    }
+}
+
+/// `ajet.trainer_common.overlong`: DAPO's soft penalty.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Overlong {
+    /// Tokens before the limit at which the penalty starts; 0 is off.
+    pub buffer_len: usize,
+    /// Penalty at the limit.
+    pub penalty_factor: f64,
+}
+
+impl Default for Overlong {
+    fn default() -> Self {
+        Self {
+            buffer_len: 0,
+            penalty_factor: 1.0,
+        }
+    }
+}
+
+/// `ajet.lora`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Lora {
+    /// Rank; 0 trains all parameters.
+    pub lora_rank: usize,
+    /// Scale: alpha / rank.
+    pub lora_alpha: f64,
+    /// `all-linear`, or a list of projection names.
+    pub target_modules: TargetModules,
+}
+
+impl Default for Lora {
+    fn default() -> Self {
+        Self {
+            lora_rank: 0,
+            lora_alpha: 16.0,
+            target_modules: TargetModules::default(),
+        }
+    }
+}
+
+/// `ajet.context_tracker`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
+#[serde(default)]
+pub struct ContextTracker {
+    /// When two calls are one row.
+    pub timeline_merging_policy: TimelineMergingPolicy,
+}
+
+/// `ajet.context_tracker.timeline_merging_policy`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct TimelineMergingPolicy {
+    /// What is compared.
+    pub timeline_compare_level: CompareLevel,
+    /// Ignore a changed tool list.
+    pub ignore_tools: bool,
+}
+
+impl Default for TimelineMergingPolicy {
+    fn default() -> Self {
+        Self {
+            timeline_compare_level: CompareLevel::default(),
+            ignore_tools: true,
+        }
+    }
+}
+
+/// `ajet.engine`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Engine {
+    /// `auto`, `cpu`, `cuda:N` or `metal`.
+    pub device: String,
+    /// Of weights and matmuls.
+    pub dtype: Dtype,
+    /// `plain` forces candle's own tensor operations.
+    pub kernels: Kernels,
+    /// Threads that compute. Default: physical cores.
+    pub threads: Option<usize>,
+    /// Start a crashed engine again, three times at most.
+    pub restart_on_crash: bool,
+}
+
+impl Default for Engine {
+    fn default() -> Self {
+        Self {
+            device: "auto".into(),
+            dtype: Dtype::default(),
+            kernels: Kernels::default(),
+            threads: None,
+            restart_on_crash: true,
+        }
+    }
+}
+
+/// `ajet.task_reader`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct TaskReader {
+    /// `jsonl_dataset_file`, `arithmetic` or `reverse_text`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// For type `jsonl_dataset_file`.
+    pub jsonl_dataset_file: JsonlDatasetFile,
+    /// For type `arithmetic`.
+    pub arithmetic: Generated,
+    /// For type `reverse_text`.
+    pub reverse_text: Generated,
+}
+
+impl Default for TaskReader {
+    fn default() -> Self {
+        Self {
+            kind: "jsonl_dataset_file".into(),
+            jsonl_dataset_file: JsonlDatasetFile::default(),
+            arithmetic: Generated::default(),
+            reverse_text: Generated::default(),
+        }
+    }
+}
+
+/// `ajet.task_reader.jsonl_dataset_file`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
+#[serde(default)]
+pub struct JsonlDatasetFile {
+    /// Tasks to train on.
+    pub training: JsonlFile,
+    /// Tasks to evaluate on.
+    pub validation: JsonlFile,
+}
+
+/// A file of tasks, a JSON object a line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct JsonlFile {
+    /// Path; relative to the working directory.
+    pub file_path: String,
+}
+
+impl Default for JsonlFile {
+    fn default() -> Self {
+        Self {
+            file_path: String::new(),
+        }
+    }
+}
+
+/// A task set made from a seed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Generated {
+    /// Training tasks.
+    pub tasks: usize,
+    /// Evaluation tasks; none of them is a training task.
+    pub validation_tasks: usize,
+    /// Makes the set repeatable.
+    pub seed: u64,
+    /// Fewest letters (`reverse_text`) or digits (`arithmetic`).
+    pub min_length: usize,
+    /// Most letters or digits.
+    pub max_length: usize,
+}
+
+impl Default for Generated {
+    fn default() -> Self {
+        Self {
+            tasks: 256,
+            validation_tasks: 64,
+            seed: 0,
+            min_length: 3,
+            max_length: 5,
+        }
+    }
+}
+
+/// When a batch is full. B is `data.train_batch_size`, N is `rollout.num_repeat`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum CollectionMethod {
+    /// B·N episodes.
+    #[serde(rename = "rollout_until_finish_enough_episodes")]
+    RolloutUntilFinishEnoughEpisodes,
+    /// B tasks with N episodes.
+    #[default]
+    #[serde(rename = "rollout_until_finish_enough_tasks")]
+    RolloutUntilFinishEnoughTasks,
+    /// B tasks with N episodes and rewards that differ.
+    #[serde(rename = "rollout_until_finish_enough_non_dummy_tasks")]
+    RolloutUntilFinishEnoughNonDummyTasks,
+    /// An active client agreed.
+    #[serde(rename = "rollout_until_any_client_agree_sync_weight")]
+    RolloutUntilAnyClientAgreeSyncWeight,
+    /// All active clients agreed.
+    #[serde(rename = "rollout_until_all_clients_agree_sync_weight")]
+    RolloutUntilAllClientsAgreeSyncWeight,
+}
+
+/// Answer to a prompt that does not fit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum OnContextOverflow {
+    /// An empty answer with `finish_reason: length`.
+    #[default]
+    #[serde(rename = "length")]
+    Length,
+    /// 400 `context_length_exceeded`.
+    #[serde(rename = "error")]
+    Error,
+}
+
+/// How rewards become advantages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum AdvEstimator {
+    /// Group mean and standard deviation.
+    #[default]
+    #[serde(rename = "grpo")]
+    Grpo,
+    /// Leave one out.
+    #[serde(rename = "rloo")]
+    Rloo,
+    /// Whitened over the batch.
+    #[serde(rename = "reinforce_plus_plus")]
+    ReinforcePlusPlus,
+    /// Group mean taken off, then whitened over the batch.
+    #[serde(rename = "reinforce_plus_plus_baseline")]
+    ReinforcePlusPlusBaseline,
+}
+
+/// The per-token loss.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum PolicyLoss {
+    /// PPO's clipped ratio with dual clip.
+    #[default]
+    #[serde(rename = "ppo_clip")]
+    PpoClip,
+    /// One ratio a row.
+    #[serde(rename = "gspo")]
+    Gspo,
+    /// Clipped ratio as a constant weight.
+    #[serde(rename = "cispo")]
+    Cispo,
+}
+
+/// How token losses become one number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum LossAggMode {
+    /// Mean over tokens, then over sequences.
+    #[default]
+    #[serde(rename = "seq-mean-token-mean")]
+    SeqMeanTokenMean,
+    /// Mean over all tokens of the batch.
+    #[serde(rename = "token-mean")]
+    TokenMean,
+    /// Sum over tokens by a constant, mean over sequences.
+    #[serde(rename = "seq-mean-token-sum-norm")]
+    SeqMeanTokenSumNorm,
+}
+
+/// Advantage of a group of one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum SingletonGroup {
+    /// 0.
+    #[default]
+    #[serde(rename = "zero")]
+    Zero,
+    /// Its reward.
+    #[serde(rename = "raw")]
+    Raw,
+}
+
+/// Correction for a sampler that differs from the trainer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ImportanceMode {
+    /// None.
+    #[default]
+    #[serde(rename = "off")]
+    Off,
+    /// A weight a token.
+    #[serde(rename = "token")]
+    Token,
+    /// A weight a row.
+    #[serde(rename = "sequence")]
+    Sequence,
+}
+
+/// Gradient checkpointing by layer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Recompute {
+    /// Where memory asks for it.
+    #[default]
+    #[serde(rename = "auto")]
+    Auto,
+    /// Always.
+    #[serde(rename = "on")]
+    On,
+    /// Never.
+    #[serde(rename = "off")]
+    Off,
+}
+
+/// Course of the learning rate after warm-up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum LrScheduler {
+    /// Stays.
+    #[default]
+    #[serde(rename = "constant")]
+    Constant,
+    /// Falls linearly.
+    #[serde(rename = "linear")]
+    Linear,
+    /// Falls along a cosine.
+    #[serde(rename = "cosine")]
+    Cosine,
+}
+
+/// What is compared to find that a call continues another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum CompareLevel {
+    /// Token ids.
+    #[serde(rename = "token")]
+    Token,
+    /// Text; the sampled ids are taken.
+    #[default]
+    #[serde(rename = "text")]
+    Text,
+}
+
+/// Type of weights and matmuls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Dtype {
+    /// f32 on CPU, the checkpoint's type on a GPU.
+    #[default]
+    #[serde(rename = "auto")]
+    Auto,
+    /// 32-bit floats.
+    #[serde(rename = "f32")]
+    F32,
+    /// bfloat16 with f32 accumulation.
+    #[serde(rename = "bf16")]
+    Bf16,
+}
+
+/// Which kernels compute.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Kernels {
+    /// The fastest for the device.
+    #[default]
+    #[serde(rename = "auto")]
+    Auto,
+    /// candle's own tensor operations.
+    #[serde(rename = "plain")]
+    Plain,
+}
+
+/// `ajet.lora.target_modules`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum TargetModules {
+    /// `all-linear`: q, k, v, o, gate, up and down projections.
+    Name(String),
+    /// Projection names, such as `q_proj`.
+    List(Vec<String>),
+}
+
+impl Default for TargetModules {
+    fn default() -> Self {
+        Self::Name("all-linear".into())
+    }
+}

@@ -1,0 +1,16 @@
+//! Reinforcement learning of language-model agents: a swarm server that samples and trains, and the clients that roll
+//! episodes against it. `docs/architecture.md` is the map.
+#![warn(missing_docs)]
+
+pub mod cli;
+pub mod client;
+pub mod config;
+pub mod engine;
+pub mod inference;
+pub mod model;
+pub mod overwatch;
+pub mod protocol;
+pub mod roll;
+pub mod server;
+pub mod timeline;
+pub mod train;

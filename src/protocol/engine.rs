@@ -1,0 +1,278 @@
+//! The engine contract: what the control plane (`start`) asks of its child process (`ajet-swarm engine`).
+//!
+//! HTTP/1.1 over a Unix socket; the engine serves, the control plane calls.
+//!
+//! | method, path | body → answer |
+//! |---|---|
+//! | GET `/hello` | → [`Hello`] |
+//! | POST `/episodes/{id}/chat` | [`ChatCall`] → an OpenAI chat completion, or server-sent events when it streams |
+//! | POST `/episodes/{id}/end` | [`EndEpisode`] → [`EndOutcome`] |
+//! | POST `/episodes/{id}/forget` | [`ForgetEpisode`] → `{}`; unknown episodes too |
+//! | POST `/agree` | `{}` → [`BatchState`]: the clients agreed, close the batch |
+//! | POST `/update` | `{}` → `{}`: the last running episode is gone, update the weights; refused with 409 unless the batch is full |
+//! | GET `/events` | → [`EngineEvent`] as newline-delimited JSON, for as long as the engine lives |
+//! | POST `/shutdown` | `{}` → `{}`: journal, then exit 0 |
+//!
+//! Errors are [`crate::protocol::openai::ErrorBody`] with the HTTP status.
+//!
+//! The engine is started with the socket's path, a file with the whole configuration as YAML and the experiment
+//! directory; it ends itself when its standard input closes, so a killed control plane leaves no engine behind. It
+//! serves the socket at once and reports its boot as events; before it rolls, `/hello` answers with `ready: false` and
+//! the other calls with 503.
+
+use indexmap::IndexMap;
+use serde::{Deserialize, Serialize};
+
+use super::swarm::EpisodeType;
+
+/// Version of this contract. A control plane refuses an engine that speaks another one, naming both numbers.
+pub const CONTRACT_VERSION: u32 = 1;
+
+/// Answer of `GET /hello`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Hello {
+    /// [`CONTRACT_VERSION`] of the engine.
+    pub contract_version: u32,
+    /// Whether the model is loaded.
+    pub ready: bool,
+    /// `ajet.model.path` as configured.
+    pub model: String,
+    /// Such as `cpu` or `cuda:0`.
+    pub device: String,
+    /// Parameters of the model.
+    #[serde(default)]
+    pub parameters: u64,
+    /// Parameters that are trained.
+    #[serde(default)]
+    pub trainable_parameters: u64,
+    /// The step whose batch is being sampled.
+    #[serde(default)]
+    pub global_step: u64,
+    /// The batch so far (not empty after a resume).
+    #[serde(default)]
+    pub pool: PoolSnapshot,
+}
+
+/// Body of `POST /episodes/{id}/chat`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ChatCall {
+    /// Train episodes are sampled as the configuration says, eval episodes as the request says.
+    pub episode_type: EpisodeType,
+    /// The agent's request, as it came: an OpenAI chat completion request.
+    pub request: serde_json::Value,
+}
+
+/// Body of `POST /episodes/{id}/end`. The control plane has already checked it: the reward is finite, the ids are set.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct EndEpisode {
+    /// Train or eval.
+    pub episode_type: EpisodeType,
+    /// Whose episode it was.
+    pub client_uuid: String,
+    /// The task, which groups episodes.
+    pub task_id: String,
+    /// Finite.
+    pub reward: f64,
+    /// Whether the agent reached its goal, where that is known.
+    #[serde(default)]
+    pub is_success: Option<bool>,
+    /// The `global_step` at which it was claimed; eval rewards are recorded under it.
+    pub claimed_at_step: u64,
+    /// What the client sent along.
+    #[serde(default)]
+    pub metadata: IndexMap<String, serde_json::Value>,
+    /// To be averaged into the step's metrics.
+    #[serde(default)]
+    pub log_metrics: IndexMap<String, serde_json::Value>,
+}
+
+/// Why an episode that was begun did not train.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DropReason {
+    /// Its client gave it up.
+    Aborted,
+    /// No LLM call for longer than its discard timeout.
+    Idle,
+    /// It ended without an LLM call.
+    NoLlmCall,
+    /// It still ran when ROLLING_POST timed out or the engine was stopped.
+    Late,
+    /// Its task had equal rewards and the collection method leaves such tasks out.
+    Dummy,
+    /// The cache of finished episodes was over its bound.
+    OverCache,
+    /// All of its rows were cut by length and `mask_truncated` is set.
+    Truncated,
+    /// Loss or gradient was not finite.
+    NonFinite,
+    /// The engine died under it.
+    EngineLost,
+}
+
+impl DropReason {
+    /// The wire name, such as `no_llm_call`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Aborted => "aborted",
+            Self::Idle => "idle",
+            Self::NoLlmCall => "no_llm_call",
+            Self::Late => "late",
+            Self::Dummy => "dummy",
+            Self::OverCache => "over_cache",
+            Self::Truncated => "truncated",
+            Self::NonFinite => "non_finite",
+            Self::EngineLost => "engine_lost",
+        }
+    }
+}
+
+/// Body of `POST /episodes/{id}/forget`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ForgetEpisode {
+    /// Counted under this.
+    pub reason: DropReason,
+}
+
+/// The finished train episodes of the batch and what the stop rule makes of them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PoolSnapshot {
+    /// Grows with every change, so that a snapshot that arrives late is told from a newer one.
+    pub revision: u64,
+    /// The step whose batch this is.
+    pub global_step: u64,
+    /// Finished train episodes, in the order they ended.
+    pub episodes: Vec<PooledEpisode>,
+    /// Tasks with at least N episodes.
+    pub completed_tasks: u64,
+    /// Completed tasks whose rewards differ.
+    pub completed_non_dummy_tasks: u64,
+    /// Whether the stop rule holds.
+    pub full: bool,
+}
+
+/// One finished train episode of the batch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PooledEpisode {
+    /// The episode.
+    pub episode_uuid: String,
+    /// Its task.
+    pub task_id: String,
+    /// Who ran it.
+    pub client_uuid: String,
+    /// Its reward.
+    pub reward: f64,
+}
+
+/// Answer of `POST /agree`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct BatchState {
+    /// The pool after the call.
+    pub pool: PoolSnapshot,
+}
+
+/// Answer of `POST /episodes/{id}/end`. When it arrives, the episode is on disk.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct EndOutcome {
+    /// Set where the episode entered nothing.
+    #[serde(default)]
+    pub dropped: Option<DropReason>,
+    /// Training rows of the episode.
+    #[serde(default)]
+    pub rows: u64,
+    /// LLM calls of the episode.
+    #[serde(default)]
+    pub llm_calls: u64,
+    /// The pool after the call.
+    pub pool: PoolSnapshot,
+}
+
+/// What the engine is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EnginePhase {
+    /// Loading.
+    Booting,
+    /// Sampling.
+    Rolling,
+    /// Updating the weights, or writing them.
+    WeightSyncing,
+}
+
+/// One line of `GET /events`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum EngineEvent {
+    /// The phase or its detail changed. The first line of every stream tells the present one.
+    Status {
+        /// Where it is.
+        phase: EnginePhase,
+        /// A sentence, such as `loading weights 40%` or `exporting step 20`.
+        #[serde(default)]
+        detail: Option<String>,
+        /// The step whose batch is sampled (or, while updating, was sampled).
+        global_step: u64,
+    },
+    /// The pool changed.
+    Pool {
+        /// The pool as it is now.
+        pool: PoolSnapshot,
+    },
+    /// An update is done; what it measured, by the names of `metrics.jsonl`.
+    Metrics {
+        /// The step at which the batch was sampled.
+        global_step: u64,
+        /// Name → value.
+        metrics: IndexMap<String, f64>,
+    },
+    /// Episodes left the batch without training.
+    Dropped {
+        /// Why.
+        reason: DropReason,
+        /// How many.
+        count: u64,
+    },
+    /// A line for the server's log.
+    Log {
+        /// `error`, `warn` or `info`.
+        level: String,
+        /// The line.
+        message: String,
+    },
+    /// The engine is about to end because of this.
+    Fatal {
+        /// A sentence.
+        message: String,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_one_tagged_json_object_a_line() {
+        let event = EngineEvent::Dropped {
+            reason: DropReason::NoLlmCall,
+            count: 2,
+        };
+        let line = serde_json::to_string(&event).unwrap();
+        assert_eq!(line, r#"{"event":"dropped","reason":"no_llm_call","count":2}"#);
+        assert!(matches!(
+            serde_json::from_str(&line).unwrap(),
+            EngineEvent::Dropped { count: 2, .. }
+        ));
+    }
+
+    #[test]
+    fn drop_reasons_are_named_as_they_are_serialised() {
+        for reason in [
+            DropReason::Aborted,
+            DropReason::NoLlmCall,
+            DropReason::NonFinite,
+            DropReason::EngineLost,
+        ] {
+            assert_eq!(serde_json::to_value(reason).unwrap(), reason.as_str());
+        }
+    }
+}

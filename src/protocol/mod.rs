@@ -1,0 +1,7 @@
+//! Wire types, named once: client ↔ server ([`swarm`]), server ↔ engine ([`engine`]), agent ↔ model API ([`openai`]).
+//!
+//! Nothing here does I/O or holds state; every other layer may use it.
+
+pub mod engine;
+pub mod openai;
+pub mod swarm;

@@ -1,0 +1,344 @@
+//! The model API that agents call: OpenAI's chat completions, as far as they concern us.
+//!
+//! Requests keep fields that we do not know; answers have exactly OpenAI's shape plus the documented extensions
+//! `reasoning_content`, `prompt_token_ids` and `token_ids`.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Body of `POST /v1/chat/completions`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ChatRequest {
+    /// Accepted as it comes and echoed.
+    #[serde(default)]
+    pub model: Option<String>,
+    /// The conversation.
+    #[serde(default)]
+    pub messages: Vec<ChatMessage>,
+    /// Functions the model may call, passed to the chat template as they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tools: Option<Vec<Value>>,
+    /// `auto`, `none`, `required` or a named function.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_choice: Option<Value>,
+    /// Whether several calls a turn are wanted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parallel_tool_calls: Option<bool>,
+    /// Server-sent events instead of one answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream: Option<bool>,
+    /// What a stream tells besides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream_options: Option<StreamOptions>,
+    /// Most tokens to sample.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u64>,
+    /// The newer name of `max_tokens`; it wins where both are given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_completion_tokens: Option<u64>,
+    /// One string or several that end the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop: Option<StopStrings>,
+    /// Answers wanted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub n: Option<u64>,
+    /// Makes the answer repeatable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<i64>,
+    /// Log-probabilities of the sampled tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logprobs: Option<bool>,
+    /// Log-probabilities of the likeliest tokens, at most 20.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub top_logprobs: Option<u64>,
+    /// 0 is greedy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<f64>,
+    /// Nucleus sampling.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub top_p: Option<f64>,
+    /// Extension: the k likeliest tokens; −1 or 0 for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub top_k: Option<i64>,
+    /// Extension: tokens at least this share as likely as the likeliest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_p: Option<f64>,
+    /// `text` only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub response_format: Option<Value>,
+    /// Extension: `prompt_token_ids` and `token_ids` in the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub return_token_ids: Option<bool>,
+    /// Extension: variables for the chat template, such as `enable_thinking`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chat_template_kwargs: Option<serde_json::Map<String, Value>>,
+}
+
+/// What a stream tells besides its deltas.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct StreamOptions {
+    /// A last chunk with the usage.
+    #[serde(default)]
+    pub include_usage: bool,
+}
+
+/// `stop` of a request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum StopStrings {
+    /// One.
+    One(String),
+    /// Several.
+    Many(Vec<String>),
+}
+
+impl StopStrings {
+    /// The strings, whichever way they were given.
+    pub fn as_slice(&self) -> &[String] {
+        match self {
+            Self::One(s) => std::slice::from_ref(s),
+            Self::Many(v) => v,
+        }
+    }
+}
+
+/// One message of a conversation, in a request or an answer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ChatMessage {
+    /// `system`, `developer`, `user`, `assistant` or `tool`.
+    pub role: String,
+    /// A string, null, or a list of text parts.
+    #[serde(default)]
+    pub content: Value,
+    /// Thinking, for models that think.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
+    /// Calls the assistant made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_calls: Option<Vec<ToolCall>>,
+    /// The call that a `tool` message answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
+    /// Who speaks, where that was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
+/// A function call by the model.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ToolCall {
+    /// Names the call.
+    #[serde(default)]
+    pub id: String,
+    /// Always `function`.
+    #[serde(rename = "type", default = "function")]
+    pub kind: String,
+    /// What is called.
+    pub function: FunctionCall,
+}
+
+fn function() -> String {
+    "function".into()
+}
+
+/// Name and arguments of a call.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FunctionCall {
+    /// The function.
+    pub name: String,
+    /// Its arguments as JSON text.
+    #[serde(default)]
+    pub arguments: String,
+}
+
+/// Answer of `POST /v1/chat/completions`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ChatCompletion {
+    /// `chatcmpl-…`.
+    pub id: String,
+    /// `chat.completion`.
+    pub object: String,
+    /// Unix seconds.
+    pub created: u64,
+    /// The request's.
+    pub model: String,
+    /// The answers.
+    pub choices: Vec<Choice>,
+    /// Exact counts.
+    pub usage: Usage,
+    /// Extension: what the model was fed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<Vec<u32>>,
+}
+
+/// One answer.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Choice {
+    /// Which of `n`.
+    pub index: u32,
+    /// The assistant's message.
+    pub message: ChatMessage,
+    /// `stop`, `length` or `tool_calls`.
+    pub finish_reason: Option<String>,
+    /// Where asked for.
+    pub logprobs: Option<ChoiceLogprobs>,
+    /// Extension: what the model sampled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<Vec<u32>>,
+}
+
+/// Log-probabilities of an answer.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ChoiceLogprobs {
+    /// One entry a sampled token.
+    pub content: Vec<TokenLogprob>,
+}
+
+/// Log-probability of one token.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct TokenLogprob {
+    /// The token as text.
+    pub token: String,
+    /// Natural logarithm.
+    pub logprob: f64,
+    /// Its bytes.
+    pub bytes: Option<Vec<u8>>,
+    /// The likeliest tokens at this place.
+    #[serde(default)]
+    pub top_logprobs: Vec<TopLogprob>,
+}
+
+/// Log-probability of a token that was likely at a place.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct TopLogprob {
+    /// The token as text.
+    pub token: String,
+    /// Natural logarithm.
+    pub logprob: f64,
+    /// Its bytes.
+    pub bytes: Option<Vec<u8>>,
+}
+
+/// Token counts.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Fed to the model.
+    pub prompt_tokens: u64,
+    /// Sampled.
+    pub completion_tokens: u64,
+    /// Their sum.
+    pub total_tokens: u64,
+    /// Of the prompt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_tokens_details: Option<PromptTokensDetails>,
+}
+
+/// Of the prompt's tokens.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PromptTokensDetails {
+    /// Taken from the prefix cache.
+    pub cached_tokens: u64,
+}
+
+/// One server-sent event of a streamed answer.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ChatCompletionChunk {
+    /// `chatcmpl-…`, the same in every chunk.
+    pub id: String,
+    /// `chat.completion.chunk`.
+    pub object: String,
+    /// Unix seconds.
+    pub created: u64,
+    /// The request's.
+    pub model: String,
+    /// Empty in the usage chunk.
+    pub choices: Vec<ChunkChoice>,
+    /// In the last chunk, where asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
+    /// Extension: in the first chunk, where asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<Vec<u32>>,
+}
+
+/// What a chunk adds to one answer.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ChunkChoice {
+    /// Which of `n`.
+    pub index: u32,
+    /// The addition.
+    pub delta: Delta,
+    /// In the answer's last chunk.
+    pub finish_reason: Option<String>,
+    /// Of the tokens of this chunk, where asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logprobs: Option<ChoiceLogprobs>,
+    /// Extension: the tokens of this chunk, where asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<Vec<u32>>,
+}
+
+/// An addition to an assistant's message.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Delta {
+    /// In the first chunk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+    /// More text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
+    /// More thinking.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
+    /// More calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_calls: Option<Vec<ToolCallDelta>>,
+}
+
+/// An addition to a call.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ToolCallDelta {
+    /// Which call of the message.
+    pub index: u32,
+    /// In the call's first chunk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// In the call's first chunk: `function`.
+    #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Name first, then arguments piece by piece.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub function: Option<FunctionCallDelta>,
+}
+
+/// An addition to a call's function.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct FunctionCallDelta {
+    /// In the call's first chunk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// A piece of the arguments' JSON text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arguments: Option<String>,
+}
+
+/// Body of every error on `/v1`, and of the engine's own.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ErrorBody {
+    /// What went wrong.
+    pub error: ErrorObject,
+}
+
+/// OpenAI's error object.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ErrorObject {
+    /// A sentence.
+    pub message: String,
+    /// Such as `invalid_request_error`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The request's field that is wrong.
+    pub param: Option<String>,
+    /// Such as `context_length_exceeded`.
+    pub code: Option<String>,
+}
