@@ -1,0 +1,65 @@
+//! What can go wrong while a model is loaded, rendered for or written.
+
+use std::path::PathBuf;
+
+/// An error of the model layer. Messages are sentences for the user; where something can be done about it, a second
+/// line begins with `hint:`.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// The path names nothing.
+    #[error(
+        "there is no model at `{path}`\nhint: a model is a Hugging Face directory (config.json, *.safetensors, \
+         tokenizer.json), a .gguf file, a hub id such as Qwen/Qwen2.5-0.5B-Instruct, or builtin:NAME with NAME one of {}",
+        .builtin.join(", ")
+    )]
+    NotFound {
+        /// As given.
+        path: String,
+        /// Models that the binary carries.
+        builtin: Vec<&'static str>,
+    },
+    /// `config.json` asks for something that is not built.
+    #[error("config.json: {0}")]
+    Config(String),
+    /// A file of the model is missing, damaged, or says something impossible.
+    #[error("{file}: {reason}")]
+    File {
+        /// The file's path or, inside a GGUF, the metadata key.
+        file: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The tensors in the files are not those of the architecture.
+    #[error("{0}")]
+    Tensors(String),
+    /// The hub could not be asked, or said no.
+    #[error(
+        "the hub did not give `{file}` of `{repo}`: {reason}\nhint: check the id and the network (HF_ENDPOINT names a \
+         mirror, HF_TOKEN opens gated models), or give the path of a downloaded directory or .gguf file"
+    )]
+    Hub {
+        /// `org/name`.
+        repo: String,
+        /// The file asked for.
+        file: String,
+        /// The client's message.
+        reason: String,
+    },
+    /// The tokenizer's files are damaged, or text could not be encoded.
+    #[error("tokenizer: {0}")]
+    Tokenizer(String),
+    /// The chat template is missing, damaged, or refused the conversation.
+    #[error("chat template: {0}")]
+    ChatTemplate(String),
+    /// A file could not be read or written.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A tensor operation failed (most often: out of memory).
+    #[error(transparent)]
+    Tensor(#[from] candle_core::Error),
+}

@@ -1,0 +1,276 @@
+//! Rotary position embedding: inverse frequencies and their scalings for long contexts.
+//!
+//! RoPE: Su et al. 2021, <https://arxiv.org/abs/2104.09864>. YaRN: Peng et al. 2023,
+//! <https://arxiv.org/abs/2309.00071>. `linear` is position interpolation, `llama3` the banded form of Llama 3.1. All
+//! computed in f32, as `transformers` does, so that logits agree to the last bits.
+
+use std::f64::consts::TAU;
+
+use serde_json::Value;
+
+use super::config::Fields;
+use super::error::ModelError;
+
+/// Rotary position embedding, already scaled.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rope {
+    /// Inverse frequencies after scaling (`llama3`, `linear`, `yarn`), `head_dim / 2` of them.
+    pub inv_freq: Vec<f32>,
+    /// Factor on cos and sin (yarn's attention factor; 1 elsewhere).
+    pub attention_factor: f32,
+}
+
+/// How the plain frequencies are stretched to a longer context.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RopeScaling {
+    /// Not at all.
+    Default,
+    /// Every frequency divided by the factor.
+    Linear {
+        /// Context after / before.
+        factor: f32,
+    },
+    /// Low frequencies divided by the factor, high ones kept, between them interpolated.
+    Llama3 {
+        /// Context after / before.
+        factor: f32,
+        /// Wavelengths above `original_context / low_freq_factor` are divided.
+        low_freq_factor: f32,
+        /// Wavelengths below `original_context / high_freq_factor` are kept.
+        high_freq_factor: f32,
+        /// Context of pre-training.
+        original_context: f32,
+    },
+    /// As `Llama3`, with the band given in rotations over the original context, and cos and sin scaled.
+    Yarn {
+        /// Context after / before.
+        factor: f32,
+        /// Dimensions that turn more often than this are kept.
+        beta_fast: f64,
+        /// Dimensions that turn less often than this are divided by the factor.
+        beta_slow: f64,
+        /// Context of pre-training.
+        original_context: f64,
+        /// Factor on cos and sin.
+        attention_factor: f32,
+        /// Whether the band's ends are rounded outwards to whole dimensions.
+        truncate: bool,
+    },
+}
+
+impl Rope {
+    /// Frequencies of heads of `head_dim` for the base `theta`.
+    pub fn new(theta: f32, head_dim: usize, scaling: &RopeScaling) -> Self {
+        let plain = (0..head_dim)
+            .step_by(2)
+            .map(|i| 1.0 / theta.powf(i as f32 / head_dim as f32));
+        match *scaling {
+            RopeScaling::Default => Self {
+                inv_freq: plain.collect(),
+                attention_factor: 1.0,
+            },
+            RopeScaling::Linear { factor } => Self {
+                inv_freq: plain.map(|f| f / factor).collect(),
+                attention_factor: 1.0,
+            },
+            RopeScaling::Llama3 {
+                factor,
+                low_freq_factor,
+                high_freq_factor,
+                original_context,
+            } => {
+                let scale = |frequency: f32| {
+                    let wavelength = TAU as f32 / frequency;
+                    if wavelength < original_context / high_freq_factor {
+                        frequency
+                    } else if wavelength > original_context / low_freq_factor {
+                        frequency / factor
+                    } else {
+                        let smooth =
+                            (original_context / wavelength - low_freq_factor) / (high_freq_factor - low_freq_factor);
+                        (1.0 - smooth) * frequency / factor + smooth * frequency
+                    }
+                };
+                Self {
+                    inv_freq: plain.map(scale).collect(),
+                    attention_factor: 1.0,
+                }
+            }
+            RopeScaling::Yarn {
+                factor,
+                beta_fast,
+                beta_slow,
+                original_context,
+                attention_factor,
+                truncate,
+            } => {
+                let (low, high) = yarn_band(theta, head_dim, beta_fast, beta_slow, original_context, truncate);
+                let scale = |(i, frequency): (usize, f32)| {
+                    let kept = 1.0 - ((i as f32 - low) / (high - low)).clamp(0.0, 1.0);
+                    frequency / factor * (1.0 - kept) + frequency * kept
+                };
+                Self {
+                    inv_freq: plain.enumerate().map(scale).collect(),
+                    attention_factor,
+                }
+            }
+        }
+    }
+
+    /// Reads `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before).
+    pub(super) fn from_fields(
+        config: &Fields,
+        head_dim: usize,
+        max_position_embeddings: usize,
+    ) -> Result<Self, ModelError> {
+        let nothing = serde_json::Map::new();
+        let parameters = ["rope_parameters", "rope_scaling"]
+            .iter()
+            .find_map(|key| config.0.get(*key)?.as_object());
+        let parameters = Fields(parameters.unwrap_or(&nothing));
+        for fields in [config, &parameters] {
+            if let Some(part) = fields
+                .optional_number("partial_rotary_factor")?
+                .filter(|part| *part != 1.0)
+            {
+                return Err(ModelError::Config(format!(
+                    "partial_rotary_factor is {part}; supported is 1, rope over whole heads"
+                )));
+            }
+        }
+        let theta = match parameters.optional_number("rope_theta")? {
+            Some(theta) => theta,
+            None => config.optional_number("rope_theta")?.unwrap_or(10_000.0),
+        };
+        let original_context = match config.optional_size("original_max_position_embeddings")? {
+            Some(context) => context,
+            None => parameters
+                .optional_size("original_max_position_embeddings")?
+                .unwrap_or(max_position_embeddings),
+        };
+        let scaling = RopeScaling::from_fields(&parameters, original_context, max_position_embeddings)?;
+        Ok(Self::new(theta as f32, head_dim, &scaling))
+    }
+}
+
+impl RopeScaling {
+    fn from_fields(
+        parameters: &Fields,
+        original_context: usize,
+        max_position_embeddings: usize,
+    ) -> Result<Self, ModelError> {
+        let required = |key: &str| {
+            parameters
+                .optional_number(key)?
+                .filter(|n| *n > 0.0)
+                .ok_or_else(|| ModelError::Config(format!("rope scaling needs a positive `{key}`")))
+        };
+        let rope_type = ["rope_type", "type"]
+            .iter()
+            .find_map(|key| parameters.0.get(*key)?.as_str());
+        match rope_type.unwrap_or("default") {
+            "default" => Ok(Self::Default),
+            "linear" => Ok(Self::Linear {
+                factor: required("factor")? as f32,
+            }),
+            "llama3" => Ok(Self::Llama3 {
+                factor: required("factor")? as f32,
+                low_freq_factor: required("low_freq_factor")? as f32,
+                high_freq_factor: required("high_freq_factor")? as f32,
+                original_context: original_context as f32,
+            }),
+            "yarn" => {
+                let factor = parameters
+                    .optional_number("factor")?
+                    .unwrap_or(max_position_embeddings as f64 / original_context as f64);
+                let number = |key: &str| Ok::<_, ModelError>(parameters.optional_number(key)?.filter(|n| *n != 0.0));
+                let magnitude = |m: f64| {
+                    if factor <= 1.0 {
+                        1.0
+                    } else {
+                        0.1 * m * factor.ln() + 1.0
+                    }
+                };
+                let attention_factor = match (
+                    parameters.optional_number("attention_factor")?,
+                    number("mscale")?,
+                    number("mscale_all_dim")?,
+                ) {
+                    (Some(given), _, _) => given,
+                    (None, Some(m), Some(all)) => magnitude(m) / magnitude(all),
+                    (None, _, _) => magnitude(1.0),
+                };
+                Ok(Self::Yarn {
+                    factor: factor as f32,
+                    beta_fast: number("beta_fast")?.unwrap_or(32.0),
+                    beta_slow: number("beta_slow")?.unwrap_or(1.0),
+                    original_context: original_context as f64,
+                    attention_factor: attention_factor as f32,
+                    truncate: parameters.0.get("truncate").and_then(Value::as_bool).unwrap_or(true),
+                })
+            }
+            other => Err(ModelError::Config(format!(
+                "rope type `{other}` is not supported; supported are default, linear, llama3 and yarn"
+            ))),
+        }
+    }
+}
+
+/// First and last dimension (of `head_dim / 2`) of the band in which yarn passes from kept to divided frequencies.
+fn yarn_band(
+    theta: f32,
+    head_dim: usize,
+    beta_fast: f64,
+    beta_slow: f64,
+    original_context: f64,
+    truncate: bool,
+) -> (f32, f32) {
+    let dimension_turning =
+        |times: f64| head_dim as f64 * (original_context / (times * TAU)).ln() / (2.0 * (theta as f64).ln());
+    let (mut low, mut high) = (dimension_turning(beta_fast), dimension_turning(beta_slow));
+    if truncate {
+        (low, high) = (low.floor(), high.ceil());
+    }
+    let (low, mut high) = (low.max(0.0), high.min(head_dim as f64 - 1.0));
+    if low == high {
+        high += 0.001; // a band of no width would divide by zero
+    }
+    (low as f32, high as f32)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use crate::model::ModelConfig;
+
+    #[derive(Deserialize)]
+    struct Case {
+        name: String,
+        config: serde_json::Value,
+        inv_freq: Vec<f32>,
+        attention_factor: f32,
+    }
+
+    #[test]
+    fn frequencies_equal_those_of_transformers() {
+        let cases: Vec<Case> = serde_json::from_str(include_str!("../../tests/fixtures/rope.json")).unwrap();
+        assert!(cases.len() >= 15);
+        for case in cases {
+            let rope = ModelConfig::from_json(&case.config).unwrap().rope;
+            assert!(
+                (rope.attention_factor - case.attention_factor).abs() < 1e-6,
+                "{}",
+                case.name
+            );
+            assert_eq!(rope.inv_freq.len(), case.inv_freq.len(), "{}", case.name);
+            for (ours, theirs) in rope.inv_freq.iter().zip(&case.inv_freq) {
+                assert!(
+                    (ours / theirs - 1.0).abs() < 2e-6,
+                    "{}: {ours} instead of {theirs}",
+                    case.name
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,126 @@
+"""Makes tests/fixtures/models: small random-weight models with the logits that `transformers` computes for them.
+
+    pip install torch transformers
+    python tests/reference/make_logits.py
+
+Each directory is a Hugging Face model (no tokenizer) with a `reference.safetensors`: prompts `input_ids_0` (i64, T),
+`input_ids_1`, ... of different lengths and their logits `logits_0` (f32, T x vocabulary), ... in f32 with eager attention.
+"""
+
+import json
+import pathlib
+import shutil
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+
+MODELS = pathlib.Path(__file__).resolve().parent.parent / "fixtures" / "models"
+LENGTHS = [1, 7, 33, 90]
+
+SHAPE = dict(
+    vocab_size=96,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=256,
+    bos_token_id=1,
+    eos_token_id=2,
+)
+
+CONFIGS = {
+    # grouped queries, a head of its own, rope scaling of Llama 3.1
+    "llama": LlamaConfig(
+        **SHAPE,
+        tie_word_embeddings=False,
+        rms_norm_eps=1e-5,
+        rope_parameters=dict(
+            rope_type="llama3",
+            rope_theta=10000.0,
+            factor=8.0,
+            low_freq_factor=1.0,
+            high_freq_factor=4.0,
+            original_max_position_embeddings=64,
+        ),
+    ),
+    # every bias that Llama can have, one key-value head, linear rope scaling, a tied head, two shards
+    "llama-sharded": LlamaConfig(
+        **{**SHAPE, "num_key_value_heads": 1},
+        tie_word_embeddings=True,
+        attention_bias=True,
+        mlp_bias=True,
+        rope_parameters=dict(rope_type="linear", rope_theta=500.0, factor=2.0),
+    ),
+    # biases on q, k and v, a tied head
+    "qwen2": Qwen2Config(
+        **SHAPE, tie_word_embeddings=True, rope_parameters=dict(rope_type="default", rope_theta=1000000.0)
+    ),
+    # norms on q and k, heads wider than hidden / heads, yarn; its config.json is rewritten in the layout before
+    # transformers 5
+    "qwen3": Qwen3Config(
+        **SHAPE,
+        head_dim=16,
+        tie_word_embeddings=False,
+        rope_parameters=dict(
+            rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=64
+        ),
+    ),
+}
+
+
+def randomise(model, generator):
+    """Weights large enough that every part shows in the logits; norms around one, biases not zero."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if name.endswith("norm.weight"):
+                parameter.copy_(1.0 + 0.2 * noise)
+            elif parameter.dim() == 1:
+                parameter.copy_(0.2 * noise)
+            elif "embed_tokens" in name or "lm_head" in name:
+                parameter.copy_(0.5 * noise)
+            else:
+                parameter.copy_(noise * 1.5 / parameter.shape[1] ** 0.5)
+
+
+def to_old_layout(path):
+    """`rope_parameters` split into `rope_theta` and `rope_scaling`, as files before transformers 5 have it."""
+    config = json.loads(path.read_text())
+    scaling = config.pop("rope_parameters")
+    config["rope_theta"] = scaling.pop("rope_theta")
+    scaling["type"] = scaling.pop("rope_type")
+    config["rope_scaling"] = scaling
+    config["torch_dtype"] = config.pop("dtype")
+    path.write_text(json.dumps(config, indent=2) + "\n")
+
+
+def main():
+    for seed, (name, config) in enumerate(CONFIGS.items()):
+        directory = MODELS / name
+        shutil.rmtree(directory, ignore_errors=True)
+        generator = torch.Generator().manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
+        randomise(model, generator)
+        model.save_pretrained(directory, max_shard_size="45KB" if name.endswith("sharded") else "5GB")
+        if name == "qwen3":
+            to_old_layout(directory / "config.json")
+        # what a reader of the files gets, not what was in memory
+        model = AutoModelForCausalLM.from_pretrained(directory, attn_implementation="eager", dtype=torch.float32).eval()
+        reference = {}
+        for i, length in enumerate(LENGTHS):
+            ids = torch.randint(config.vocab_size, (length,), generator=generator)
+            with torch.no_grad():
+                logits = model(ids[None]).logits[0]
+            reference[f"input_ids_{i}"] = ids
+            reference[f"logits_{i}"] = logits.contiguous()
+        save_file(reference, directory / "reference.safetensors")
+        spread = reference[f"logits_{len(LENGTHS) - 1}"].std().item()
+        size = sum(f.stat().st_size for f in directory.iterdir())
+        print(f"{name}: {size / 1024:.0f} KiB, standard deviation of the logits {spread:.2f}")
+        assert load_file(directory / "reference.safetensors").keys() == reference.keys()
+
+
+if __name__ == "__main__":
+    main()
