@@ -292,6 +292,37 @@ impl<'a> Fields<'a> {
 }
 
 #[cfg(test)]
+impl ModelConfig {
+    /// A model of a few thousand parameters that has everything its family has.
+    pub fn small(family: Family) -> Self {
+        let head_dim = if family == Family::Qwen3 { 6 } else { 4 };
+        Self {
+            family,
+            hidden_size: 16,
+            intermediate_size: 24,
+            num_layers: 2,
+            num_heads: 4,
+            num_kv_heads: 2,
+            head_dim,
+            vocab_size: 32,
+            rms_norm_eps: 1e-5,
+            tie_word_embeddings: family != Family::Qwen2,
+            qkv_bias: family == Family::Qwen2,
+            o_bias: false,
+            mlp_bias: false,
+            qk_norm: family == Family::Qwen3,
+            max_position_embeddings: 128,
+            rope: Rope {
+                inv_freq: (0..head_dim / 2)
+                    .map(|i| 100f32.powf(-2.0 * i as f32 / head_dim as f32))
+                    .collect(),
+                attention_factor: 1.0,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use serde_json::json;
 

@@ -59,7 +59,21 @@ pub enum ModelError {
         /// Why.
         source: std::io::Error,
     },
+    /// LoRA targets that name no projection of the model.
+    #[error("lora target module `{given}` matches nothing in the model; its projections are {available}")]
+    LoraTarget {
+        /// The name that was asked for.
+        given: String,
+        /// The names there are, comma-separated.
+        available: String,
+    },
+    /// A packed batch that is not a forest of segments.
+    #[error("a packed batch is malformed: {0}")]
+    Batch(String),
     /// A tensor operation failed (most often: out of memory).
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),
 }
+
+/// The model layer's result.
+pub type Result<T, E = ModelError> = std::result::Result<T, E>;

@@ -1,9 +1,20 @@
 //! The one set of weights that sampler and trainer share.
 
-use candle_core::{Tensor, Var};
+use candle_core::{DType, Device, Tensor, Var};
 use indexmap::IndexMap;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 
 use super::config::ModelConfig;
+use super::error::{ModelError, Result};
+use super::lora::{Lora, LoraConfig};
+
+/// The embedding's name; where the head is tied, the head's too.
+pub const EMBEDDING: &str = "model.embed_tokens.weight";
+/// The name of an LM head of its own.
+pub const LM_HEAD: &str = "lm_head.weight";
+/// The last norm's name.
+pub const FINAL_NORM: &str = "model.norm.weight";
 
 /// One parameter.
 #[derive(Clone, Debug)]
@@ -24,6 +35,17 @@ impl Param {
     }
 }
 
+/// Which parameters the optimizer changes.
+#[derive(Clone, Debug)]
+pub enum Trainable {
+    /// None: a model to sample from, or a frozen reference.
+    Nothing,
+    /// All of them.
+    All,
+    /// Low-rank adapters beside frozen weights.
+    Lora(LoraConfig),
+}
+
 /// Every parameter by its Hugging Face name (`model.layers.0.self_attn.q_proj.weight`; linear weights are out × in).
 #[derive(Clone, Debug)]
 pub struct Weights {
@@ -31,6 +53,209 @@ pub struct Weights {
     pub config: ModelConfig,
     /// Name → parameter, in the model's order.
     pub params: IndexMap<String, Param>,
+    /// Low-rank adapters, where they are what is trained.
+    pub lora: Option<Lora>,
     /// Grows with every update, so that packed copies and caches know when they are stale.
     pub version: u64,
+}
+
+impl Weights {
+    /// Takes over loaded tensors. Tensors that the architecture has no use for (a stored copy of a tied head, rope
+    /// tables) are left out.
+    ///
+    /// # Errors
+    /// A tensor is missing or has another shape than `config` gives it; a LoRA target matches nothing.
+    pub fn new(config: ModelConfig, mut tensors: IndexMap<String, Tensor>, trainable: &Trainable) -> Result<Self> {
+        let mut params = IndexMap::new();
+        for (name, shape) in tensor_shapes(&config) {
+            let Some(tensor) = tensors.swap_remove(&name) else {
+                return Err(ModelError::Tensors(format!(
+                    "the model has no tensor `{name}` (shape {shape:?})"
+                )));
+            };
+            if tensor.dims() != shape {
+                let found = tensor.dims();
+                let message = format!("tensor `{name}` has shape {found:?}, config.json says {shape:?}");
+                return Err(ModelError::Tensors(message));
+            }
+            let param = match trainable {
+                Trainable::All => Param::Trained(Var::from_tensor(&tensor)?),
+                _ => Param::Frozen(tensor.contiguous()?),
+            };
+            params.insert(name, param);
+        }
+        let lora = match trainable {
+            Trainable::Lora(lora) => Some(Lora::new(lora, &params)?),
+            _ => None,
+        };
+        Ok(Self {
+            config,
+            params,
+            lora,
+            version: 0,
+        })
+    }
+
+    /// The present base value of a parameter that the architecture has; adapters do not enter.
+    ///
+    /// # Errors
+    /// The architecture has no such parameter.
+    pub fn tensor(&self, name: &str) -> Result<&Tensor> {
+        self.params
+            .get(name)
+            .map(Param::tensor)
+            .ok_or_else(|| ModelError::Tensors(format!("the model has no tensor `{name}`")))
+    }
+
+    /// The value that the model computes with: the base weight plus what its adapter adds. Outside any gradient.
+    ///
+    /// # Errors
+    /// The architecture has no such parameter.
+    pub fn effective(&self, name: &str) -> Result<Tensor> {
+        let base = self.tensor(name)?.detach();
+        match self.lora.as_ref().and_then(|lora| lora.delta(name).transpose()) {
+            None => Ok(base),
+            Some(delta) => Ok((&base + delta?.to_dtype(base.dtype())?)?),
+        }
+    }
+
+    /// The LM head, vocabulary × hidden.
+    ///
+    /// # Errors
+    /// None in weights made by [`Weights::new`].
+    pub fn head(&self) -> Result<&Tensor> {
+        self.tensor(self.head_name())
+    }
+
+    /// The name of the LM head: the embedding's where it is tied.
+    pub fn head_name(&self) -> &'static str {
+        if self.config.tie_word_embeddings {
+            EMBEDDING
+        } else {
+            LM_HEAD
+        }
+    }
+
+    /// What the optimizer changes, in the model's order. Adapters are named as PEFT names them in a model
+    /// (`model.layers.0.self_attn.q_proj.lora_A.weight`).
+    pub fn trainable(&self) -> Vec<(String, Var)> {
+        if let Some(lora) = &self.lora {
+            return lora.trainable();
+        }
+        let trained = |(name, param): (&String, &Param)| match param {
+            Param::Trained(var) => Some((name.clone(), var.clone())),
+            Param::Frozen(_) => None,
+        };
+        self.params.iter().filter_map(trained).collect()
+    }
+
+    /// Whether a parameter takes a gradient.
+    pub fn is_trained(&self, name: &str) -> bool {
+        matches!(self.params.get(name), Some(Param::Trained(_)))
+    }
+
+    /// Number of parameters of the model, adapters not counted.
+    pub fn parameter_count(&self) -> usize {
+        self.params.values().map(|p| p.tensor().elem_count()).sum()
+    }
+
+    /// Number of parameters that the optimizer changes.
+    pub fn trainable_count(&self) -> usize {
+        self.trainable().iter().map(|(_, var)| var.elem_count()).sum()
+    }
+
+    /// Where the weights are.
+    pub fn device(&self) -> Device {
+        self.params
+            .values()
+            .next()
+            .map_or(Device::Cpu, |p| p.tensor().device().clone())
+    }
+
+    /// The type the model computes in.
+    pub fn dtype(&self) -> DType {
+        self.params.values().next().map_or(DType::F32, |p| p.tensor().dtype())
+    }
+
+    /// A copy that no update reaches: the reference of a KL term.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn frozen_copy(&self) -> Result<Self> {
+        let mut params = IndexMap::new();
+        for name in self.params.keys() {
+            params.insert(name.clone(), Param::Frozen(self.effective(name)?.copy()?));
+        }
+        Ok(Self {
+            config: self.config.clone(),
+            params,
+            lora: None,
+            version: self.version,
+        })
+    }
+}
+
+/// The tensors that an architecture needs, with their shapes, in the model's order.
+pub fn tensor_shapes(config: &ModelConfig) -> Vec<(String, Vec<usize>)> {
+    let c = config;
+    let (q, kv) = (c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim);
+    let mut shapes = vec![(EMBEDDING.to_string(), vec![c.vocab_size, c.hidden_size])];
+    for layer in 0..c.num_layers {
+        let mut push =
+            |name: &str, shape: &[usize]| shapes.push((format!("model.layers.{layer}.{name}"), shape.to_vec()));
+        push("input_layernorm.weight", &[c.hidden_size]);
+        let projections = [
+            ("self_attn.q_proj", q, c.hidden_size, c.qkv_bias),
+            ("self_attn.k_proj", kv, c.hidden_size, c.qkv_bias),
+            ("self_attn.v_proj", kv, c.hidden_size, c.qkv_bias),
+            ("self_attn.o_proj", c.hidden_size, q, c.o_bias),
+            ("mlp.gate_proj", c.intermediate_size, c.hidden_size, c.mlp_bias),
+            ("mlp.up_proj", c.intermediate_size, c.hidden_size, c.mlp_bias),
+            ("mlp.down_proj", c.hidden_size, c.intermediate_size, c.mlp_bias),
+        ];
+        for (i, (name, rows, columns, bias)) in projections.into_iter().enumerate() {
+            if i == 4 {
+                push("post_attention_layernorm.weight", &[c.hidden_size]);
+            }
+            push(&format!("{name}.weight"), &[rows, columns]);
+            if bias {
+                push(&format!("{name}.bias"), &[rows]);
+            }
+        }
+        if c.qk_norm {
+            push("self_attn.q_norm.weight", &[c.head_dim]);
+            push("self_attn.k_norm.weight", &[c.head_dim]);
+        }
+    }
+    shapes.push((FINAL_NORM.to_string(), vec![c.hidden_size]));
+    if !c.tie_word_embeddings {
+        shapes.push((LM_HEAD.to_string(), vec![c.vocab_size, c.hidden_size]));
+    }
+    shapes
+}
+
+/// Fresh weights to train from nothing: matrices normal with standard deviation `std`, norms 1, biases 0. The same seed
+/// gives the same weights. f32 on CPU.
+///
+/// # Errors
+/// Out of memory.
+pub fn random_tensors(config: &ModelConfig, std: f32, seed: u64) -> Result<IndexMap<String, Tensor>> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut tensors = IndexMap::new();
+    for (name, shape) in tensor_shapes(config) {
+        let count = shape.iter().product();
+        let values: Vec<f32> = match shape.len() {
+            1 if name.ends_with(".bias") => vec![0.0; count],
+            1 => vec![1.0; count],
+            _ => (0..count).map(|_| std * normal(&mut rng)).collect(),
+        };
+        tensors.insert(name, Tensor::from_vec(values, shape, &Device::Cpu)?);
+    }
+    Ok(tensors)
+}
+
+/// A standard normal draw (Box and Muller's).
+fn normal(rng: &mut ChaCha8Rng) -> f32 {
+    let radius = (-2.0 * (1.0 - rng.random::<f32>()).ln()).sqrt();
+    radius * (std::f32::consts::TAU * rng.random::<f32>()).cos()
 }

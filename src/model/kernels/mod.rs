@@ -1,0 +1,3 @@
+//! Hand-written CPU kernels: the only place of `unsafe`.
+
+pub mod train;

@@ -1,0 +1,62 @@
+//! The numbers of contiguous f32 CPU tensors as slices, without a copy.
+
+use std::cell::RefCell;
+
+use candle_core::{CpuStorage, Error, InplaceOp1, Layout, Result, Storage, Tensor};
+
+/// The slice behind a storage.
+///
+/// # Errors
+/// It is not contiguous, or not f32.
+pub fn slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
+    let (start, end) = layout.contiguous_offsets().ok_or_else(not_contiguous)?;
+    Ok(&storage.as_slice::<f32>()?[start..end])
+}
+
+/// Lends a tensor's numbers.
+///
+/// # Errors
+/// It is not contiguous, not f32, or not on the CPU; or `f` fails.
+pub fn with<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> Result<R>) -> Result<R> {
+    let (storage, layout) = tensor.storage_and_layout();
+    match &*storage {
+        Storage::Cpu(cpu) => f(slice(cpu, layout)?),
+        _ => candle_core::bail!("a CPU kernel got a tensor that is on another device"),
+    }
+}
+
+/// Lends a tensor's numbers for writing. Every tensor that shares its storage changes with it.
+///
+/// # Errors
+/// As [`with`].
+pub fn with_mut<R>(tensor: &Tensor, f: impl FnOnce(&mut [f32]) -> Result<R>) -> Result<R> {
+    let lend = Lend(RefCell::new((Some(f), None)));
+    tensor.inplace_op1(&lend)?;
+    lend.0
+        .into_inner()
+        .1
+        .ok_or_else(|| Error::Msg("an in-place CPU kernel did not run".into()))
+}
+
+/// Carries a closure, and what it returns, through candle's in-place operation.
+struct Lend<F, R>(RefCell<(Option<F>, Option<R>)>);
+
+impl<F: FnOnce(&mut [f32]) -> Result<R>, R> InplaceOp1 for Lend<F, R> {
+    fn name(&self) -> &'static str {
+        "with_mut"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
+        let (start, end) = layout.contiguous_offsets().ok_or_else(not_contiguous)?;
+        let CpuStorage::F32(values) = storage else {
+            candle_core::bail!("an in-place CPU kernel needs f32")
+        };
+        let mut cell = self.0.borrow_mut();
+        cell.1 = cell.0.take().map(|f| f(&mut values[start..end])).transpose()?;
+        Ok(())
+    }
+}
+
+fn not_contiguous() -> Error {
+    Error::Msg("a CPU kernel needs contiguous input".into())
+}

@@ -1,0 +1,129 @@
+//! Low-rank adapters (LoRA, arXiv 2106.09685): y = x·Wᵀ + (alpha / rank)·(x·Aᵀ)·Bᵀ, with W frozen.
+
+use candle_core::{DType, Device, Tensor, Var};
+use indexmap::IndexMap;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::error::{ModelError, Result};
+use super::weights::Param;
+
+/// The projections that `all-linear` adapts.
+pub const ALL_LINEAR: [&str; 7] = [
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "o_proj",
+    "gate_proj",
+    "up_proj",
+    "down_proj",
+];
+
+/// Shape of the adapters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoraConfig {
+    /// Rank of the added matrix, at least 1.
+    pub rank: usize,
+    /// The added matrix is scaled by alpha / rank.
+    pub alpha: f64,
+    /// Names of the adapted projections, such as `q_proj`.
+    pub targets: Vec<String>,
+    /// Seed of A's initial values.
+    pub seed: u64,
+}
+
+/// The two factors of one adapted weight.
+#[derive(Clone, Debug)]
+pub struct Adapter {
+    /// rank × in, Kaiming-uniform at first.
+    pub a: Var,
+    /// out × rank, zero at first.
+    pub b: Var,
+}
+
+/// All adapters of a model.
+#[derive(Clone, Debug)]
+pub struct Lora {
+    /// Their shape.
+    pub config: LoraConfig,
+    /// Name of the adapted weight → adapter, in the model's order. f32 whatever the base's type.
+    pub adapters: IndexMap<String, Adapter>,
+}
+
+impl Lora {
+    /// Fresh adapters that add nothing yet.
+    ///
+    /// # Errors
+    /// A target that names no projection of the model.
+    pub fn new(lora: &LoraConfig, params: &IndexMap<String, Param>) -> Result<Self> {
+        for target in &lora.targets {
+            if !ALL_LINEAR.contains(&target.as_str()) {
+                return Err(ModelError::LoraTarget {
+                    given: target.clone(),
+                    available: ALL_LINEAR.join(", "),
+                });
+            }
+        }
+        let mut rng = ChaCha8Rng::seed_from_u64(lora.seed);
+        let mut adapters = IndexMap::new();
+        for (name, param) in params {
+            if !lora
+                .targets
+                .iter()
+                .any(|target| name.ends_with(&format!(".{target}.weight")))
+            {
+                continue;
+            }
+            let weight = param.tensor();
+            let (rows, columns) = weight.dims2()?;
+            adapters.insert(
+                name.clone(),
+                Adapter::new(rows, columns, lora.rank, weight.device(), &mut rng)?,
+            );
+        }
+        Ok(Self {
+            config: lora.clone(),
+            adapters,
+        })
+    }
+
+    /// alpha / rank.
+    pub fn scale(&self) -> f64 {
+        self.config.alpha / self.config.rank as f64
+    }
+
+    /// What the adapter of a weight adds to it, out × in in f32; `None` where it has no adapter. Outside any gradient.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn delta(&self, weight: &str) -> Result<Option<Tensor>> {
+        let Some(adapter) = self.adapters.get(weight) else {
+            return Ok(None);
+        };
+        let product = adapter.b.as_detached_tensor().matmul(&adapter.a.as_detached_tensor())?;
+        Ok(Some((product * self.scale())?))
+    }
+
+    /// Both factors of every adapter, under the names they have in a PEFT model.
+    pub fn trainable(&self) -> Vec<(String, Var)> {
+        let mut vars = Vec::with_capacity(2 * self.adapters.len());
+        for (weight, adapter) in &self.adapters {
+            let module = weight.trim_end_matches(".weight");
+            vars.push((format!("{module}.lora_A.weight"), adapter.a.clone()));
+            vars.push((format!("{module}.lora_B.weight"), adapter.b.clone()));
+        }
+        vars
+    }
+}
+
+impl Adapter {
+    /// A uniform in ±1/√in (Kaiming with a = √5, as PEFT draws it), B zero.
+    fn new(rows: usize, columns: usize, rank: usize, device: &Device, rng: &mut ChaCha8Rng) -> Result<Self> {
+        let bound = 1.0 / (columns as f32).sqrt();
+        let a: Vec<f32> = (0..rank * columns).map(|_| rng.random_range(-bound..bound)).collect();
+        Ok(Self {
+            a: Var::from_vec(a, (rank, columns), device)?,
+            b: Var::zeros((rows, rank), DType::F32, device)?,
+        })
+    }
+}

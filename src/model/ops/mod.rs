@@ -1,0 +1,126 @@
+//! The differentiable operations of the transformer, chosen by device in one place.
+
+pub mod plain;
+
+use std::sync::Arc;
+
+use candle_core::{Device, Tensor};
+
+use super::config::{ModelConfig, Rope};
+use super::error::Result;
+use super::packed::PackedBatch;
+
+/// Which operations compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ops {
+    /// candle's own differentiable operations.
+    Plain,
+}
+
+/// What the layers need to know about a batch, made once a pass.
+#[derive(Clone, Debug)]
+pub struct BatchContext {
+    /// The tokens and their forest.
+    pub batch: Arc<PackedBatch>,
+    /// cos of each token's rotary angles, tokens × head_dim / 2, f32.
+    pub cos: Tensor,
+    /// sin of each token's rotary angles, tokens × head_dim / 2, f32.
+    pub sin: Tensor,
+}
+
+impl BatchContext {
+    /// Checks the batch and computes its rotary tables.
+    ///
+    /// # Errors
+    /// The batch is malformed.
+    pub fn new(batch: &PackedBatch, rope: &Rope, device: &Device) -> Result<Self> {
+        batch.validate()?;
+        let angles_at = |position: u32| rope.inv_freq.iter().map(move |f| position as f32 * f);
+        let angles: Vec<f32> = batch.positions.iter().copied().flat_map(angles_at).collect();
+        let shape = (batch.len(), rope.inv_freq.len());
+        let table = |f: fn(f32) -> f32| -> Result<Tensor> {
+            let values: Vec<f32> = angles.iter().map(|a| f(*a) * rope.attention_factor).collect();
+            Ok(Tensor::from_vec(values, shape, device)?)
+        };
+        Ok(Self {
+            cos: table(f32::cos)?,
+            sin: table(f32::sin)?,
+            batch: Arc::new(batch.clone()),
+        })
+    }
+}
+
+impl Ops {
+    /// y = x·wᵀ (+ bias); see [`plain::linear`].
+    ///
+    /// # Errors
+    /// Shapes that do not fit; out of memory. So for the other operations.
+    pub fn linear(self, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+        match self {
+            Self::Plain => plain::linear(x, weight, bias),
+        }
+    }
+
+    /// Rms-norm along the last dimension; see [`plain::rms_norm`].
+    ///
+    /// # Errors
+    /// As [`Ops::linear`].
+    pub fn rms_norm(self, x: &Tensor, weight: &Tensor, eps: f32) -> Result<Tensor> {
+        match self {
+            Self::Plain => plain::rms_norm(x, weight, eps),
+        }
+    }
+
+    /// Rotary embedding of tokens × (heads · head_dim); see [`plain::rope`].
+    ///
+    /// # Errors
+    /// As [`Ops::linear`].
+    pub fn rope(self, x: &Tensor, heads: usize, context: &BatchContext) -> Result<Tensor> {
+        match self {
+            Self::Plain => plain::rope(x, heads, context),
+        }
+    }
+
+    /// silu(gate) · up.
+    ///
+    /// # Errors
+    /// As [`Ops::linear`].
+    pub fn swiglu(self, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Plain => plain::swiglu(gate, up),
+        }
+    }
+
+    /// Attention over the batch's forest; see [`plain::attention`].
+    ///
+    /// # Errors
+    /// As [`Ops::linear`].
+    pub fn attention(
+        self,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        config: &ModelConfig,
+        context: &BatchContext,
+    ) -> Result<Tensor> {
+        match self {
+            Self::Plain => plain::attention(q, k, v, config, context),
+        }
+    }
+
+    /// Log-probabilities of targets and entropies; see [`plain::log_probs`].
+    ///
+    /// # Errors
+    /// As [`Ops::linear`].
+    pub fn log_probs(
+        self,
+        hidden: &Tensor,
+        head: &Tensor,
+        targets: &[u32],
+        temperature: f64,
+    ) -> Result<(Tensor, Tensor)> {
+        match self {
+            Self::Plain => plain::log_probs(hidden, head, targets, temperature),
+        }
+    }
+}

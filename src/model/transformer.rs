@@ -1,0 +1,265 @@
+//! The differentiable forward pass, driven by [`ModelConfig`](super::config::ModelConfig): one code for all families.
+
+use candle_core::{DType, Tensor};
+
+use super::error::Result;
+use super::ops::{BatchContext, Ops};
+use super::packed::PackedBatch;
+use super::weights::{EMBEDDING, FINAL_NORM, Weights};
+
+/// A decoder over a set of weights. Gradients flow to what the weights train.
+#[derive(Clone, Copy, Debug)]
+pub struct Transformer<'a> {
+    weights: &'a Weights,
+    ops: Ops,
+    adapters: bool,
+}
+
+impl<'a> Transformer<'a> {
+    /// The model, adapters included.
+    pub fn new(weights: &'a Weights, ops: Ops) -> Self {
+        Self {
+            weights,
+            ops,
+            adapters: true,
+        }
+    }
+
+    /// The model with its adapters off: for LoRA the reference of a KL term.
+    pub fn without_adapters(self) -> Self {
+        Self {
+            adapters: false,
+            ..self
+        }
+    }
+
+    /// The residual stream after the last norm, tokens × hidden.
+    ///
+    /// # Errors
+    /// The batch is malformed or empty, or memory ran out.
+    pub fn hidden(&self, batch: &PackedBatch) -> Result<Tensor> {
+        let context = self.context(batch)?;
+        let mut x = self.embed(batch)?;
+        for layer in 0..self.weights.config.num_layers {
+            x = self.layer(layer, &x, &context)?;
+        }
+        self.final_norm(&x)
+    }
+
+    /// What [`layer`](Self::layer) needs to know about a batch.
+    ///
+    /// # Errors
+    /// The batch is malformed.
+    pub fn context(&self, batch: &PackedBatch) -> Result<BatchContext> {
+        BatchContext::new(batch, &self.weights.config.rope, &self.weights.device())
+    }
+
+    /// The embeddings of a batch's tokens, tokens × hidden.
+    ///
+    /// # Errors
+    /// A token outside the vocabulary.
+    pub fn embed(&self, batch: &PackedBatch) -> Result<Tensor> {
+        let ids = Tensor::new(batch.token_ids.as_slice(), &self.weights.device())?;
+        Ok(self.weights.tensor(EMBEDDING)?.index_select(&ids, 0)?)
+    }
+
+    /// One decoder layer: attention and MLP, each behind a norm and added to the residual stream.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn layer(&self, layer: usize, x: &Tensor, context: &BatchContext) -> Result<Tensor> {
+        let name = |part: &str| format!("model.layers.{layer}.{part}");
+        let x = (x + self.attention(&self.norm(&name("input_layernorm"), x)?, &name("self_attn"), context)?)?;
+        let mlp = self.mlp(&self.norm(&name("post_attention_layernorm"), &x)?, &name("mlp"))?;
+        Ok((x + mlp)?)
+    }
+
+    /// The norm between the last layer and the head.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn final_norm(&self, x: &Tensor) -> Result<Tensor> {
+        self.ops
+            .rms_norm(x, self.weights.tensor(FINAL_NORM)?, self.weights.config.rms_norm_eps)
+    }
+
+    /// Log-probabilities of each token's next one and the entropies there, both f32 of length tokens, under
+    /// softmax(logits / temperature). `hidden` is tokens × hidden (of [`hidden`](Self::hidden), or rows chosen from it).
+    ///
+    /// # Errors
+    /// A target outside the vocabulary, or memory ran out.
+    pub fn log_probs(&self, hidden: &Tensor, targets: &[u32], temperature: f64) -> Result<(Tensor, Tensor)> {
+        self.ops.log_probs(hidden, self.weights.head()?, targets, temperature)
+    }
+
+    /// Scores of the whole vocabulary, tokens × vocabulary, f32.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
+        Ok(self
+            .ops
+            .linear(hidden, self.weights.head()?, None)?
+            .to_dtype(DType::F32)?)
+    }
+
+    fn attention(&self, x: &Tensor, block: &str, context: &BatchContext) -> Result<Tensor> {
+        let config = &self.weights.config;
+        let project = |part: &str| self.linear(&format!("{block}.{part}"), x);
+        let (mut q, mut k, v) = (project("q_proj")?, project("k_proj")?, project("v_proj")?);
+        if config.qk_norm {
+            q = self.head_norm(&format!("{block}.q_norm"), &q)?;
+            k = self.head_norm(&format!("{block}.k_norm"), &k)?;
+        }
+        let q = self.ops.rope(&q, config.num_heads, context)?;
+        let k = self.ops.rope(&k, config.num_kv_heads, context)?;
+        let mixed = self.ops.attention(&q, &k, &v, config, context)?;
+        self.linear(&format!("{block}.o_proj"), &mixed)
+    }
+
+    fn mlp(&self, x: &Tensor, block: &str) -> Result<Tensor> {
+        let gate = self.linear(&format!("{block}.gate_proj"), x)?;
+        let up = self.linear(&format!("{block}.up_proj"), x)?;
+        self.linear(&format!("{block}.down_proj"), &self.ops.swiglu(&gate, &up)?)
+    }
+
+    fn norm(&self, module: &str, x: &Tensor) -> Result<Tensor> {
+        let weight = self.weights.tensor(&format!("{module}.weight"))?;
+        self.ops.rms_norm(x, weight, self.weights.config.rms_norm_eps)
+    }
+
+    /// The norm of each head by itself: tokens × (heads · head_dim).
+    fn head_norm(&self, module: &str, x: &Tensor) -> Result<Tensor> {
+        let (tokens, width) = x.dims2()?;
+        let d = self.weights.config.head_dim;
+        Ok(self
+            .norm(module, &x.reshape((tokens, width / d, d))?)?
+            .reshape((tokens, width))?)
+    }
+
+    /// A projection with its bias, and its adapter where there is one.
+    fn linear(&self, module: &str, x: &Tensor) -> Result<Tensor> {
+        let name = format!("{module}.weight");
+        let bias = self.weights.params.get(&format!("{module}.bias")).map(|p| p.tensor());
+        let y = self.ops.linear(x, self.weights.tensor(&name)?, bias)?;
+        let Some(lora) = self.weights.lora.as_ref().filter(|_| self.adapters) else {
+            return Ok(y);
+        };
+        let Some(adapter) = lora.adapters.get(&name) else {
+            return Ok(y);
+        };
+        let narrow = self.ops.linear(&x.to_dtype(DType::F32)?, adapter.a.as_tensor(), None)?;
+        let added = (self.ops.linear(&narrow, adapter.b.as_tensor(), None)? * lora.scale())?;
+        Ok((&y + added.to_dtype(y.dtype())?)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::backprop::GradStore;
+
+    use super::*;
+    use crate::model::config::{Family, ModelConfig};
+    use crate::model::lora::{ALL_LINEAR, LoraConfig};
+    use crate::model::weights::{Trainable, random_tensors};
+
+    fn weights(config: ModelConfig, trainable: &Trainable) -> Weights {
+        let tensors = random_tensors(&config, 0.3, 7).unwrap();
+        Weights::new(config, tensors, trainable).unwrap()
+    }
+
+    fn lora() -> Trainable {
+        let targets = ALL_LINEAR.map(String::from).to_vec();
+        Trainable::Lora(LoraConfig {
+            rank: 2,
+            alpha: 4.0,
+            targets,
+            seed: 0,
+        })
+    }
+
+    /// Rows that begin alike, as a tree and one by one, with the place of each row's last token in either.
+    fn tree_and_rows() -> (PackedBatch, [usize; 3], PackedBatch, [usize; 3]) {
+        let mut tree = PackedBatch::default();
+        let root = tree.push(&[1, 2, 3], None);
+        let left = tree.push(&[4, 5], root);
+        tree.push(&[6, 7, 8], left);
+        tree.push(&[9], left);
+        tree.push(&[10, 11], root);
+        let rows = PackedBatch::from_rows(&[&[1, 2, 3, 4, 5, 6, 7, 8][..], &[1, 2, 3, 4, 5, 9], &[1, 2, 3, 10, 11]]);
+        (tree, [7, 8, 10], rows, [7, 13, 18])
+    }
+
+    fn gradients(weights: &Weights, batch: &PackedBatch, at: [usize; 3]) -> (Vec<f32>, GradStore) {
+        let model = Transformer::new(weights, Ops::Plain);
+        let at = Tensor::new(at.map(|i| i as u32).as_slice(), &weights.device()).unwrap();
+        let hidden = model.hidden(batch).unwrap().index_select(&at, 0).unwrap();
+        let (log_probs, entropy) = model.log_probs(&hidden, &[12, 13, 14], 0.7).unwrap();
+        let loss = (&log_probs + (entropy * 0.1).unwrap()).unwrap().sum_all().unwrap();
+        (log_probs.to_vec1().unwrap(), loss.backward().unwrap())
+    }
+
+    fn relative_difference(a: &Tensor, b: &Tensor) -> f32 {
+        let norm = |t: &Tensor| t.sqr().unwrap().sum_all().unwrap().to_scalar::<f32>().unwrap().sqrt();
+        norm(&(a - b).unwrap()) / norm(a).max(norm(b))
+    }
+
+    #[test]
+    fn a_tree_gives_what_its_rows_give_one_by_one() {
+        for family in [Family::Llama, Family::Qwen2, Family::Qwen3] {
+            let weights = weights(ModelConfig::small(family), &Trainable::All);
+            let (tree, tree_ends, rows, row_ends) = tree_and_rows();
+            let (shared, shared_gradients) = gradients(&weights, &tree, tree_ends);
+            let (single, single_gradients) = gradients(&weights, &rows, row_ends);
+            for (a, b) in shared.iter().zip(&single) {
+                assert!((a - b).abs() < 1e-5, "{family:?}: {a} and {b}");
+            }
+            for (name, var) in weights.trainable() {
+                let [a, b] = [&shared_gradients, &single_gradients].map(|g| g.get(&var).unwrap());
+                assert!(relative_difference(a, b) < 1e-5, "{family:?}: {name}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_trained_tensor_takes_a_gradient_and_no_frozen_one() {
+        for family in [Family::Llama, Family::Qwen2, Family::Qwen3] {
+            for trainable in [Trainable::All, lora()] {
+                let weights = weights(ModelConfig::small(family), &trainable);
+                for (name, var) in weights
+                    .trainable()
+                    .iter()
+                    .filter(|(name, _)| name.ends_with("lora_B.weight"))
+                {
+                    var.set(&(var.ones_like().unwrap() * 0.1).unwrap())
+                        .unwrap_or_else(|e| panic!("{name}: {e}"));
+                }
+                let (tree, ends, _, _) = tree_and_rows();
+                let (_, store) = gradients(&weights, &tree, ends);
+                for (name, var) in weights.trainable() {
+                    let gradient = store
+                        .get(&var)
+                        .unwrap_or_else(|| panic!("{family:?}: {name} has no gradient"));
+                    let size = gradient.abs().unwrap().sum_all().unwrap().to_scalar::<f32>().unwrap();
+                    assert!(size > 1e-6, "{family:?}: {name} has gradient {size}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn adapters_change_what_is_computed_as_the_merged_weight_would() {
+        let adapted = weights(ModelConfig::small(Family::Llama), &lora());
+        for (name, var) in adapted.trainable() {
+            let fill = if name.contains("lora_A") { 0.05 } else { -0.03 };
+            var.set(&(var.ones_like().unwrap() * fill).unwrap()).unwrap();
+        }
+        let merged = adapted.frozen_copy().unwrap();
+        let base = Transformer::new(&adapted, Ops::Plain).without_adapters();
+        let batch = PackedBatch::from_rows(&[[1, 2, 3, 4]]);
+        let with = Transformer::new(&adapted, Ops::Plain).hidden(&batch).unwrap();
+        let from_merged = Transformer::new(&merged, Ops::Plain).hidden(&batch).unwrap();
+        assert!(relative_difference(&with, &from_merged) < 1e-5);
+        assert!(relative_difference(&with, &base.hidden(&batch).unwrap()) > 1e-3);
+    }
+}

@@ -1,0 +1,101 @@
+//! Gradients by parameter name, summed over micro-batches.
+
+use candle_core::backprop::GradStore;
+use candle_core::{DType, Tensor};
+use indexmap::IndexMap;
+
+use super::error::Result;
+use crate::model::Weights;
+
+/// Gradients of the trained parameters, f32, in the order in which they came.
+#[derive(Clone, Debug, Default)]
+pub struct Gradients {
+    /// Parameter name → gradient of its shape.
+    pub by_name: IndexMap<String, Tensor>,
+}
+
+impl Gradients {
+    /// What a backward pass found for the weights' trained parameters.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn collect(weights: &Weights, store: &GradStore) -> Result<Self> {
+        let mut gradients = Self::default();
+        for (name, var) in weights.trainable() {
+            if let Some(gradient) = store.get(&var) {
+                gradients.add(&name, gradient)?;
+            }
+        }
+        Ok(gradients)
+    }
+
+    /// Adds to a parameter's gradient.
+    ///
+    /// # Errors
+    /// Out of memory, or another shape than before.
+    pub fn add(&mut self, name: &str, gradient: &Tensor) -> Result<()> {
+        let gradient = gradient.to_dtype(DType::F32)?;
+        match self.by_name.get_mut(name) {
+            Some(sum) => *sum = (&*sum + gradient)?,
+            None => {
+                self.by_name.insert(name.to_string(), gradient.contiguous()?);
+            }
+        }
+        Ok(())
+    }
+
+    /// The l2 norm over all parameters. Not finite where any gradient is not.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn global_norm(&self) -> Result<f64> {
+        let mut squares = 0.0;
+        for gradient in self.by_name.values() {
+            squares += gradient.sqr()?.sum_all()?.to_scalar::<f32>()? as f64;
+        }
+        Ok(squares.sqrt())
+    }
+}
+
+/// What gradients are multiplied by so that their global norm is at most `limit`: torch's `clip_grad_norm_`,
+/// limit / (norm + 1e-6) but at most 1.
+pub fn clip_factor(norm: f64, limit: f64) -> f64 {
+    (limit / (norm + 1e-6)).min(1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::Device;
+
+    fn tensor(values: &[f32]) -> Tensor {
+        Tensor::new(values, &Device::Cpu).unwrap()
+    }
+
+    #[test]
+    fn micro_batches_add_up() {
+        let mut gradients = Gradients::default();
+        gradients.add("a", &tensor(&[1.0, 2.0])).unwrap();
+        gradients.add("a", &tensor(&[2.0, -2.0])).unwrap();
+        gradients.add("b", &tensor(&[4.0])).unwrap();
+        assert_eq!(gradients.by_name["a"].to_vec1::<f32>().unwrap(), [3.0, 0.0]);
+        assert_eq!(gradients.global_norm().unwrap(), 5.0);
+    }
+
+    #[test]
+    fn a_non_finite_gradient_shows_in_the_norm() {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut gradients = Gradients::default();
+            gradients.add("a", &tensor(&[1.0, bad])).unwrap();
+            gradients.add("b", &tensor(&[1.0])).unwrap();
+            assert!(!gradients.global_norm().unwrap().is_finite());
+        }
+    }
+
+    #[test]
+    fn clipping_shrinks_and_never_grows() {
+        assert_eq!(clip_factor(0.5, 1.0), 1.0);
+        assert_eq!(clip_factor(0.0, 1.0), 1.0);
+        assert!((clip_factor(4.0, 1.0) - 0.25).abs() < 1e-6);
+    }
+}
