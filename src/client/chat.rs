@@ -1,0 +1,112 @@
+//! The model API as an agent sees it: one call, with the retries that SDKs make.
+
+use std::time::Duration;
+
+use super::ClientError;
+use super::http::{backoff, http_client, is_busy, retry_after, root_cause};
+use super::url::blank_token;
+use crate::protocol::openai::{ChatCompletion, ChatRequest, ErrorBody};
+
+const TRIES: u32 = 8;
+
+/// An OpenAI-compatible model behind a base URL and a key; an episode's ([`super::Episode::model`]) or any other.
+#[derive(Clone)]
+pub struct ModelApi {
+    http: reqwest::Client,
+    base_url: String,
+    api_key: String,
+}
+
+impl ModelApi {
+    /// The model at `base_url`, which ends in `/v1` as a rule.
+    ///
+    /// # Errors
+    /// [`ClientError::Setup`].
+    pub fn new(base_url: &str, api_key: &str) -> Result<Self, ClientError> {
+        Ok(Self {
+            http: http_client(base_url)?,
+            base_url: base_url.trim_end_matches('/').to_string(),
+            api_key: api_key.to_string(),
+        })
+    }
+
+    /// The same connections, another episode.
+    pub(super) fn sharing(http: reqwest::Client, base_url: String, api_key: String) -> Self {
+        Self {
+            http,
+            base_url,
+            api_key,
+        }
+    }
+
+    /// What OpenAI clients call `base_url`.
+    pub fn base_url(&self) -> &str {
+        &self.base_url
+    }
+
+    /// What OpenAI clients call `api_key`.
+    pub fn api_key(&self) -> &str {
+        &self.api_key
+    }
+
+    /// One chat completion. A busy model (429, 503 and kin) is asked again, as SDKs do; an answer that takes long is
+    /// waited for.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] with the API's own sentence, [`ClientError::Unreachable`], [`ClientError::Answer`].
+    pub async fn chat(&self, request: &ChatRequest) -> Result<ChatCompletion, ClientError> {
+        const CALL: &str = "/chat/completions";
+        let mut tried = 1;
+        let answer = loop {
+            let url = format!("{}{CALL}", self.base_url);
+            let sent = self
+                .http
+                .post(url)
+                .bearer_auth(&self.api_key)
+                .json(request)
+                .send()
+                .await;
+            let pause = match sent {
+                Ok(answer) if tried < TRIES && is_busy(answer.status()) => {
+                    retry_after(answer.headers()).unwrap_or_else(|| backoff(tried))
+                }
+                Ok(answer) => break answer,
+                Err(error) if tried < TRIES && error.is_connect() => backoff(tried),
+                Err(error) => return Err(self.unreachable(&error)),
+            };
+            tokio::time::sleep(pause.max(Duration::from_millis(100))).await;
+            tried += 1;
+        };
+        let status = answer.status();
+        let body = answer.bytes().await.map_err(|error| self.unreachable(&error))?;
+        if !status.is_success() {
+            let detail = match serde_json::from_slice::<ErrorBody>(&body) {
+                Ok(error) => error.error.message,
+                Err(_) => String::from_utf8_lossy(&body).chars().take(300).collect(),
+            };
+            return Err(ClientError::Refused {
+                call: CALL,
+                status: status.as_u16(),
+                detail,
+            });
+        }
+        serde_json::from_slice(&body).map_err(|error| ClientError::Answer {
+            url: blank_token(&self.base_url),
+            call: CALL,
+            reason: error.to_string(),
+        })
+    }
+
+    fn unreachable(&self, error: &reqwest::Error) -> ClientError {
+        ClientError::Unreachable {
+            url: blank_token(&self.base_url),
+            reason: root_cause(error),
+        }
+    }
+}
+
+impl std::fmt::Debug for ModelApi {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ModelApi({})", blank_token(&self.base_url))
+    }
+}

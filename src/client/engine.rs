@@ -1,0 +1,180 @@
+//! Starting and stopping the engine, and agreeing to an update.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use tokio::time::sleep;
+
+use super::http::{Call, Retry, jitter};
+use super::{ClientError, SwarmClient};
+use crate::protocol::swarm::{
+    AgreeSyncWeightRequest, EngineStatus, EngineStatusAnswer, StartEngineAnswer, SuccessAnswer, SuccessOrReason,
+    SyncTrainConfigRequest,
+};
+
+/// Between two looks at the status of an engine that boots or updates its weights.
+const POLL: Duration = Duration::from_millis(400);
+
+/// A Python server stays OFFLINE for a moment after it accepted a start.
+const OFFLINE_AFTER_START: Duration = Duration::from_secs(10);
+
+/// What [`SwarmClient::auto_sync_train_config_and_start_engine`] found and did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Started {
+    /// The configuration was sent and the engine started with it.
+    Fresh,
+    /// An engine was up already; it goes on with the configuration it has.
+    AlreadyUp,
+}
+
+impl SwarmClient {
+    /// Sends the training configuration that the next start takes.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] with the server's words where a key is wrong or the engine is not OFFLINE.
+    pub async fn sync_train_config(&self, yaml: &str) -> Result<(), ClientError> {
+        let call = Call::new("/sync_train_config", 30, Retry::Idempotent);
+        let yaml_as_string = yaml.to_string();
+        let answer: SuccessAnswer = self
+            .inner
+            .http
+            .post(call, &SyncTrainConfigRequest { yaml_as_string })
+            .await?;
+        refuse_unless(answer.success, call.path, "the configuration was not taken")
+    }
+
+    /// Starts the engine and waits until it is ROLLING; `observe` sees every status on the way.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] where the server will not start one, [`ClientError::Boot`] with the engine's own words
+    /// where it does not come up.
+    pub async fn start_engine(&self, mut observe: impl FnMut(&EngineStatusAnswer)) -> Result<(), ClientError> {
+        let call = Call::new("/start_engine", 600, Retry::Unsent);
+        let answer: StartEngineAnswer = self.inner.http.post(call, &serde_json::json!({})).await?;
+        refuse_unless(answer.success, call.path, "the engine was not started")?;
+        let started = Instant::now();
+        let mut booting = false;
+        loop {
+            let status = self.status().await?;
+            observe(&status);
+            match status.engine_status {
+                EngineStatus::Rolling => return Ok(()),
+                EngineStatus::Offline if booting || started.elapsed() > OFFLINE_AFTER_START => {
+                    self.inner.seen_up.store(false, Ordering::Relaxed);
+                    return Err(ClientError::Boot {
+                        detail: detail_of(&status),
+                    });
+                }
+                EngineStatus::Offline => {}
+                _ => booting = true,
+            }
+            sleep(jitter(POLL)).await;
+        }
+    }
+
+    /// Stops the engine; a last checkpoint is written first. No error where none runs.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] with the server's words.
+    pub async fn stop_engine(&self) -> Result<(), ClientError> {
+        let call = Call::new("/stop_engine", 600, Retry::Idempotent);
+        let answer: SuccessOrReason = self.inner.http.post(call, &serde_json::json!({})).await?;
+        refuse_unless(answer.success, call.path, &answer.failure_reason)?;
+        self.inner.seen_up.store(false, Ordering::Relaxed);
+        *self.inner.last_status.lock().await = None;
+        Ok(())
+    }
+
+    /// Brings the engine to ROLLING whatever state it is in: OFFLINE, the configuration is sent and the engine
+    /// started; up already, it is left as it is; on its way, it is waited for. `force_restart` stops it first.
+    ///
+    /// # Errors
+    /// Those of [`SwarmClient::sync_train_config`], [`SwarmClient::start_engine`] and [`SwarmClient::stop_engine`].
+    pub async fn auto_sync_train_config_and_start_engine(
+        &self,
+        yaml: &str,
+        force_restart: bool,
+        mut observe: impl FnMut(&EngineStatusAnswer),
+    ) -> Result<Started, ClientError> {
+        let mut status = self.status().await?.engine_status;
+        if force_restart && status != EngineStatus::Offline {
+            self.stop_engine().await?;
+            status = EngineStatus::Offline;
+        }
+        match status {
+            EngineStatus::Offline => {
+                self.sync_train_config(yaml).await?;
+                self.start_engine(observe).await?;
+                Ok(Started::Fresh)
+            }
+            EngineStatus::Rolling | EngineStatus::RollingPost => Ok(Started::AlreadyUp),
+            _ => {
+                self.wait_until_rolling(&mut observe).await?;
+                Ok(Started::AlreadyUp)
+            }
+        }
+    }
+
+    /// Waits until the engine is ROLLING; `observe` sees every status on the way. An engine that is OFFLINE and has
+    /// never been seen otherwise is waited for too, since any client may start it.
+    ///
+    /// # Errors
+    /// [`ClientError::WentOffline`] where the engine was up before, [`ClientError::Unreachable`].
+    pub async fn wait_until_rolling(
+        &self,
+        mut observe: impl FnMut(&EngineStatusAnswer),
+    ) -> Result<EngineStatusAnswer, ClientError> {
+        loop {
+            let status = self.status().await?;
+            observe(&status);
+            match status.engine_status {
+                EngineStatus::Rolling => return Ok(status),
+                EngineStatus::Offline if self.inner.seen_up.load(Ordering::Relaxed) => {
+                    return Err(ClientError::WentOffline {
+                        url: self.url().to_string(),
+                        detail: detail_of(&status),
+                    });
+                }
+                _ => sleep(jitter(POLL)).await,
+            }
+        }
+    }
+
+    /// Agrees to a weight update (under the two collection methods that ask clients), again and again until the
+    /// server accepts it or has stopped rolling. Returns whether it was accepted.
+    ///
+    /// # Errors
+    /// [`ClientError::Unreachable`], [`ClientError::Refused`].
+    pub async fn agree_sync_weight(&self) -> Result<bool, ClientError> {
+        let call = Call::new("/agree_sync_weight", 30, Retry::Idempotent);
+        let client_uuid = self.client_uuid().to_string();
+        let body = AgreeSyncWeightRequest { client_uuid };
+        loop {
+            let answer: SuccessOrReason = self.inner.http.post(call, &body).await?;
+            if answer.success {
+                return Ok(true);
+            }
+            tracing::debug!("the server does not take the agreement yet: {}", answer.failure_reason);
+            if self.status().await?.engine_status != EngineStatus::Rolling {
+                return Ok(false);
+            }
+            sleep(jitter(Duration::from_secs(2))).await;
+        }
+    }
+}
+
+fn refuse_unless(success: bool, call: &'static str, detail: &str) -> Result<(), ClientError> {
+    match success {
+        true => Ok(()),
+        false => Err(ClientError::Refused {
+            call,
+            status: 200,
+            detail: detail.to_string(),
+        }),
+    }
+}
+
+fn detail_of(status: &EngineStatusAnswer) -> String {
+    let detail = status.engine_status_detail.clone().filter(|detail| !detail.is_empty());
+    detail.unwrap_or_else(|| "the server gives no reason; its log tells more".into())
+}
