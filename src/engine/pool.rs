@@ -1,0 +1,470 @@
+//! The sample pool: the finished train episodes of one batch, and the rule that says when the batch is full.
+//!
+//! Pure: no clock, no I/O, no model. The engine keeps an episode's rows as the payload `T`; the control plane's fake
+//! engine keeps none.
+//!
+//! A *task* is all episodes of the batch with one `task_id`. With B = `data.train_batch_size` and
+//! N = `rollout.num_repeat`, it is *completed* with at least N episodes and *non-dummy* when, moreover, its rewards
+//! differ.
+
+use indexmap::IndexMap;
+
+use crate::config::schema::{Ajet, CollectionMethod};
+use crate::protocol::engine::{PoolSnapshot, PooledEpisode};
+
+/// Rewards whose relative difference is at most this are equal, so that float noise does not become a signal.
+const EQUAL_REWARDS: f64 = 1e-6;
+
+/// Whether a group's rewards differ by more than float noise.
+pub fn rewards_differ(rewards: impl IntoIterator<Item = f64>) -> bool {
+    let (min, max) = rewards
+        .into_iter()
+        .fold((f64::INFINITY, f64::NEG_INFINITY), |(lo, hi), r| (lo.min(r), hi.max(r)));
+    min < max && max - min > EQUAL_REWARDS * min.abs().max(max.abs())
+}
+
+/// When a batch is full, and how much is kept of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StopRule {
+    /// Which of the five rules.
+    pub method: CollectionMethod,
+    /// B: tasks in a batch.
+    pub batch_size: usize,
+    /// N: episodes of a task.
+    pub num_repeat: usize,
+    /// Most finished episodes kept.
+    pub max_cached_episodes: usize,
+}
+
+impl StopRule {
+    /// The rule that a configuration asks for.
+    pub fn new(config: &Ajet) -> Self {
+        Self {
+            method: config.swarm_mode_sample_collection_method,
+            batch_size: config.data.train_batch_size,
+            num_repeat: config.rollout.num_repeat,
+            max_cached_episodes: usize::try_from(config.swarm_mode_sample_collection_max_cached_episodes)
+                .unwrap_or(usize::MAX),
+        }
+    }
+
+    /// Whether the clients close the batch, rather than a count.
+    pub fn closed_by_clients(&self) -> bool {
+        matches!(
+            self.method,
+            CollectionMethod::RolloutUntilAnyClientAgreeSyncWeight
+                | CollectionMethod::RolloutUntilAllClientsAgreeSyncWeight
+        )
+    }
+
+    /// Whether these counts fill the batch.
+    fn holds(&self, counts: &Counts) -> bool {
+        match self.method {
+            CollectionMethod::RolloutUntilFinishEnoughEpisodes => {
+                counts.episodes >= self.batch_size.saturating_mul(self.num_repeat)
+            }
+            CollectionMethod::RolloutUntilFinishEnoughTasks => counts.completed >= self.batch_size,
+            CollectionMethod::RolloutUntilFinishEnoughNonDummyTasks => counts.non_dummy >= self.batch_size,
+            CollectionMethod::RolloutUntilAnyClientAgreeSyncWeight
+            | CollectionMethod::RolloutUntilAllClientsAgreeSyncWeight => false,
+        }
+    }
+}
+
+/// What the stop rules count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    episodes: usize,
+    completed: usize,
+    non_dummy: usize,
+}
+
+/// One task's episodes, as indices into the pool.
+struct Task {
+    members: Vec<usize>,
+    completed: bool,
+    differs: bool,
+}
+
+/// What an update trains on, in the canonical order (task, episode), and what the collection method left out of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Batch<T> {
+    /// Trained on.
+    pub trained: Vec<(PooledEpisode, T)>,
+    /// Episodes of tasks without a signal, where the method leaves those out.
+    pub left_out: Vec<PooledEpisode>,
+}
+
+/// The finished train episodes of the batch.
+#[derive(Clone, Debug)]
+pub struct Pool<T = ()> {
+    rule: StopRule,
+    global_step: u64,
+    revision: u64,
+    full: bool,
+    episodes: Vec<(PooledEpisode, T)>,
+}
+
+impl<T> Pool<T> {
+    /// An empty pool that collects the batch of `global_step`.
+    pub fn new(rule: StopRule, global_step: u64) -> Self {
+        Self {
+            rule,
+            global_step,
+            revision: 0,
+            full: false,
+            episodes: Vec::new(),
+        }
+    }
+
+    /// The step whose batch is collected.
+    pub fn global_step(&self) -> u64 {
+        self.global_step
+    }
+
+    /// Whether the batch is full. Once it is, it stays so until [`Pool::advance`].
+    pub fn is_full(&self) -> bool {
+        self.full
+    }
+
+    /// Whether this episode is in the pool.
+    pub fn contains(&self, episode_uuid: &str) -> bool {
+        self.episodes.iter().any(|(e, _)| e.episode_uuid == episode_uuid)
+    }
+
+    /// Adds a finished episode, and returns those that had to go to keep the pool bounded. An episode that is in the
+    /// pool already changes nothing.
+    pub fn push(&mut self, episode: PooledEpisode, payload: T) -> Vec<PooledEpisode> {
+        if self.contains(&episode.episode_uuid) {
+            return Vec::new();
+        }
+        let newest_task = episode.task_id.clone();
+        self.episodes.push((episode, payload));
+        self.full |= self.rule.holds(&self.counts());
+        self.revision += 1;
+
+        let mut dropped = Vec::new();
+        while self.episodes.len() > self.rule.max_cached_episodes {
+            self.drop_least_useful(&newest_task, &mut dropped);
+        }
+        dropped
+    }
+
+    /// The clients agreed that the batch ends here. Returns whether the collection method lets them.
+    pub fn close(&mut self) -> bool {
+        if self.rule.closed_by_clients() && !self.full {
+            self.full = true;
+            self.revision += 1;
+        }
+        self.rule.closed_by_clients()
+    }
+
+    /// Empties the pool for the batch of `global_step`.
+    pub fn advance(&mut self, global_step: u64) {
+        self.episodes.clear();
+        self.full = false;
+        self.global_step = global_step;
+        self.revision += 1;
+    }
+
+    /// The pool as it is told to others.
+    pub fn snapshot(&self) -> PoolSnapshot {
+        let counts = self.counts();
+        PoolSnapshot {
+            revision: self.revision,
+            global_step: self.global_step,
+            episodes: self.episodes.iter().map(|(e, _)| e.clone()).collect(),
+            completed_tasks: counts.completed as u64,
+            completed_non_dummy_tasks: counts.non_dummy as u64,
+            full: self.full,
+        }
+    }
+
+    /// What an update of this pool trains on. Only `rollout_until_finish_enough_non_dummy_tasks` leaves something out:
+    /// tasks with fewer than two episodes or with equal rewards; an incomplete one with different rewards stays.
+    pub fn batch(&self) -> Batch<T>
+    where
+        T: Clone,
+    {
+        let filter = self.rule.method == CollectionMethod::RolloutUntilFinishEnoughNonDummyTasks;
+        let mut batch = Batch {
+            trained: Vec::new(),
+            left_out: Vec::new(),
+        };
+        for task in self.tasks().values() {
+            for &i in &task.members {
+                let (episode, payload) = &self.episodes[i];
+                if filter && !task.differs {
+                    batch.left_out.push(episode.clone());
+                } else {
+                    batch.trained.push((episode.clone(), payload.clone()));
+                }
+            }
+        }
+        batch.trained.sort_by(|(a, _), (b, _)| canonical(a, b));
+        batch.left_out.sort_by(canonical);
+        batch
+    }
+
+    /// Tasks in the order of their first episode.
+    fn tasks(&self) -> IndexMap<&str, Task> {
+        let mut members: IndexMap<&str, Vec<usize>> = IndexMap::new();
+        for (i, (episode, _)) in self.episodes.iter().enumerate() {
+            members.entry(&episode.task_id).or_default().push(i);
+        }
+        let task = |members: Vec<usize>| Task {
+            completed: members.len() >= self.rule.num_repeat,
+            differs: rewards_differ(members.iter().map(|&i| self.episodes[i].0.reward)),
+            members,
+        };
+        members.into_iter().map(|(id, members)| (id, task(members))).collect()
+    }
+
+    fn counts(&self) -> Counts {
+        self.tasks().values().fold(Counts::default(), |c, task| Counts {
+            episodes: c.episodes + task.members.len(),
+            completed: c.completed + usize::from(task.completed),
+            non_dummy: c.non_dummy + usize::from(task.completed && task.differs),
+        })
+    }
+
+    /// Takes out the task that helps the batch least: the oldest incomplete one, else the oldest with equal rewards,
+    /// else the oldest; never the task of the newest episode while there is another, and of that only its oldest
+    /// episode.
+    fn drop_least_useful(&mut self, newest_task: &str, dropped: &mut Vec<PooledEpisode>) {
+        let tasks = self.tasks();
+        let others = || tasks.iter().filter(|(id, _)| **id != newest_task);
+        let victim = others()
+            .find(|(_, t)| !t.completed)
+            .or_else(|| others().find(|(_, t)| !t.differs))
+            .or_else(|| others().next())
+            .map(|(id, _)| (*id).to_owned());
+        match victim {
+            Some(id) => {
+                let gone = self.episodes.extract_if(.., |(e, _)| e.task_id == id);
+                dropped.extend(gone.map(|(e, _)| e));
+            }
+            None => dropped.push(self.episodes.remove(0).0),
+        }
+    }
+}
+
+/// The order in which episodes are trained on, whatever the order in which they ended.
+fn canonical(a: &PooledEpisode, b: &PooledEpisode) -> std::cmp::Ordering {
+    (&a.task_id, &a.episode_uuid).cmp(&(&b.task_id, &b.episode_uuid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use CollectionMethod::*;
+    use proptest::prelude::*;
+
+    fn rule(method: CollectionMethod) -> StopRule {
+        StopRule {
+            method,
+            batch_size: 2,
+            num_repeat: 2,
+            max_cached_episodes: 100,
+        }
+    }
+
+    fn episode(uuid: &str, task: &str, reward: f64) -> PooledEpisode {
+        PooledEpisode {
+            episode_uuid: uuid.into(),
+            task_id: task.into(),
+            client_uuid: "client".into(),
+            reward,
+        }
+    }
+
+    /// A pool with one episode for each `(task, reward)`, named e0, e1, …
+    fn filled(rule: StopRule, episodes: &[(&str, f64)]) -> Pool {
+        let mut pool = Pool::new(rule, 1);
+        for (i, (task, reward)) in episodes.iter().enumerate() {
+            pool.push(episode(&format!("e{i}"), task, *reward), ());
+        }
+        pool
+    }
+
+    #[test]
+    fn rewards_differ_by_more_than_a_relative_millionth() {
+        for (rewards, differ) in [
+            (vec![], false),
+            (vec![1.0], false),
+            (vec![1.0, 1.0], false),
+            (vec![0.0, -0.0], false),
+            (vec![1.0, 1.0 + 9e-7], false),
+            (vec![1e9, 1e9 + 100.0], false),
+            (vec![-1.0, -1.0 - 9e-7], false),
+            (vec![1.0, 1.0 + 2e-6], true),
+            (vec![0.0, 1e-12], true),
+            (vec![0.1 + 0.2, 0.3], false),
+            (vec![1.0, 1.0, -1.0], true),
+        ] {
+            assert_eq!(rewards_differ(rewards.iter().copied()), differ, "{rewards:?}");
+        }
+    }
+
+    #[test]
+    fn each_counting_rule_fills_the_batch_at_its_own_count() {
+        let two_of_a = [("a", 0.0), ("a", 1.0)];
+        let a_and_dummy_b = [("a", 0.0), ("a", 1.0), ("b", 1.0), ("b", 1.0)];
+        let four_tasks_of_one = [("a", 0.0), ("b", 0.0), ("c", 0.0), ("d", 0.0)];
+        let two_with_signal = [("a", 0.0), ("a", 1.0), ("b", 0.0), ("b", 1.0)];
+        for (method, episodes, full) in [
+            (RolloutUntilFinishEnoughEpisodes, &two_of_a[..], false),
+            (RolloutUntilFinishEnoughEpisodes, &four_tasks_of_one[..], true),
+            (RolloutUntilFinishEnoughTasks, &four_tasks_of_one[..], false),
+            (RolloutUntilFinishEnoughTasks, &two_of_a[..], false),
+            (RolloutUntilFinishEnoughTasks, &a_and_dummy_b[..], true),
+            (RolloutUntilFinishEnoughNonDummyTasks, &a_and_dummy_b[..], false),
+            (RolloutUntilFinishEnoughNonDummyTasks, &two_with_signal[..], true),
+            (RolloutUntilAnyClientAgreeSyncWeight, &two_with_signal[..], false),
+            (RolloutUntilAllClientsAgreeSyncWeight, &two_with_signal[..], false),
+        ] {
+            let pool = filled(rule(method), episodes);
+            assert_eq!(pool.is_full(), full, "{method:?} {episodes:?}");
+            assert_eq!(pool.snapshot().full, full);
+        }
+    }
+
+    #[test]
+    fn clients_close_a_batch_only_under_the_agree_methods() {
+        for (method, closes) in [
+            (RolloutUntilAnyClientAgreeSyncWeight, true),
+            (RolloutUntilAllClientsAgreeSyncWeight, true),
+            (RolloutUntilFinishEnoughTasks, false),
+            (RolloutUntilFinishEnoughEpisodes, false),
+            (RolloutUntilFinishEnoughNonDummyTasks, false),
+        ] {
+            let mut pool = filled(rule(method), &[("a", 1.0)]);
+            assert_eq!(pool.close(), closes, "{method:?}");
+            assert_eq!(pool.is_full(), closes, "{method:?}");
+            pool.advance(2);
+            assert!(!pool.is_full());
+        }
+    }
+
+    #[test]
+    fn a_snapshot_counts_tasks_and_says_whose_they_are() {
+        let pool = filled(
+            rule(RolloutUntilFinishEnoughTasks),
+            &[("a", 0.0), ("b", 1.0), ("a", 1.0), ("b", 1.0), ("c", 0.0)],
+        );
+        let snapshot = pool.snapshot();
+        assert_eq!((snapshot.completed_tasks, snapshot.completed_non_dummy_tasks), (2, 1));
+        assert_eq!(snapshot.episodes.len(), 5);
+        assert_eq!(snapshot.global_step, 1);
+    }
+
+    #[test]
+    fn an_episode_enters_once() {
+        let mut pool = filled(rule(RolloutUntilFinishEnoughTasks), &[("a", 0.0)]);
+        let before = pool.snapshot();
+        assert!(pool.push(episode("e0", "a", 1.0), ()).is_empty());
+        assert_eq!(pool.snapshot(), before);
+    }
+
+    #[test]
+    fn only_the_non_dummy_method_leaves_tasks_without_signal_out_of_the_update() {
+        let episodes = [
+            ("b-equal", 1.0),
+            ("a-signal", 0.0),
+            ("a-signal", 1.0),
+            ("b-equal", 1.0),
+            ("c-single", 1.0),
+            ("d-incomplete", 0.0),
+            ("d-incomplete", 0.5),
+        ];
+        let mut filtered = rule(RolloutUntilFinishEnoughNonDummyTasks);
+        filtered.num_repeat = 3;
+        let batch = filled(filtered, &episodes).batch();
+        let names = |episodes: &[PooledEpisode]| episodes.iter().map(|e| e.episode_uuid.clone()).collect::<Vec<_>>();
+        let trained: Vec<_> = batch.trained.iter().map(|(e, _)| e.clone()).collect();
+        assert_eq!(names(&trained), ["e1", "e2", "e5", "e6"]);
+        assert_eq!(names(&batch.left_out), ["e0", "e3", "e4"]);
+
+        let batch = filled(rule(RolloutUntilFinishEnoughTasks), &episodes).batch();
+        assert_eq!(batch.trained.len(), 7);
+        assert!(batch.left_out.is_empty());
+    }
+
+    #[test]
+    fn over_the_bound_the_task_that_helps_least_goes_first() {
+        let mut bounded = rule(RolloutUntilFinishEnoughNonDummyTasks);
+        bounded.max_cached_episodes = 5;
+        let mut pool = filled(
+            bounded,
+            &[
+                ("signal", 0.0),
+                ("signal", 1.0),
+                ("dummy", 1.0),
+                ("dummy", 1.0),
+                ("incomplete", 0.0),
+            ],
+        );
+        let mut push = |uuid: &str, task: &str| -> Vec<String> {
+            let dropped = pool.push(episode(uuid, task, 0.0), ());
+            dropped.into_iter().map(|e| e.task_id).collect()
+        };
+        assert_eq!(push("n1", "new"), ["incomplete"]);
+        assert_eq!(push("n2", "other"), ["new"]);
+        assert_eq!(push("n3", "other"), ["dummy", "dummy"]);
+        assert_eq!(push("n4", "signal"), [""; 0]);
+        assert_eq!(push("n5", "signal"), ["other", "other"]);
+        assert_eq!(push("n6", "signal"), [""; 0]);
+        assert_eq!(
+            push("n7", "signal"),
+            ["signal"],
+            "the newest task gives up its oldest episode"
+        );
+    }
+
+    #[test]
+    fn a_full_batch_stays_full_when_late_episodes_push_others_out() {
+        let mut bounded = rule(RolloutUntilFinishEnoughEpisodes);
+        bounded.max_cached_episodes = 4;
+        let mut pool = filled(bounded, &[("a", 0.0), ("a", 1.0), ("b", 0.0), ("b", 1.0)]);
+        assert!(pool.is_full());
+        assert_eq!(pool.push(episode("late", "c", 0.0), ()).len(), 2);
+        assert!(pool.is_full());
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_lost_doubled_or_unbounded(
+            episodes in prop::collection::vec((0u8..6, 0u8..3, 0u8..30), 0..60),
+            cap in 1usize..12,
+            method in prop::sample::select(vec![
+                RolloutUntilFinishEnoughEpisodes,
+                RolloutUntilFinishEnoughTasks,
+                RolloutUntilFinishEnoughNonDummyTasks,
+                RolloutUntilAnyClientAgreeSyncWeight,
+            ]),
+        ) {
+            let mut pool = Pool::new(StopRule { max_cached_episodes: cap, ..rule(method) }, 1);
+            let mut kept = std::collections::BTreeSet::new();
+            let (mut revision, mut was_full) = (0, false);
+            for (task, reward, uuid) in episodes {
+                let e = episode(&uuid.to_string(), &task.to_string(), f64::from(reward));
+                let new = kept.insert(e.episode_uuid.clone());
+                for gone in pool.push(e, ()) {
+                    prop_assert!(kept.remove(&gone.episode_uuid));
+                }
+                let snapshot = pool.snapshot();
+                prop_assert!(snapshot.episodes.len() <= cap);
+                prop_assert_eq!(snapshot.revision, revision + u64::from(new));
+                prop_assert!(snapshot.full || !was_full, "full is taken back");
+                prop_assert!(snapshot.completed_non_dummy_tasks <= snapshot.completed_tasks);
+                (revision, was_full) = (snapshot.revision, snapshot.full);
+            }
+            let held: std::collections::BTreeSet<_> =
+                pool.snapshot().episodes.into_iter().map(|e| e.episode_uuid).collect();
+            prop_assert_eq!(&held, &kept);
+            let batch = pool.batch();
+            prop_assert_eq!(batch.trained.len() + batch.left_out.len(), kept.len());
+            prop_assert!(batch.trained.is_sorted_by(|(a, _), (b, _)| canonical(a, b).is_le()));
+        }
+    }
+}
