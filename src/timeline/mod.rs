@@ -1,5 +1,21 @@
 //! From an agent's LLM calls to training rows: pure, no I/O, no model.
+//!
+//! [`bridge`] makes the prompt of the next turn from what the model really saw and sampled, [`merge`] turns the calls
+//! of a finished episode into rows. Both reach the model's tokenizer and chat template through [`Renderer`].
 
+pub mod bridge;
+pub mod call;
+pub mod counters;
+#[cfg(test)]
+pub(crate) mod fake;
+mod matching;
+pub mod merge;
 pub mod row;
+#[cfg(test)]
+mod tests;
 
+pub use bridge::{Prompt, prompt_for};
+pub use call::{Call, Conversation, RenderError, Renderer, TurnEnd};
+pub use counters::{Counters, SplitReason};
+pub use merge::{MergePolicy, merge};
 pub use row::Row;

@@ -1,0 +1,209 @@
+//! From what the model writes to an assistant's message: reasoning, content and tool calls.
+//!
+//! Small state machines over text, one file a format. Text goes in as it is sampled, pieces come out as soon as they
+//! are certain; the pieces do not depend on how the text was split, so a streamed answer equals a whole one.
+
+mod hermes;
+mod json_call;
+mod llama3;
+mod plain_json;
+mod tag;
+#[cfg(test)]
+mod tests;
+mod think;
+
+use hermes::Hermes;
+use llama3::Llama3;
+use plain_json::PlainJson;
+use think::Think;
+
+/// A part of an assistant's message.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Piece {
+    /// More thinking.
+    Reasoning(String),
+    /// More text.
+    Content(String),
+    /// One whole call.
+    ToolCall(ParsedCall),
+}
+
+/// A function call as the model wrote it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParsedCall {
+    /// The function.
+    pub name: String,
+    /// A JSON object as text, laid out as the model did.
+    pub arguments: String,
+}
+
+/// How a model writes tool calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ToolFormat {
+    /// `<tool_call>{"name": …, "arguments": …}</tool_call>`: Hermes, Qwen.
+    Hermes,
+    /// The whole answer is `{"name": …, "parameters": …}`, several separated by `;`: Llama 3.
+    Llama3Json,
+    /// The whole answer is a JSON object with `name` and `arguments`, or a list of them.
+    Json,
+    /// Not at all.
+    None,
+}
+
+impl ToolFormat {
+    /// The configured format (`ajet.rollout.tool_parser`), or the one that the chat template shows.
+    ///
+    /// # Errors
+    /// A sentence that names the value and what is known.
+    pub fn choose(configured: Option<&str>, chat_template: &str) -> Result<Self, String> {
+        match configured {
+            Some("hermes") => Ok(Self::Hermes),
+            Some("llama3_json") => Ok(Self::Llama3Json),
+            Some("json") => Ok(Self::Json),
+            Some("none") => Ok(Self::None),
+            Some(other) => Err(format!(
+                "ajet.rollout.tool_parser is `{other}`; known are hermes, llama3_json, json and none"
+            )),
+            None if chat_template.contains("<tool_call>") => Ok(Self::Hermes),
+            None if chat_template.contains("<|python_tag|>") || chat_template.contains("\"parameters\":") => {
+                Ok(Self::Llama3Json)
+            }
+            None if chat_template.contains("tools") => Ok(Self::Json),
+            None => Ok(Self::None),
+        }
+    }
+}
+
+/// How a model writes its thinking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReasoningFormat {
+    /// `<think>…</think>` before the answer.
+    Think,
+    /// Not at all.
+    None,
+}
+
+impl ReasoningFormat {
+    /// The configured format (`ajet.rollout.reasoning_parser`), or the one that the chat template shows.
+    ///
+    /// # Errors
+    /// A sentence that names the value and what is known.
+    pub fn choose(configured: Option<&str>, chat_template: &str) -> Result<Self, String> {
+        match configured {
+            Some("think") => Ok(Self::Think),
+            Some("none") => Ok(Self::None),
+            Some(other) => Err(format!(
+                "ajet.rollout.reasoning_parser is `{other}`; known are think and none"
+            )),
+            None if chat_template.contains("</think>") => Ok(Self::Think),
+            None => Ok(Self::None),
+        }
+    }
+
+    /// Whether the prompt ends inside of thinking that the template opened.
+    fn is_open_after(self, prompt: &str) -> bool {
+        self == Self::Think && prompt.trim_end().ends_with(think::OPEN)
+    }
+}
+
+/// Parses one answer.
+pub struct AnswerParser {
+    thinking: Option<Think>,
+    tools: ToolParser,
+}
+
+impl AnswerParser {
+    /// For an answer to `prompt`, a text of which only the end matters.
+    pub fn new(reasoning: ReasoningFormat, tools: ToolFormat, prompt: &str) -> Self {
+        Self {
+            thinking: (reasoning == ReasoningFormat::Think).then(|| Think::new(reasoning.is_open_after(prompt))),
+            tools: ToolParser::new(tools),
+        }
+    }
+
+    /// Takes more of the answer; gives what is certain by now.
+    pub fn push(&mut self, text: &str) -> Vec<Piece> {
+        let mut out = Pieces::default();
+        match &mut self.thinking {
+            Some(thinking) => {
+                let rest = thinking.push(text, &mut out);
+                self.tools.push(&rest, &mut out);
+            }
+            None => self.tools.push(text, &mut out),
+        }
+        out.0
+    }
+
+    /// The answer has ended; gives the rest. What is open now is text.
+    pub fn finish(mut self) -> Vec<Piece> {
+        let mut out = Pieces::default();
+        if let Some(thinking) = self.thinking {
+            let rest = thinking.finish();
+            self.tools.push(&rest, &mut out);
+        }
+        self.tools.finish(&mut out);
+        out.0
+    }
+}
+
+enum ToolParser {
+    Hermes(Hermes),
+    Llama3(Llama3),
+    Json(PlainJson),
+    None,
+}
+
+impl ToolParser {
+    fn new(format: ToolFormat) -> Self {
+        match format {
+            ToolFormat::Hermes => Self::Hermes(Hermes::default()),
+            ToolFormat::Llama3Json => Self::Llama3(Llama3::default()),
+            ToolFormat::Json => Self::Json(PlainJson::default()),
+            ToolFormat::None => Self::None,
+        }
+    }
+
+    fn push(&mut self, text: &str, out: &mut Pieces) {
+        match self {
+            Self::Hermes(parser) => parser.push(text, out),
+            Self::Llama3(parser) => parser.push(text, out),
+            Self::Json(parser) => parser.push(text, out),
+            Self::None => out.content(text),
+        }
+    }
+
+    fn finish(self, out: &mut Pieces) {
+        match self {
+            Self::Hermes(parser) => parser.finish(out),
+            Self::Llama3(parser) => parser.finish(out),
+            Self::Json(parser) => parser.finish(out),
+            Self::None => {}
+        }
+    }
+}
+
+/// Pieces in the making; neighbours of one kind are joined, empty ones left out.
+#[derive(Default)]
+struct Pieces(Vec<Piece>);
+
+impl Pieces {
+    fn content(&mut self, text: &str) {
+        match self.0.last_mut() {
+            _ if text.is_empty() => {}
+            Some(Piece::Content(last)) => last.push_str(text),
+            _ => self.0.push(Piece::Content(text.to_owned())),
+        }
+    }
+
+    fn reasoning(&mut self, text: &str) {
+        match self.0.last_mut() {
+            _ if text.is_empty() => {}
+            Some(Piece::Reasoning(last)) => last.push_str(text),
+            _ => self.0.push(Piece::Reasoning(text.to_owned())),
+        }
+    }
+
+    fn call(&mut self, call: ParsedCall) {
+        self.0.push(Piece::ToolCall(call));
+    }
+}

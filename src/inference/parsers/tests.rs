@@ -1,0 +1,251 @@
+//! Every format on whole answers, and that the pieces do not depend on how the text is split.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn parse(reasoning: ReasoningFormat, tools: ToolFormat, prompt: &str, parts: &[&str]) -> Vec<Piece> {
+    let mut parser = AnswerParser::new(reasoning, tools, prompt);
+    let mut out = Pieces::default();
+    let mut pieces: Vec<Piece> = parts.iter().flat_map(|part| parser.push(part)).collect();
+    pieces.extend(parser.finish());
+    for piece in pieces {
+        match piece {
+            Piece::Content(text) => out.content(&text),
+            Piece::Reasoning(text) => out.reasoning(&text),
+            Piece::ToolCall(call) => out.call(call),
+        }
+    }
+    out.0
+}
+
+fn content(text: &str) -> Piece {
+    Piece::Content(text.into())
+}
+
+fn reasoning(text: &str) -> Piece {
+    Piece::Reasoning(text.into())
+}
+
+fn call(name: &str, arguments: &str) -> Piece {
+    Piece::ToolCall(ParsedCall {
+        name: name.into(),
+        arguments: arguments.into(),
+    })
+}
+
+fn check(tools: ToolFormat, answer: &str, expected: &[Piece]) {
+    assert_eq!(parse(ReasoningFormat::None, tools, "", &[answer]), expected, "{answer}");
+    let letters: Vec<String> = answer.chars().map(String::from).collect();
+    let letters: Vec<&str> = letters.iter().map(String::as_str).collect();
+    assert_eq!(
+        parse(ReasoningFormat::None, tools, "", &letters),
+        expected,
+        "by letter: {answer}"
+    );
+}
+
+#[test]
+fn hermes_calls() {
+    let format = ToolFormat::Hermes;
+    let f = r#"<tool_call>
+{"name": "f", "arguments": {"x": 1.0}}
+</tool_call>"#;
+    check(format, "plain\n", &[content("plain\n")]);
+    check(format, f, &[call("f", r#"{"x":1.0}"#)]);
+    check(
+        format,
+        &format!("I look.\n\n{f}\n"),
+        &[content("I look."), call("f", r#"{"x":1.0}"#)],
+    );
+    check(
+        format,
+        &format!("{f}\n{f}\n done "),
+        &[call("f", r#"{"x":1.0}"#), call("f", r#"{"x":1.0}"#), content("done ")],
+    );
+    // Arguments as a JSON string, and under the name `parameters`.
+    check(
+        format,
+        r#"<tool_call>{"name":"f","arguments":"{\"a\":[]}"}</tool_call>"#,
+        &[call("f", r#"{"a":[]}"#)],
+    );
+    check(
+        format,
+        r#"<tool_call>{"name":"f","parameters":{}}</tool_call>"#,
+        &[call("f", "{}")],
+    );
+    // The closing tag inside of an argument.
+    let quoted = r#"<tool_call>{"name":"f","arguments":{"a":"</tool_call>"}}</tool_call>"#;
+    check(format, quoted, &[call("f", r#"{"a":"</tool_call>"}"#)]);
+}
+
+#[test]
+fn what_is_no_hermes_call_stays_text() {
+    for answer in [
+        r#"<tool_call>{"name": "f", "arguments": {"x": 1}}"#,
+        r#"x <tool_call>{"name": "f", "argu"#,
+        "<tool_call>\nnonsense\n</tool_call>\n",
+        r#"<tool_call>{"name": "f", "arguments": 3}</tool_call>"#,
+        r#"<tool_call>{"name": "f", "arguments": {x: 1}}</tool_call>"#,
+        r#"<tool_call>{"name": "", "arguments": {}}</tool_call>"#,
+        r#"<tool_call>{"arguments": {}}</tool_call>"#,
+        r#"<tool_call>{"name": "f", "arguments": {}} and more</tool_call>"#,
+        "</tool_call> <tool",
+    ] {
+        check(ToolFormat::Hermes, answer, &[content(answer)]);
+    }
+    // A good one behind a bad one.
+    check(
+        ToolFormat::Hermes,
+        r#"<tool_call><tool_call>{"name":"f","arguments":{}}</tool_call>"#,
+        &[content("<tool_call>"), call("f", "{}")],
+    );
+}
+
+#[test]
+fn llama3_calls() {
+    let format = ToolFormat::Llama3Json;
+    check(
+        format,
+        r#"{"name": "f", "parameters": {"x": 1}}"#,
+        &[call("f", r#"{"x":1}"#)],
+    );
+    check(
+        format,
+        r#"<|python_tag|>{"name":"f","parameters":{}}"#,
+        &[call("f", "{}")],
+    );
+    check(
+        format,
+        r#"{"type": "function", "name": "f", "parameters": {}}; {"name": "g", "parameters": {}}"#,
+        &[call("f", "{}"), call("g", "{}")],
+    );
+    for text in [
+        "hello {",
+        r#"{"answer": 3}"#,
+        r#"{"name": "f", "parameters": {"#,
+        r#"{"name": "f", "parameters": {}} and"#,
+        "<|python_tag|>print(1)",
+        " ",
+    ] {
+        check(format, text, &[content(text)]);
+    }
+}
+
+#[test]
+fn plain_json_calls() {
+    let format = ToolFormat::Json;
+    check(
+        format,
+        r#"{"name": "f", "arguments": {"x": "é"}}"#,
+        &[call("f", r#"{"x":"é"}"#)],
+    );
+    check(
+        format,
+        r#" [{"name": "f", "arguments": {}}, {"name": "g", "arguments": {}}]"#,
+        &[call("f", "{}"), call("g", "{}")],
+    );
+    for text in [r#"{"answer": 3}"#, "[1, 2]", "[]", r#"{"name": "f"}"#, "x"] {
+        check(format, text, &[content(text)]);
+    }
+}
+
+#[test]
+fn thinking() {
+    let cases = [
+        (
+            "",
+            "<think>\nhm\n</think>\n\nyes\n",
+            vec![reasoning("hm"), content("yes\n")],
+        ),
+        ("", "  <think></think>yes", vec![content("yes")]),
+        ("", "yes", vec![content("yes")]),
+        // Unpaired, or not at the start.
+        ("", "<think>hm", vec![content("<think>hm")]),
+        ("", "hm</think>yes", vec![content("hm</think>yes")]),
+        ("", "yes <think>hm</think>", vec![content("yes <think>hm</think>")]),
+        ("", "<thi", vec![content("<thi")]),
+        // Opened, or opened and closed, by the template.
+        (
+            "assistant\n<think>\n",
+            "\nhm\n\nhm\n</think>\n\nyes",
+            vec![reasoning("hm\n\nhm"), content("yes")],
+        ),
+        ("assistant\n<think>\n", "hm </thi", vec![reasoning("hm")]),
+        ("<think>\n\n</think>\n\n", "yes", vec![content("yes")]),
+        // A tag of a call in the thinking is thinking.
+        (
+            "",
+            "<think><tool_call></think><tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>",
+            vec![reasoning("<tool_call>"), call("f", "{}")],
+        ),
+    ];
+    for (prompt, answer, expected) in cases {
+        assert_eq!(
+            parse(ReasoningFormat::Think, ToolFormat::Hermes, prompt, &[answer]),
+            expected,
+            "{answer}"
+        );
+    }
+}
+
+#[test]
+fn text_streams_as_it_comes() {
+    let mut parser = AnswerParser::new(ReasoningFormat::Think, ToolFormat::Hermes, "");
+    assert_eq!(parser.push("It"), [content("It")]);
+    assert_eq!(parser.push(" is <"), [content(" is")]);
+    assert_eq!(parser.push("b"), [content(" <b")]);
+    let mut parser = AnswerParser::new(ReasoningFormat::Think, ToolFormat::None, "<think>\n");
+    assert_eq!(parser.push("so"), [reasoning("so")]);
+}
+
+#[test]
+fn formats_are_chosen_by_template_and_configuration() {
+    let choose = ToolFormat::choose;
+    assert_eq!(choose(None, "… <tool_call></tool_call> …"), Ok(ToolFormat::Hermes));
+    assert_eq!(choose(None, "… <|python_tag|> … tools"), Ok(ToolFormat::Llama3Json));
+    assert_eq!(choose(None, "{% if tools %}"), Ok(ToolFormat::Json));
+    assert_eq!(choose(None, "{{ messages }}"), Ok(ToolFormat::None));
+    assert_eq!(choose(Some("json"), "<tool_call>"), Ok(ToolFormat::Json));
+    assert!(choose(Some("xml"), "").unwrap_err().contains("`xml`"));
+    assert_eq!(ReasoningFormat::choose(None, "</think>"), Ok(ReasoningFormat::Think));
+    assert_eq!(
+        ReasoningFormat::choose(Some("none"), "</think>"),
+        Ok(ReasoningFormat::None)
+    );
+    assert!(ReasoningFormat::choose(Some("hm"), "").unwrap_err().contains("`hm`"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn pieces_do_not_depend_on_the_split(
+        parts in prop::collection::vec(prop::sample::select(vec![
+            "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool", "_call>", "<|python_tag|>", "{", "}", "[",
+            "]", ";", "\"", "\n", " ", "{\"name\": \"f\", \"arguments\": {\"a\": 1}}", "{\"name\":\"f\",",
+            "\"parameters\": {}}", "é", "x",
+        ]), 0..12),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
+        opened: bool,
+    ) {
+        let answer = parts.concat();
+        let letters: Vec<char> = answer.chars().collect();
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(letters.len() + 1)).collect();
+        cuts.extend([0, letters.len()]);
+        cuts.sort_unstable();
+        let split: Vec<String> = cuts.windows(2).map(|cut| letters[cut[0]..cut[1]].iter().collect()).collect();
+        let split: Vec<&str> = split.iter().map(String::as_str).collect();
+        let prompt = if opened { "<think>\n" } else { "" };
+        for tools in [ToolFormat::Hermes, ToolFormat::Llama3Json, ToolFormat::Json, ToolFormat::None] {
+            for thinking in [ReasoningFormat::Think, ReasoningFormat::None] {
+                let whole = parse(thinking, tools, prompt, &[&answer]);
+                prop_assert_eq!(&parse(thinking, tools, prompt, &split), &whole);
+                if thinking == ReasoningFormat::None && !whole.iter().any(|piece| matches!(piece, Piece::ToolCall(_))) {
+                    let content = if answer.is_empty() { vec![] } else { vec![content(&answer)] };
+                    prop_assert_eq!(whole, content, "an answer without calls is text as it is");
+                }
+            }
+        }
+    }
+}

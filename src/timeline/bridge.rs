@@ -1,0 +1,252 @@
+//! The prompt of the next turn, without ever decoding and encoding again what the model sampled.
+//!
+//! Where a request continues an earlier call, its prompt is that call's prompt ids, its sampled ids, and the ids of
+//! only the new suffix as the chat template writes it (the *bridge*). Where the template or the agent rewrote what came
+//! before, bridging is refused with a reason and the whole prompt is rendered anew.
+
+use std::cmp::Reverse;
+
+use serde_json::{Value, json};
+
+use super::call::{Call, Conversation, RenderError, Renderer, TurnEnd};
+use super::counters::SplitReason;
+use super::matching::{continues, same_message, text};
+
+/// Stands for an answer, to see what the template writes after one.
+const MARK: &str = "\u{fffc}answer\u{fffc}";
+
+/// What to feed the model for a request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Prompt {
+    /// The request, with replayed answers as we gave them where it was bridged.
+    pub conversation: Conversation,
+    /// What the template makes of it.
+    pub rendered: String,
+    /// The token ids to feed.
+    pub ids: Vec<u32>,
+    /// Why it does not continue an earlier call although the episode has some.
+    pub split: Option<SplitReason>,
+}
+
+/// The prompt of a request in an episode with these calls so far.
+///
+/// # Errors
+/// The template or the tokenizer refuses the conversation.
+pub fn prompt_for(calls: &[Call], request: Conversation, renderer: &dyn Renderer) -> Result<Prompt, RenderError> {
+    let mut refused = None;
+    for call in continued(calls, &request.messages) {
+        match bridge(call, &request, renderer) {
+            Ok(prompt) if covers_last_answer(call, &request.messages) => return Ok(prompt),
+            Ok(prompt) => {
+                return Ok(by_text(calls, &request, renderer)?
+                    .filter(|b| b.1 > call.len())
+                    .map_or(prompt, |b| b.0));
+            }
+            Err(reason) => _ = refused.get_or_insert(reason),
+        }
+    }
+    if let Some((prompt, _)) = by_text(calls, &request, renderer)? {
+        return Ok(prompt);
+    }
+    let rendered = renderer.render(&request, true)?;
+    Ok(Prompt {
+        ids: renderer.encode(&rendered)?,
+        rendered,
+        split: refused.or_else(|| why_not_continued(calls, &request.messages)),
+        conversation: request,
+    })
+}
+
+/// The calls that the messages continue, the longest conversation first.
+fn continued<'a>(calls: &'a [Call], messages: &[Value]) -> Vec<&'a Call> {
+    let mut found: Vec<&Call> = calls.iter().filter(|call| continues(call, messages)).collect();
+    found.sort_by_key(|call| Reverse(call.conversation.messages.len()));
+    found
+}
+
+fn covers_last_answer(call: &Call, messages: &[Value]) -> bool {
+    let after_answer = call.conversation.messages.len() + 1;
+    messages[after_answer..]
+        .iter()
+        .all(|message| message["role"] != "assistant")
+}
+
+/// Continues `call`, whose messages and answer `request` starts with.
+fn bridge(call: &Call, request: &Conversation, renderer: &dyn Renderer) -> Result<Prompt, SplitReason> {
+    let asked = call.conversation.messages.len();
+    let mut conversation = request.clone();
+    conversation.messages[..asked].clone_from_slice(&call.conversation.messages);
+    conversation.messages[asked] = call.answer.clone();
+    let refuse = |_: RenderError| SplitReason::TemplateRewrites;
+    let rendered = renderer.render(&conversation, true).map_err(refuse)?;
+
+    let Some(turn) = rendered.strip_prefix(&call.rendered) else {
+        return Err(if thinking_was_dropped(call, &rendered) {
+            SplitReason::ThinkingDropped
+        } else if call.conversation.tools != request.tools {
+            SplitReason::ToolsChanged
+        } else {
+            SplitReason::TemplateRewrites
+        });
+    };
+    let suffix = match after_answer(turn, &call.sampled_text) {
+        Some(suffix) => suffix,
+        None => after_rewritten_answer(call, &conversation, turn, renderer)?,
+    };
+    let ids = continue_with(call, suffix, renderer).map_err(refuse)?;
+    Ok(Prompt {
+        conversation,
+        rendered,
+        ids,
+        split: None,
+    })
+}
+
+/// Continues the longest call whose text is what the request's rendering starts with, however its messages are cut;
+/// also says how many ids were kept.
+fn by_text(
+    calls: &[Call],
+    request: &Conversation,
+    renderer: &dyn Renderer,
+) -> Result<Option<(Prompt, usize)>, RenderError> {
+    if calls.is_empty() {
+        return Ok(None);
+    }
+    let rendered = renderer.render(request, true)?;
+    let continuing = calls
+        .iter()
+        .filter(|call| call.end == TurnEnd::EndToken)
+        .filter_map(|call| {
+            let suffix = rendered
+                .strip_prefix(&call.rendered)?
+                .strip_prefix(&call.sampled_text)?;
+            suffix.starts_with(&end_text(call, renderer)?).then_some((call, suffix))
+        });
+    let Some((call, suffix)) = continuing.min_by_key(|(_, suffix)| suffix.len()) else {
+        return Ok(None);
+    };
+    let ids = continue_with(call, suffix, renderer)?;
+    let prompt = Prompt {
+        conversation: request.clone(),
+        rendered: rendered.clone(),
+        ids,
+        split: None,
+    };
+    Ok(Some((prompt, call.len())))
+}
+
+/// The call's ids and those of `suffix`, the template's text after the call's answer, end of turn included.
+fn continue_with(call: &Call, suffix: &str, renderer: &dyn Renderer) -> Result<Vec<u32>, RenderError> {
+    let mut ids = call.sequence();
+    let end = end_text(call, renderer);
+    let after_end = end.as_deref().and_then(|end| suffix.trim_start().strip_prefix(end));
+    match (end.as_deref(), after_end) {
+        // Encoded behind the end token, which is then taken off, because a tokenizer may treat the start of a text
+        // specially.
+        (Some(end), Some(after_end)) => {
+            let with_end = renderer.encode(&[end, after_end].concat())?;
+            match with_end.strip_prefix(&call.sampled[call.sampled.len() - 1..]) {
+                Some(after_end) => ids.extend(after_end),
+                None => ids.extend(renderer.encode(after_end)?),
+            }
+        }
+        // No end token was sampled, or another than the template's: the template's is context.
+        _ => ids.extend(renderer.encode(suffix)?),
+    }
+    Ok(ids)
+}
+
+/// The text of the end token that the call sampled.
+fn end_text(call: &Call, renderer: &dyn Renderer) -> Option<String> {
+    let end = call.sampled.last().filter(|_| call.end == TurnEnd::EndToken)?;
+    Some(renderer.decode(&[*end]))
+}
+
+/// What follows the sampled text in the template's text of the turn, which may differ in white space (templates strip
+/// contents and lay out JSON in their own way).
+fn after_answer<'a>(turn: &'a str, sampled: &str) -> Option<&'a str> {
+    if let Some(rest) = turn.strip_prefix(sampled) {
+        return Some(rest);
+    }
+    let mut rest = turn;
+    for c in sampled.chars().filter(|c| !c.is_whitespace()) {
+        rest = rest.trim_start().strip_prefix(c)?;
+    }
+    Some(rest)
+}
+
+/// What follows the answer where the template writes it differently from how it was sampled, such as a tool call with
+/// its keys in another order. Refused where a part of the answer is missing.
+fn after_rewritten_answer<'a>(
+    call: &Call,
+    conversation: &Conversation,
+    turn: &'a str,
+    renderer: &dyn Renderer,
+) -> Result<&'a str, SplitReason> {
+    let mut marked = conversation.clone();
+    marked.messages[call.conversation.messages.len()] = json!({"role": "assistant", "content": MARK});
+    let marked = renderer
+        .render(&marked, true)
+        .map_err(|_| SplitReason::AnswerRewritten)?;
+    let (_, suffix) = marked.rsplit_once(MARK).ok_or(SplitReason::AnswerRewritten)?;
+    let written = squeeze(turn.strip_suffix(suffix).ok_or(SplitReason::AnswerRewritten)?);
+
+    let has = |part: &Value| written.contains(&squeeze(text(part)));
+    if !has(&call.answer["reasoning_content"]) {
+        return Err(SplitReason::ThinkingDropped);
+    }
+    let mut tool_calls = call.answer["tool_calls"].as_array().into_iter().flatten();
+    if !has(&call.answer["content"]) || !tool_calls.all(|tool_call| has(&tool_call["function"]["name"])) {
+        return Err(SplitReason::AnswerRewritten);
+    }
+    Ok(&turn[turn.len() - suffix.len()..])
+}
+
+fn squeeze(text: &str) -> String {
+    text.split_whitespace().collect()
+}
+
+/// Whether thinking that the model saw or sampled is not in the new rendering.
+fn thinking_was_dropped(call: &Call, rendered: &str) -> bool {
+    let messages = call.conversation.messages.iter().chain([&call.answer]);
+    messages
+        .map(|message| text(&message["reasoning_content"]).trim())
+        .any(|thinking| {
+            (call.rendered.contains(thinking) || call.sampled_text.contains(thinking)) && !rendered.contains(thinking)
+        })
+}
+
+fn why_not_continued(calls: &[Call], messages: &[Value]) -> Option<SplitReason> {
+    let asked_before = |call: &Call| {
+        let asked = &call.conversation.messages;
+        asked.len() == messages.len() && asked.iter().zip(messages).all(|(a, b)| same_message(a, b))
+    };
+    if calls.is_empty() || calls.iter().any(asked_before) {
+        return None;
+    }
+    let without_system = |messages: &[Value]| -> Vec<Value> {
+        messages
+            .iter()
+            .filter(|message| message["role"] != "system")
+            .cloned()
+            .collect()
+    };
+    let spoken = without_system(messages);
+    let same_start = |call: &&Call| match (without_system(&call.conversation.messages).first(), spoken.first()) {
+        (Some(ours), Some(theirs)) => same_message(ours, theirs),
+        _ => false,
+    };
+    let only_system_changed = |call: &Call| {
+        let mut ours = without_system(&call.conversation.messages);
+        ours.push(call.answer.clone());
+        ours.len() <= spoken.len() && ours.iter().zip(&spoken).all(|(a, b)| same_message(a, b))
+    };
+    let related: Vec<&Call> = calls.iter().filter(same_start).collect();
+    Some(if related.is_empty() {
+        SplitReason::NewConversation
+    } else if related.into_iter().any(only_system_changed) {
+        SplitReason::SystemChanged
+    } else {
+        SplitReason::HistoryEdited
+    })
+}

@@ -1,0 +1,123 @@
+//! Whether a request's messages continue an earlier call: tolerant of what clients do to the messages they replay.
+
+use serde_json::Value;
+
+use super::call::Call;
+
+/// Whether `messages` start with the call's messages and the answer we gave, with something after it.
+pub fn continues(call: &Call, messages: &[Value]) -> bool {
+    let asked = &call.conversation.messages;
+    messages.len() > asked.len() + 1
+        && asked
+            .iter()
+            .zip(messages)
+            .all(|(ours, theirs)| same_message(ours, theirs))
+        && same_message(&call.answer, &messages[asked.len()])
+}
+
+/// Whether `theirs` is `ours` replayed. Clients drop reasoning, turn null contents to `""`, strip answers,
+/// re-serialise tool-call arguments and rename calls.
+pub fn same_message(ours: &Value, theirs: &Value) -> bool {
+    if ours["role"] != theirs["role"] {
+        return false;
+    }
+    if ours["role"] == "assistant" {
+        return text(&ours["content"]).trim() == text(&theirs["content"]).trim()
+            && same_reasoning(&ours["reasoning_content"], &theirs["reasoning_content"])
+            && same_calls(&ours["tool_calls"], &theirs["tool_calls"]);
+    }
+    text(&ours["content"]) == text(&theirs["content"])
+        && text(&ours["name"]) == text(&theirs["name"])
+        && text(&ours["tool_call_id"]) == text(&theirs["tool_call_id"])
+}
+
+fn same_reasoning(ours: &Value, theirs: &Value) -> bool {
+    let theirs = text(theirs).trim();
+    theirs.is_empty() || theirs == text(ours).trim()
+}
+
+fn same_calls(ours: &Value, theirs: &Value) -> bool {
+    let (ours, theirs) = (calls(ours), calls(theirs));
+    ours.len() == theirs.len()
+        && ours.iter().zip(theirs).all(|(a, b)| {
+            let (a, b) = (&a["function"], &b["function"]);
+            a["name"] == b["name"] && arguments(&a["arguments"]) == arguments(&b["arguments"])
+        })
+}
+
+fn calls(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// Arguments as JSON, whether they came as JSON text or as JSON.
+fn arguments(value: &Value) -> Value {
+    match value {
+        Value::String(text) => serde_json::from_str(text).unwrap_or_else(|_| value.clone()),
+        other => other.clone(),
+    }
+}
+
+/// A string, or "" for null and what is missing.
+pub fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn replayed_messages_are_recognised() {
+        let called = |arguments: Value| {
+            json!({"role": "assistant", "content": null, "reasoning_content": "hm",
+                   "tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}]})
+        };
+        let ours = called(json!(r#"{"x":1,"y":[2]}"#));
+        let mut without_reasoning = ours.clone();
+        without_reasoning.as_object_mut().unwrap().remove("reasoning_content");
+        let mut renamed = called(json!(r#"{"y": [2], "x": 1}"#));
+        renamed["tool_calls"][0]["id"] = json!("b");
+        renamed["content"] = json!("");
+        for theirs in [without_reasoning, renamed, called(json!({"x": 1, "y": [2]}))] {
+            assert!(same_message(&ours, &theirs), "{theirs}");
+        }
+        assert!(!same_message(&ours, &called(json!(r#"{"x":2,"y":[2]}"#))));
+
+        let cases = [
+            (
+                json!({"role": "assistant", "content": "a b\n"}),
+                json!({"role": "assistant", "content": "a b"}),
+                true,
+            ),
+            (
+                json!({"role": "assistant", "content": "a b"}),
+                json!({"role": "assistant", "content": "a  b"}),
+                false,
+            ),
+            (
+                json!({"role": "user", "content": "a"}),
+                json!({"role": "user", "content": "a "}),
+                false,
+            ),
+            (
+                json!({"role": "user", "content": "a"}),
+                json!({"role": "system", "content": "a"}),
+                false,
+            ),
+            (
+                json!({"role": "user", "content": ""}),
+                json!({"role": "user", "content": null}),
+                true,
+            ),
+            (
+                json!({"role": "assistant", "content": "a", "reasoning_content": "x"}),
+                json!({"role": "assistant", "content": "a", "reasoning_content": "y"}),
+                false,
+            ),
+        ];
+        for (ours, theirs, same) in cases {
+            assert_eq!(same_message(&ours, &theirs), same, "{ours} {theirs}");
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! From the calls of an episode to training rows.
+//!
+//! A call is absorbed by another whose prompt starts with all that it fed and sampled; so a linear conversation is one
+//! row, and each branch is one. Every sampled token is masked in exactly once.
+
+use std::cmp::Reverse;
+
+use rand::SeedableRng;
+use rand::seq::index;
+use rand_chacha::ChaCha8Rng;
+
+use super::call::{Call, Renderer, TurnEnd};
+use super::counters::Counters;
+use super::row::Row;
+use crate::config::schema::CompareLevel;
+
+/// How calls become rows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MergePolicy {
+    /// What is compared to find that a call continues another.
+    pub compare_level: CompareLevel,
+    /// Whether calls with different tool lists may be one row.
+    pub ignore_tools: bool,
+    /// Most tokens of a row.
+    pub max_row_len: usize,
+    /// Most rows of an episode.
+    pub max_rows: usize,
+    /// Chooses the rows where there are more.
+    pub seed: u64,
+    /// The weights that are trained; what others sampled is context only.
+    pub weight_version: u64,
+}
+
+/// The training rows of an episode's calls, in the order of their last call, and what was cut or left out.
+///
+/// Rows without a trainable token are left out.
+pub fn merge(mut calls: Vec<Call>, policy: &MergePolicy, renderer: &dyn Renderer) -> (Vec<Row>, Counters) {
+    if policy.compare_level == CompareLevel::Text {
+        adopt_sampled_tokens(&mut calls, policy, renderer);
+    }
+    let mut counters = Counters {
+        turn_length_cut: calls.iter().filter(|call| call.end == TurnEnd::Length).count() as u64,
+        ..Counters::default()
+    };
+    let mut rows: Vec<Row> = paths(&calls, policy)
+        .iter()
+        .map(|path| row(&calls, path, policy))
+        .map(|row| cut(row, policy.max_row_len, &mut counters))
+        .filter(|row| row.response_tokens() > 0)
+        .collect();
+    if rows.len() > policy.max_rows {
+        counters.rows_left_out = (rows.len() - policy.max_rows) as u64;
+        rows = sample_rows(rows, policy);
+    }
+    (rows, counters)
+}
+
+/// A row as the calls whose samples it trains: the last first, each with room for the one before it.
+type Path = Vec<usize>;
+
+fn paths(calls: &[Call], policy: &MergePolicy) -> Vec<Path> {
+    let absorbs = |later: usize, earlier: usize| {
+        calls[earlier].is_prefix_of(&calls[later].prompt)
+            && (policy.ignore_tools || calls[earlier].conversation.tools == calls[later].conversation.tools)
+    };
+    let all = || 0..calls.len();
+    let is_leaf = |call: &usize| !all().any(|later| absorbs(later, *call));
+    // Parallel calls that sampled the same tokens, or a part of each other's, cannot share a place in a row: what no
+    // leaf took becomes a row of its own, the longest first.
+    let mut ends: Vec<usize> = all().filter(|call| !is_leaf(call)).collect();
+    ends.sort_by_key(|call| Reverse(calls[*call].len()));
+    let ends = all().filter(is_leaf).chain(ends).collect::<Vec<_>>();
+
+    let mut taken = vec![false; calls.len()];
+    let mut paths: Vec<Path> = Vec::new();
+    for end in ends {
+        if taken[end] {
+            continue;
+        }
+        let mut path = vec![end];
+        let mut earlier: Vec<usize> = all().filter(|call| !taken[*call] && absorbs(end, *call)).collect();
+        earlier.sort_by_key(|call| Reverse(calls[*call].len()));
+        for call in earlier {
+            let free = calls[path[path.len() - 1]].prompt.len();
+            if calls[call].len() <= free {
+                path.push(call);
+            }
+        }
+        path.iter().for_each(|call| taken[*call] = true);
+        paths.push(path);
+    }
+    paths.sort_by_key(|path| path[0]);
+    paths
+}
+
+fn row(calls: &[Call], path: &[usize], policy: &MergePolicy) -> Row {
+    let end = &calls[path[0]];
+    let token_ids = end.sequence();
+    let mut row = Row {
+        loss_mask: vec![false; token_ids.len()],
+        logprobs: vec![0.0; token_ids.len()],
+        token_ids,
+        truncated: end.end == TurnEnd::Length,
+    };
+    let trained = path
+        .iter()
+        .map(|call| &calls[*call])
+        .filter(|call| call.weight_version == policy.weight_version);
+    for call in trained {
+        row.loss_mask[call.prompt.len()..call.len()].fill(true);
+        row.logprobs[call.prompt.len()..call.len()].copy_from_slice(&call.logprobs);
+    }
+    row
+}
+
+fn cut(mut row: Row, max_len: usize, counters: &mut Counters) -> Row {
+    if row.token_ids.len() > max_len {
+        counters.row_cut += 1;
+        row.token_ids.truncate(max_len);
+        row.loss_mask.truncate(max_len);
+        row.logprobs.truncate(max_len);
+        row.truncated = true;
+    }
+    row
+}
+
+fn sample_rows(rows: Vec<Row>, policy: &MergePolicy) -> Vec<Row> {
+    let mut rng = ChaCha8Rng::seed_from_u64(policy.seed);
+    let mut kept = vec![false; rows.len()];
+    index::sample(&mut rng, rows.len(), policy.max_rows)
+        .iter()
+        .for_each(|row| kept[row] = true);
+    rows.into_iter()
+        .zip(kept)
+        .filter_map(|(row, kept)| kept.then_some(row))
+        .collect()
+}
+
+/// Where a prompt continues an earlier call by its text but by no call's tokens, puts the tokens that were sampled in
+/// their place.
+fn adopt_sampled_tokens(calls: &mut [Call], policy: &MergePolicy, renderer: &dyn Renderer) {
+    for later in 1..calls.len() {
+        let (earlier, rest) = calls.split_at_mut(later);
+        let later = &mut rest[0];
+        let comparable = |call: &&Call| policy.ignore_tools || call.conversation.tools == later.conversation.tools;
+        if earlier
+            .iter()
+            .filter(comparable)
+            .any(|call| call.is_prefix_of(&later.prompt))
+        {
+            continue;
+        }
+        let prompt = renderer.decode(&later.prompt);
+        let continued = earlier
+            .iter()
+            .filter(comparable)
+            .map(|call| (call, renderer.decode(&call.sequence())))
+            .filter(|(_, text)| prompt.starts_with(text))
+            .max_by_key(|(_, text)| text.len());
+        if let Some((call, text)) = continued
+            && let Some(rest) = tokens_after(&later.prompt, &text, renderer)
+        {
+            later.prompt = [call.sequence().as_slice(), rest].concat();
+        }
+    }
+}
+
+/// The tokens of `ids` after those that are `text`, if one ends where the text does.
+fn tokens_after<'a>(ids: &'a [u32], text: &str, renderer: &dyn Renderer) -> Option<&'a [u32]> {
+    let boundaries: Vec<usize> = (0..=ids.len()).collect();
+    let boundary = boundaries.partition_point(|at| renderer.decode(&ids[..*at]).len() < text.len());
+    (boundary <= ids.len() && renderer.decode(&ids[..boundary]) == text).then(|| &ids[boundary..])
+}
