@@ -1,3 +1,18 @@
-//! The `ajet:` training configuration: its schema ([`schema`]), how a YAML becomes one, what is checked.
+//! The `ajet:` training configuration.
+//!
+//! [`schema`] is the single source of what can be set; [`keys`] adds what AgentJet and verl know besides. [`load`] makes
+//! a checked configuration of a YAML document, [`dump_yaml`] the reverse.
 
+mod effective;
+mod error;
+pub mod experiment;
+pub mod keys;
+mod load;
 pub mod schema;
+pub mod validate;
+mod value;
+
+pub use effective::LINEAR_PROJECTIONS;
+pub use error::{Error, Problem};
+pub use load::{Loaded, Strictness, load, load_over};
+pub use schema::Ajet;

@@ -62,17 +62,11 @@ impl Default for Ajet {
 }
 
 /// `ajet.model`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(default)]
 pub struct Model {
     /// A Hugging Face directory, a `.gguf` file, a hub id such as `Qwen/Qwen2.5-0.5B-Instruct`, or `builtin:tiny`.
     pub path: String,
-}
-
-impl Default for Model {
-    fn default() -> Self {
-        Self { path: String::new() }
-    }
 }
 
 /// `ajet.data`.
@@ -159,7 +153,7 @@ impl Default for Rollout {
             multi_turn: MultiTurn::default(),
             compute_madness_checklist: vec![],
             agent_madness_termination: true,
-            agent_madness_reward: -1.0,
+            agent_madness_reward: 0.0,
             force_disable_toolcalls: false,
             gpu_memory_utilization: 0.85,
             tensor_model_parallel_size: 1,
@@ -263,7 +257,7 @@ pub struct TrainerCommon {
     /// Compute shared prefixes of a group's rows once.
     pub share_prefixes: bool,
     /// Updates between checkpoints; 0 or less for none but the last.
-    pub save_freq: u64,
+    pub save_freq: i64,
     /// Checkpoints kept.
     pub keep_last: usize,
     /// Length of the learning-rate schedule, in updates.
@@ -272,8 +266,8 @@ pub struct TrainerCommon {
     pub n_gpus_per_node: usize,
     /// Machines to use; only 1 is built.
     pub nnodes: usize,
-    /// Where metrics go besides `metrics.jsonl`.
-    pub logger: String,
+    /// Where metrics go besides `metrics.jsonl`: `console`, `tensorboard`.
+    pub logger: Vec<String>,
     /// Write every episode's conversation into the experiment directory.
     pub save_trajectory_as_json_file: bool,
     /// The loss is multiplied by this.
@@ -313,7 +307,7 @@ impl Default for TrainerCommon {
             total_training_steps: None,
             n_gpus_per_node: 1,
             nnodes: 1,
-            logger: "console".into(),
+            logger: vec!["console".into()],
             save_trajectory_as_json_file: false,
             loss_extra_scale_ratio: 1.0,
             seed: 0,
@@ -532,19 +526,11 @@ pub struct JsonlDatasetFile {
 }
 
 /// A file of tasks, a JSON object a line.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(default)]
 pub struct JsonlFile {
     /// Path; relative to the working directory.
     pub file_path: String,
-}
-
-impl Default for JsonlFile {
-    fn default() -> Self {
-        Self {
-            file_path: String::new(),
-        }
-    }
 }
 
 /// A task set made from a seed.

@@ -1,0 +1,99 @@
+//! Values that follow from others where they are not set.
+
+use super::schema::{Ajet, Lora, PolicyLoss, TargetModules, TrainerCommon};
+
+/// What `all-linear` trains, in a layer's order.
+pub const LINEAR_PROJECTIONS: [&str; 7] = [
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "o_proj",
+    "gate_proj",
+    "up_proj",
+    "down_proj",
+];
+
+impl Ajet {
+    /// Most tokens of prompt and answer together: as set, or the longest prompt and response.
+    pub fn max_model_len(&self) -> usize {
+        self.rollout.max_model_len.unwrap_or_else(|| self.max_row_len())
+    }
+
+    /// Most tokens of a training row: the longest prompt and response.
+    pub fn max_row_len(&self) -> usize {
+        self.data
+            .max_prompt_length
+            .saturating_add(self.data.max_response_length)
+    }
+
+    /// Most tokens sampled in one LLM call: as set, or 4096, but never more than the response.
+    pub fn max_response_length_in_one_turn(&self) -> usize {
+        let set = self.rollout.max_response_length_in_one_turn;
+        set.unwrap_or_else(|| self.data.max_response_length.min(4096))
+    }
+
+    /// Episodes of a full batch, B·N.
+    pub fn episodes_per_batch(&self) -> usize {
+        self.data.train_batch_size.saturating_mul(self.rollout.num_repeat)
+    }
+
+    /// Most episodes claimed at once.
+    pub fn max_claimed_episodes(&self) -> usize {
+        self.episodes_per_batch().min(self.rollout.max_env_worker)
+    }
+}
+
+impl TrainerCommon {
+    /// Clip range below 1; GSPO clips the ratio of whole rows and so much closer (arXiv 2507.18071).
+    pub fn clip_ratio_low(&self) -> f64 {
+        let usual = if self.policy_loss == PolicyLoss::Gspo {
+            3e-4
+        } else {
+            0.2
+        };
+        self.clip_ratio_low.unwrap_or(usual)
+    }
+
+    /// Clip range above 1.
+    pub fn clip_ratio_high(&self) -> f64 {
+        let usual = if self.policy_loss == PolicyLoss::Gspo {
+            4e-4
+        } else {
+            0.2
+        };
+        self.clip_ratio_high.unwrap_or(usual)
+    }
+
+    /// Updates between checkpoints; `None` for just the one at the end.
+    pub fn save_every(&self) -> Option<u64> {
+        u64::try_from(self.save_freq).ok().filter(|every| *every > 0)
+    }
+
+    /// Updates over which the learning rate rises to its full value.
+    pub fn warmup_steps(&self) -> u64 {
+        let by_ratio = || (self.optim.lr_warmup_steps_ratio * self.total_training_steps.unwrap_or(0) as f64) as u64;
+        let set = self.optim.lr_warmup_steps.and_then(|steps| u64::try_from(steps).ok());
+        set.unwrap_or_else(by_ratio)
+    }
+
+    /// Whether the log-probabilities of the reference weights are asked for.
+    pub fn needs_reference(&self) -> bool {
+        (self.use_kl_loss || self.use_kl_in_reward) && self.kl_loss_coef > 0.0
+    }
+}
+
+impl Lora {
+    /// Whether an adapter is trained instead of the weights.
+    pub fn is_on(&self) -> bool {
+        self.lora_rank > 0
+    }
+
+    /// Names of the projections that get an adapter.
+    pub fn projections(&self) -> Vec<&str> {
+        match &self.target_modules {
+            TargetModules::Name(name) if name == "all-linear" => LINEAR_PROJECTIONS.to_vec(),
+            TargetModules::Name(name) => vec![name],
+            TargetModules::List(names) => names.iter().map(String::as_str).collect(),
+        }
+    }
+}

@@ -1,0 +1,446 @@
+//! From a YAML document to a checked configuration.
+
+use serde_yaml::{Mapping, Value};
+
+use super::error::{Error, Problem};
+use super::keys::{Class, Keys, join, keys, nearest};
+use super::schema::Ajet;
+use super::validate;
+use super::value::{as_written, fit, same, show, show_quoted};
+
+/// How an unknown key is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strictness {
+    /// The document is the user's own job file: an unknown key is an error.
+    Job,
+    /// Another client's program made it: an unknown key is a warning, since its user cannot be asked.
+    Synced,
+}
+
+/// A configuration and what was noticed on the way.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The configuration, checked.
+    pub ajet: Ajet,
+    /// Sentences for the log, such as unknown keys.
+    pub warnings: Vec<String>,
+    /// Known keys that have no effect here and were set to something other than their default, as `key = value`.
+    pub ignored: Vec<String>,
+}
+
+/// Reads and checks a document.
+///
+/// # Errors
+/// The text is not YAML, has no `ajet:` section, or has keys that are wrong; all of them are told.
+pub fn load(yaml: &str, strictness: Strictness) -> Result<Loaded, Error> {
+    load_layers(&[yaml], strictness)
+}
+
+/// Reads and checks a document of which `defaults`, another document, gives what it leaves out.
+///
+/// # Errors
+/// As of [`load`], for either document.
+pub fn load_over(defaults: &str, yaml: &str, strictness: Strictness) -> Result<Loaded, Error> {
+    load_layers(&[defaults, yaml], strictness)
+}
+
+fn load_layers(layers: &[&str], strictness: Strictness) -> Result<Loaded, Error> {
+    let mut document = Value::Null;
+    for layer in layers {
+        lay_over(&mut document, parse(layer)?);
+    }
+    let document = match document {
+        Value::Mapping(document) => document,
+        Value::Null => return Err(Error::NoAjetSection),
+        other => return Err(Error::NotAMapping(show_quoted(&other))),
+    };
+    if !document.contains_key("ajet") {
+        return Err(Error::NoAjetSection);
+    }
+
+    let mut reader = Reader {
+        keys: keys(),
+        strictness,
+        layers,
+        problems: vec![],
+        warnings: vec![],
+        ignored: vec![],
+    };
+    let ajet = reader.document(&document);
+    if !reader.problems.is_empty() {
+        return Err(Error::Problems(reader.problems));
+    }
+    let ajet: Ajet = serde_yaml::from_value(Value::Mapping(ajet))
+        .map_err(|err| Error::Problems(vec![Problem::new("ajet", err.to_string())]))?;
+    let problems = validate::problems(&ajet);
+    if !problems.is_empty() {
+        return Err(Error::Problems(problems));
+    }
+    reader.warnings.extend(validate::warnings(&ajet));
+    Ok(Loaded {
+        ajet,
+        warnings: reader.warnings,
+        ignored: reader.ignored,
+    })
+}
+
+fn parse(yaml: &str) -> Result<Value, Error> {
+    let syntax = |err: serde_yaml::Error| Error::Syntax(err.to_string());
+    let mut value: Value = serde_yaml::from_str(yaml).map_err(syntax)?;
+    value.apply_merge().map_err(syntax)?;
+    Ok(value)
+}
+
+/// Puts `upper` over `lower`, key by key; a null leaves what is below.
+fn lay_over(lower: &mut Value, upper: Value) {
+    match (lower, upper) {
+        (_, Value::Null) => {}
+        (Value::Mapping(lower), Value::Mapping(upper)) => {
+            for (key, value) in upper {
+                match lower.get_mut(&key) {
+                    Some(below) => lay_over(below, value),
+                    None => {
+                        lower.insert(key, value);
+                    }
+                }
+            }
+        }
+        (lower, upper) => *lower = upper,
+    }
+}
+
+struct Reader<'a> {
+    keys: &'static Keys,
+    strictness: Strictness,
+    layers: &'a [&'a str],
+    problems: Vec<Problem>,
+    warnings: Vec<String>,
+    ignored: Vec<String>,
+}
+
+impl Reader<'_> {
+    /// The `ajet` section with every value as the schema wants it.
+    fn document(&mut self, document: &Mapping) -> Mapping {
+        let mut ajet = Mapping::new();
+        for (name, value) in document {
+            let name = show(name);
+            match name.as_str() {
+                "ajet" => ajet = self.entry(&name, value).unwrap_or_default(),
+                // `roll` is the client's own part; the other two say how Python puts a configuration together.
+                "roll" | "hydra" | "defaults" => {}
+                _ => match nearest(&name, ["ajet", "roll"].into_iter()) {
+                    Some(meant) if self.strictness == Strictness::Job => {
+                        let message = format!("unknown section; did you mean `{meant}`?");
+                        self.problems.push(Problem::new(name, message));
+                    }
+                    _ => self.without_effect(&name, value),
+                },
+            }
+        }
+        ajet
+    }
+
+    /// A section of used keys.
+    fn entry(&mut self, path: &str, value: &Value) -> Option<Mapping> {
+        let Value::Mapping(entries) = value else {
+            if !value.is_null() {
+                let names = self.keys.names_in(path).join(", ");
+                let message = format!("{} is not a section with the keys {names}", show_quoted(value));
+                self.problems.push(Problem::new(path, message));
+            }
+            return None;
+        };
+        let mut section = Mapping::new();
+        for (name, value) in entries {
+            let name = show(name);
+            let path = join(path, &name);
+            match self.keys.class(&path) {
+                Class::Section if self.keys.has_used(&path) => {
+                    if let Some(below) = self.entry(&path, value) {
+                        section.insert(name.into(), below.into());
+                    }
+                }
+                Class::Used(_) if value.is_null() => {}
+                Class::Used(key) => {
+                    let written = || self.layers.iter().rev().find_map(|layer| as_written(layer, &path));
+                    match fit(&key.kind, &usual_spelling(&path, value), &written) {
+                        Some(value) => {
+                            section.insert(name.into(), value);
+                        }
+                        None => {
+                            let message = format!("{} is not {}", show_quoted(value), key.kind.expected());
+                            self.problems.push(Problem::new(path, message));
+                        }
+                    }
+                }
+                Class::Section | Class::Accepted(_) => self.without_effect(&path, value),
+                Class::Unknown => self.unknown(path),
+            }
+        }
+        Some(section)
+    }
+
+    /// Notes what is set to other than its default below a path that has no effect.
+    fn without_effect(&mut self, path: &str, value: &Value) {
+        match (self.keys.class(path), value) {
+            (_, Value::Null) => {}
+            (Class::Accepted(default), value) if same(default, value) => {}
+            (Class::Section | Class::Unknown, Value::Mapping(entries)) => {
+                for (name, value) in entries {
+                    self.without_effect(&join(path, &show(name)), value);
+                }
+            }
+            (Class::Unknown, _) if path.starts_with("ajet.") => self.unknown(path.to_owned()),
+            _ => self.ignored.push(format!("{path} = {}", show(value))),
+        }
+    }
+
+    fn unknown(&mut self, path: String) {
+        let meant = match self.keys.nearest(&path) {
+            Some(meant) => format!("; did you mean `{meant}`?"),
+            None => String::new(),
+        };
+        match self.strictness {
+            Strictness::Job => self.problems.push(Problem::new(path, format!("unknown key{meant}"))),
+            Strictness::Synced => self
+                .warnings
+                .push(format!("{path}: unknown key, without effect{meant}")),
+        }
+    }
+}
+
+/// AgentJet has two names for one level of comparison, since text models have no images.
+fn usual_spelling(path: &str, value: &Value) -> Value {
+    let is_level = path == "ajet.context_tracker.timeline_merging_policy.timeline_compare_level";
+    match value.as_str() {
+        Some("text_and_image") if is_level => "text".into(),
+        _ => value.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::schema::{CollectionMethod, CompareLevel, ImportanceMode, LossAggMode, Recompute, TargetModules};
+    use super::*;
+
+    const MODEL: &str = "model: {path: builtin:tiny}";
+
+    /// A job whose `ajet` section is these lines and a model.
+    fn job(lines: &str) -> String {
+        let lines = lines.replace('\n', "\n  ");
+        format!("ajet:\n  {MODEL}\n  {lines}\n")
+    }
+
+    fn ajet(lines: &str) -> Ajet {
+        load(&job(lines), Strictness::Job).unwrap().ajet
+    }
+
+    fn error(yaml: &str) -> String {
+        load(yaml, Strictness::Job).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_is_left_out_has_its_default() {
+        let mut want = Ajet::default();
+        want.model.path = "builtin:tiny".into();
+        assert_eq!(ajet(""), want);
+        let nulls = "data: null\nrollout: {num_repeat: null, max_model_len: ~}\nlora:\n  target_modules:";
+        assert_eq!(ajet(nulls), want);
+    }
+
+    #[test]
+    fn values_are_taken_as_their_key_wants_them() {
+        let got = ajet(
+            "experiment_name: 1e5\n\
+             project_name: 007\n\
+             data: {train_batch_size: 8.0, max_prompt_length: '512'}\n\
+             rollout:\n  temperature: 1\n  compute_madness_checklist: nonsense\n  force_disable_toolcalls: yes\n\
+             trainer_common:\n  optim: {lr: '1.0e-06', betas: [0, 0.95]}\n  save_freq: -1\n  logger: [console]\n  \
+             importance_sampling: {mode: false}\n  recompute: true\n  loss_agg_mode: token-mean\n\
+             lora: {lora_alpha: 32, target_modules: [q_proj, v_proj]}\n\
+             context_tracker: {timeline_merging_policy: {timeline_compare_level: text_and_image}}\n\
+             swarm_mode_sample_collection_method: rollout_until_finish_enough_episodes",
+        );
+        assert_eq!(
+            (got.experiment_name.as_str(), got.project_name.as_str()),
+            ("1e5", "007")
+        );
+        assert_eq!((got.data.train_batch_size, got.data.max_prompt_length), (8, 512));
+        assert_eq!(got.rollout.temperature, 1.0);
+        assert_eq!(got.rollout.compute_madness_checklist, ["nonsense"]);
+        assert!(got.rollout.force_disable_toolcalls);
+        assert_eq!(
+            (got.trainer_common.optim.lr, got.trainer_common.optim.betas),
+            (1e-6, [0.0, 0.95])
+        );
+        assert_eq!(
+            (got.trainer_common.save_freq, got.trainer_common.save_every()),
+            (-1, None)
+        );
+        assert_eq!(got.trainer_common.importance_sampling.mode, ImportanceMode::Off);
+        assert_eq!(got.trainer_common.recompute, Recompute::On);
+        assert_eq!(got.trainer_common.loss_agg_mode, LossAggMode::TokenMean);
+        assert_eq!(
+            got.lora.target_modules,
+            TargetModules::List(vec!["q_proj".into(), "v_proj".into()])
+        );
+        assert_eq!(
+            got.context_tracker.timeline_merging_policy.timeline_compare_level,
+            CompareLevel::Text
+        );
+        assert_eq!(
+            got.swarm_mode_sample_collection_method,
+            CollectionMethod::RolloutUntilFinishEnoughEpisodes
+        );
+    }
+
+    #[test]
+    fn a_wrong_value_is_named_with_what_is_allowed() {
+        let cases = [
+            (
+                "trainer_common: {loss_agg_mode: mean}",
+                "ajet.trainer_common.loss_agg_mode: \"mean\" is not one of seq-mean-token-mean, token-mean, \
+                 seq-mean-token-sum-norm",
+            ),
+            (
+                "data: {train_batch_size: many}",
+                "ajet.data.train_batch_size: \"many\" is not a whole number of 0 or more",
+            ),
+            (
+                "data: {train_batch_size: -3}",
+                "ajet.data.train_batch_size: -3 is not a whole number of 0 or more",
+            ),
+            (
+                "data: {train_batch_size: 2.5}",
+                "ajet.data.train_batch_size: 2.5 is not a whole number of 0 or more",
+            ),
+            (
+                "data: {train_batch_size: [8]}",
+                "ajet.data.train_batch_size: [8] is not a whole number of 0 or more",
+            ),
+            (
+                "trainer_common: {optim: {lr: .nan}}",
+                "ajet.trainer_common.optim.lr: .nan is not a number",
+            ),
+            (
+                "trainer_common: {use_kl_loss: 1}",
+                "ajet.trainer_common.use_kl_loss: 1 is not true or false",
+            ),
+            (
+                "trainer_common: {optim: {betas: [0.9]}}",
+                "ajet.trainer_common.optim.betas: [0.9] is not a list of 2, each a number",
+            ),
+            (
+                "data: 5",
+                "ajet.data: 5 is not a section with the keys max_prompt_length, max_response_length, train_batch_size",
+            ),
+            (
+                "rollout: {num_repeat: '${oc.select:a,1}'}",
+                "ajet.rollout.num_repeat: \"${oc.select:a,1}\" is not a whole number of 0 or more",
+            ),
+            ("experiment_name: {a: 1}", "ajet.experiment_name: a section is not text"),
+        ];
+        for (lines, want) in cases {
+            for strictness in [Strictness::Job, Strictness::Synced] {
+                assert_eq!(load(&job(lines), strictness).unwrap_err().to_string(), want);
+            }
+        }
+    }
+
+    #[test]
+    fn every_problem_of_a_document_is_told() {
+        let text = error(&job(
+            "data: {train_batch_size: x, max_prompt_lenght: 5}\nrollout: {top_p: high}",
+        ));
+        assert_eq!(text.lines().count(), 3, "{text}");
+    }
+
+    #[test]
+    fn documents_that_are_no_configuration() {
+        assert!(error("a: [").starts_with("the configuration is not valid YAML: "));
+        assert!(error("a: 1\na: 2").contains("duplicate entry with key \"a\""));
+        assert!(error("- 1").starts_with("the configuration is [1], not a mapping"));
+        assert!(error("").starts_with("the configuration has no `ajet:` section"));
+        assert!(error("model: {path: x}").starts_with("the configuration has no `ajet:` section"));
+        assert!(error("ajet:").starts_with("ajet.model.path: is not set"));
+        assert_eq!(
+            error("ajett: {}\najet: {model: {path: x}}"),
+            "ajett: unknown section; did you mean `ajet`?"
+        );
+    }
+
+    #[test]
+    fn unknown_keys_are_errors_in_a_job_and_warnings_when_synced() {
+        let yaml = job("rollout: {num_repeats: 8}\nzzz: {a: 1}");
+        let unknown = "ajet.rollout.num_repeats: unknown key; did you mean `ajet.rollout.num_repeat`?\n\
+                       ajet.zzz: unknown key";
+        assert_eq!(error(&yaml), unknown);
+        let synced = load(&yaml, Strictness::Synced).unwrap();
+        assert_eq!(synced.ajet.rollout.num_repeat, 4);
+        assert_eq!(
+            synced.warnings,
+            [
+                "ajet.rollout.num_repeats: unknown key, without effect; did you mean `ajet.rollout.num_repeat`?",
+                "ajet.zzz: unknown key, without effect",
+            ]
+        );
+    }
+
+    #[test]
+    fn keys_without_effect_are_listed_where_they_differ_from_the_default() {
+        let yaml = job(
+            "backbone: trinity\nrollout: {name: sglang, gamma: 1, n_vllm_engine: '${oc.select:x,1}'}\n\
+             trainer_common: {fsdp_config: {param_offload: false}, val_before_train: null}\ntask_judge: {judge_type: mine}",
+        ) + "trainer: {save_freq: 5, new_in_verl: {a: 2}}\ntrinity: {sync: nccl}\nhydra: {x: 1}\nroll: {epochs: 1}\n";
+        let loaded = load(&yaml, Strictness::Job).unwrap();
+        assert_eq!(
+            loaded.ignored,
+            [
+                "ajet.backbone = trinity",
+                "ajet.rollout.n_vllm_engine = ${oc.select:x,1}",
+                "ajet.trainer_common.fsdp_config.param_offload = false",
+                "ajet.task_judge.judge_type = mine",
+                "trainer.save_freq = 5",
+                "trainer.new_in_verl.a = 2",
+                "trinity.sync = nccl",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_whole_python_dump_loads() {
+        let dump = include_str!("../../tests/fixtures/config/python_dump.yaml");
+        let loaded = load(dump, Strictness::Synced).unwrap();
+        let ajet = loaded.ajet;
+        assert_eq!(ajet.experiment_name, "1e5");
+        assert_eq!(ajet.model.path, "Qwen/Qwen2.5-0.5B-Instruct");
+        assert_eq!(
+            (ajet.max_model_len(), ajet.max_response_length_in_one_turn()),
+            (2048, 512)
+        );
+        assert_eq!((ajet.lora.lora_rank, ajet.lora.lora_alpha), (32, 32.0));
+        assert_eq!(ajet.trainer_common.optim.lr, 1e-5);
+        assert_eq!(ajet.trainer_common.optim.grad_clip, 20.0);
+        assert_eq!(ajet.trainer_common.kl_penalty_type, "kl");
+        assert_eq!(loaded.warnings.len(), 2, "{:?}", loaded.warnings);
+        assert_eq!(
+            loaded.ignored,
+            [
+                "actor_rollout_ref.actor.clip_ratio_c = 5.0",
+                "trainer.logger = [console, swanlab]",
+                "ajet.trainer_common.val_before_train = true",
+                "ajet.lora.load_format = safetensors",
+                "ajet.lora.layered_summon = true",
+            ]
+        );
+    }
+
+    #[test]
+    fn defaults_give_what_a_document_leaves_out() {
+        let defaults = "ajet: {project_name: 1e5, rollout: {num_repeat: 2, max_num_seqs: 3}}";
+        let yaml = job("rollout: {num_repeat: 8, max_num_seqs: null}");
+        let got = load_over(defaults, &yaml, Strictness::Synced).unwrap().ajet;
+        assert_eq!(got.project_name, "1e5");
+        assert_eq!((got.rollout.num_repeat, got.rollout.max_num_seqs), (8, 3));
+    }
+}

@@ -1,0 +1,508 @@
+//! What must hold of a configuration's values, alone and together.
+
+use super::effective::LINEAR_PROJECTIONS;
+use super::error::Problem;
+use super::experiment;
+use super::schema::{AdvEstimator, Ajet, CollectionMethod, LrScheduler, Optim, Rollout, SingletonGroup, TrainerCommon};
+
+const MADNESS_CHECKS: [&str; 5] = [
+    "nonsense",
+    "non_ascii",
+    "un-paired-think",
+    "format_type_1",
+    "wrong_toolcall",
+];
+const TOOL_PARSERS: [&str; 4] = ["hermes", "llama3_json", "json", "none"];
+const REASONING_PARSERS: [&str; 2] = ["think", "none"];
+const KL_ESTIMATORS: [&str; 6] = ["kl", "mse", "low_var_kl", "kl+", "mse+", "low_var_kl+"];
+const LOGGERS: [&str; 1] = ["console"];
+
+/// Learning rate below which LoRA hardly learns.
+const LOW_LORA_LR: f64 = 1e-5;
+
+/// Everything that is wrong.
+pub fn problems(ajet: &Ajet) -> Vec<Problem> {
+    let mut checks = Checks::default();
+    checks.model_and_name(ajet);
+    checks.sizes(ajet);
+    checks.lengths(ajet);
+    checks.batch(ajet);
+    checks.sampling(&ajet.rollout);
+    checks.loss(ajet);
+    checks.optimizer(&ajet.trainer_common);
+    checks.lora(ajet);
+    checks.engine(ajet);
+    checks.0
+}
+
+/// Everything that is allowed and probably not meant.
+pub fn warnings(ajet: &Ajet) -> Vec<String> {
+    let trainer = &ajet.trainer_common;
+    let mut warnings = vec![];
+    if ajet.lora.is_on() && trainer.optim.lr <= LOW_LORA_LR {
+        warnings.push(format!(
+            "ajet.trainer_common.optim.lr: {:?} is low for LoRA, which usually wants around 1e-4",
+            trainer.optim.lr
+        ));
+    }
+    let compares_within_group = trainer.algorithm.adv_estimator != AdvEstimator::ReinforcePlusPlus;
+    if ajet.rollout.num_repeat == 1 && compares_within_group && trainer.singleton_group == SingletonGroup::Zero {
+        warnings.push(
+            "ajet.rollout.num_repeat: 1 makes every group a single episode, whose advantage is 0; nothing is learnt"
+                .into(),
+        );
+    }
+    for logger in trainer.logger.iter().filter(|name| !LOGGERS.contains(&name.as_str())) {
+        warnings.push(format!(
+            "ajet.trainer_common.logger: \"{logger}\" is not built in; metrics are in metrics.jsonl of the experiment"
+        ));
+    }
+    let single = [
+        ("ajet.trainer_common.nnodes", trainer.nnodes, "machine"),
+        (
+            "ajet.rollout.tensor_model_parallel_size",
+            ajet.rollout.tensor_model_parallel_size,
+            "GPU for one copy of the model",
+        ),
+    ];
+    for (key, given, what) in single.into_iter().filter(|(_, given, _)| *given > 1) {
+        warnings.push(format!("{key}: {given} is taken as 1, since only one {what} is built"));
+    }
+    warnings
+}
+
+/// Whether the GPUs asked for are there. A build for the CPU only warns, since every AgentJet configuration asks for
+/// some.
+///
+/// # Errors
+/// A build for GPUs on a machine with fewer of them.
+pub fn gpus(asked: usize, built_for_gpus: bool, present: usize) -> Result<Option<String>, Problem> {
+    const KEY: &str = "ajet.trainer_common.n_gpus_per_node";
+    if built_for_gpus && asked > present {
+        return Err(Problem::new(
+            KEY,
+            format!("{asked} is more than the {present} GPUs of this machine"),
+        ));
+    }
+    let warn = !built_for_gpus && asked > 1;
+    Ok(warn.then(|| format!("{KEY}: {asked} GPUs are asked for, but this build computes on the CPU")))
+}
+
+/// Problems found so far.
+#[derive(Default)]
+struct Checks(Vec<Problem>);
+
+impl Checks {
+    fn problem(&mut self, key: &str, message: String) {
+        self.0.push(Problem::new(key, message));
+    }
+
+    /// Requires that `holds`; `given` is shown with what is `allowed`.
+    fn require(&mut self, holds: bool, key: &str, given: impl std::fmt::Display, allowed: &str) {
+        if !holds {
+            self.problem(key, format!("{given} is not {allowed}"));
+        }
+    }
+
+    fn require_name(&mut self, key: &str, given: &str, allowed: &[&str]) {
+        if !allowed.contains(&given) {
+            self.problem(key, format!("{given:?} is not one of {}", allowed.join(", ")));
+        }
+    }
+
+    fn model_and_name(&mut self, ajet: &Ajet) {
+        if ajet.model.path.trim().is_empty() {
+            let message = "is not set; it is a Hugging Face directory, a .gguf file, a hub id, or builtin:tiny";
+            self.problem("ajet.model.path", message.into());
+        }
+        if let Err(message) = experiment::check_name(&ajet.experiment_name) {
+            self.problem("ajet.experiment_name", message);
+        }
+    }
+
+    fn sizes(&mut self, ajet: &Ajet) {
+        let Ajet {
+            data,
+            rollout,
+            trainer_common: trainer,
+            ..
+        } = ajet;
+        let sizes = [
+            ("ajet.data.max_prompt_length", data.max_prompt_length),
+            ("ajet.data.max_response_length", data.max_response_length),
+            ("ajet.data.train_batch_size", data.train_batch_size),
+            ("ajet.rollout.num_repeat", rollout.num_repeat),
+            ("ajet.rollout.max_env_worker", rollout.max_env_worker),
+            ("ajet.rollout.max_num_seqs", rollout.max_num_seqs),
+            (
+                "ajet.rollout.multi_turn.max_sample_per_task",
+                rollout.multi_turn.max_sample_per_task,
+            ),
+            (
+                "ajet.rollout.tensor_model_parallel_size",
+                rollout.tensor_model_parallel_size,
+            ),
+            ("ajet.trainer_common.mini_batch_num", trainer.mini_batch_num),
+            ("ajet.trainer_common.ppo_epochs", trainer.ppo_epochs),
+            (
+                "ajet.trainer_common.ppo_max_token_len_per_gpu",
+                trainer.ppo_max_token_len_per_gpu,
+            ),
+            ("ajet.trainer_common.keep_last", trainer.keep_last),
+            ("ajet.trainer_common.nnodes", trainer.nnodes),
+        ];
+        let optional = [
+            (
+                "ajet.rollout.max_response_length_in_one_turn",
+                rollout.max_response_length_in_one_turn,
+            ),
+            ("ajet.rollout.max_model_len", rollout.max_model_len),
+            ("ajet.engine.threads", ajet.engine.threads),
+        ];
+        let set = optional.into_iter().filter_map(|(key, size)| Some((key, size?)));
+        for (key, size) in sizes.into_iter().chain(set) {
+            self.require(size > 0, key, size, "1 or more");
+        }
+    }
+
+    fn lengths(&mut self, ajet: &Ajet) {
+        let data = &ajet.data;
+        let (row, model) = (ajet.max_row_len(), ajet.max_model_len());
+        if row > model {
+            let message = format!(
+                "{model} is less than max_prompt_length {} + max_response_length {} = {row} of ajet.data",
+                data.max_prompt_length, data.max_response_length
+            );
+            self.problem("ajet.rollout.max_model_len", message);
+        }
+        let turn = ajet.max_response_length_in_one_turn();
+        if turn > data.max_response_length {
+            let message = format!(
+                "{turn} is more than ajet.data.max_response_length {}",
+                data.max_response_length
+            );
+            self.problem("ajet.rollout.max_response_length_in_one_turn", message);
+        }
+    }
+
+    fn batch(&mut self, ajet: &Ajet) {
+        let cached = ajet.swarm_mode_sample_collection_max_cached_episodes;
+        let batch = ajet.episodes_per_batch();
+        if cached < batch as u64 {
+            let message = format!("{cached} is less than a batch, train_batch_size × num_repeat = {batch}");
+            self.problem("ajet.swarm_mode_sample_collection_max_cached_episodes", message);
+        }
+        let timeout = ajet.swarm_mode_rolling_post_timeout;
+        self.require(
+            timeout > 0.0,
+            "ajet.swarm_mode_rolling_post_timeout",
+            timeout,
+            "more than 0 seconds",
+        );
+        let needs_different_rewards =
+            ajet.swarm_mode_sample_collection_method == CollectionMethod::RolloutUntilFinishEnoughNonDummyTasks;
+        if needs_different_rewards && ajet.rollout.num_repeat == 1 {
+            let message = "1 never fills a batch of rollout_until_finish_enough_non_dummy_tasks, which wants tasks \
+                           with different rewards";
+            self.problem("ajet.rollout.num_repeat", message.into());
+        }
+    }
+
+    fn sampling(&mut self, rollout: &Rollout) {
+        let val = &rollout.val_kwargs;
+        let temperature = rollout.temperature;
+        self.require(
+            temperature > 0.0,
+            "ajet.rollout.temperature",
+            temperature,
+            "more than 0",
+        );
+        let (key, temperature) = ("ajet.rollout.val_kwargs.temperature", val.temperature);
+        self.require(temperature >= 0.0, key, temperature, "0 (greedy) or more");
+        for (key, p) in [
+            ("ajet.rollout.top_p", rollout.top_p),
+            ("ajet.rollout.val_kwargs.top_p", val.top_p),
+        ] {
+            self.require(p > 0.0 && p <= 1.0, key, p, "more than 0 and at most 1");
+        }
+        for (key, k) in [
+            ("ajet.rollout.top_k", rollout.top_k),
+            ("ajet.rollout.val_kwargs.top_k", val.top_k),
+        ] {
+            self.require(k == -1 || k > 0, key, k, "-1 (all) or 1 or more");
+        }
+        let share = rollout.gpu_memory_utilization;
+        let key = "ajet.rollout.gpu_memory_utilization";
+        self.require(share > 0.0 && share <= 1.0, key, share, "more than 0 and at most 1");
+        for check in &rollout.compute_madness_checklist {
+            self.require_name("ajet.rollout.compute_madness_checklist", check, &MADNESS_CHECKS);
+        }
+        if let Some(parser) = &rollout.tool_parser {
+            self.require_name("ajet.rollout.tool_parser", parser, &TOOL_PARSERS);
+        }
+        if let Some(parser) = &rollout.reasoning_parser {
+            self.require_name("ajet.rollout.reasoning_parser", parser, &REASONING_PARSERS);
+        }
+    }
+
+    fn loss(&mut self, ajet: &Ajet) {
+        let trainer = &ajet.trainer_common;
+        let low = trainer.clip_ratio_low();
+        let key = "ajet.trainer_common.clip_ratio_low";
+        self.require(low > 0.0 && low < 1.0, key, low, "more than 0 and less than 1");
+        let high = trainer.clip_ratio_high();
+        self.require(high > 0.0, "ajet.trainer_common.clip_ratio_high", high, "more than 0");
+        let coef = trainer.kl_loss_coef;
+        self.require(coef >= 0.0, "ajet.trainer_common.kl_loss_coef", coef, "0 or more");
+        self.require_name(
+            "ajet.trainer_common.kl_loss_type",
+            &trainer.kl_loss_type,
+            &KL_ESTIMATORS,
+        );
+        self.require_name(
+            "ajet.trainer_common.kl_penalty_type",
+            &trainer.kl_penalty_type,
+            &KL_ESTIMATORS,
+        );
+        let cap = trainer.importance_sampling.cap;
+        self.require(
+            cap > 0.0,
+            "ajet.trainer_common.importance_sampling.cap",
+            cap,
+            "more than 0",
+        );
+        let buffer = trainer.overlong.buffer_len;
+        if buffer > ajet.data.max_response_length {
+            let most = ajet.data.max_response_length;
+            let message = format!("{buffer} is more than ajet.data.max_response_length {most}");
+            self.problem("ajet.trainer_common.overlong.buffer_len", message);
+        }
+        let factor = trainer.overlong.penalty_factor;
+        self.require(
+            factor >= 0.0,
+            "ajet.trainer_common.overlong.penalty_factor",
+            factor,
+            "0 or more",
+        );
+    }
+
+    fn optimizer(&mut self, trainer: &TrainerCommon) {
+        let optim = &trainer.optim;
+        self.require(optim.lr >= 0.0, "ajet.trainer_common.optim.lr", optim.lr, "0 or more");
+        for beta in optim.betas {
+            self.require(
+                (0.0..1.0).contains(&beta),
+                "ajet.trainer_common.optim.betas",
+                beta,
+                "0 or more and below 1",
+            );
+        }
+        self.require(
+            optim.eps > 0.0,
+            "ajet.trainer_common.optim.eps",
+            optim.eps,
+            "more than 0",
+        );
+        let decay = optim.weight_decay;
+        self.require(
+            decay >= 0.0,
+            "ajet.trainer_common.optim.weight_decay",
+            decay,
+            "0 or more",
+        );
+        let clip = optim.grad_clip;
+        self.require(clip > 0.0, "ajet.trainer_common.optim.grad_clip", clip, "more than 0");
+        self.schedule(optim, trainer.total_training_steps);
+    }
+
+    fn schedule(&mut self, optim: &Optim, total_steps: Option<u64>) {
+        let shares = [
+            (
+                "ajet.trainer_common.optim.lr_warmup_steps_ratio",
+                optim.lr_warmup_steps_ratio,
+            ),
+            ("ajet.trainer_common.optim.min_lr_ratio", optim.min_lr_ratio),
+        ];
+        for (key, share) in shares {
+            self.require((0.0..=1.0).contains(&share), key, share, "between 0 and 1");
+        }
+        let key = "ajet.trainer_common.total_training_steps";
+        self.require(total_steps != Some(0), key, 0, "1 or more");
+        let falls = optim.lr_scheduler_type != LrScheduler::Constant;
+        let by_ratio = optim.lr_warmup_steps.is_none_or(|steps| steps < 0) && optim.lr_warmup_steps_ratio > 0.0;
+        if total_steps.is_none() && (falls || by_ratio) {
+            let message = "is not set; a learning rate that falls, or warm-up by ratio, needs the number of updates";
+            self.problem(key, message.into());
+        }
+    }
+
+    fn lora(&mut self, ajet: &Ajet) {
+        let alpha = ajet.lora.lora_alpha;
+        self.require(alpha > 0.0, "ajet.lora.lora_alpha", alpha, "more than 0");
+        let projections = ajet.lora.projections();
+        if projections.is_empty() {
+            self.problem(
+                "ajet.lora.target_modules",
+                "an empty list trains nothing; `all-linear` is all".into(),
+            );
+        }
+        for name in projections.iter().filter(|name| !LINEAR_PROJECTIONS.contains(name)) {
+            let allowed = LINEAR_PROJECTIONS.join(", ");
+            let message = format!("{name:?} is not all-linear or some of {allowed}");
+            self.problem("ajet.lora.target_modules", message);
+        }
+    }
+
+    fn engine(&mut self, ajet: &Ajet) {
+        let device = ajet.engine.device.as_str();
+        let number = device.strip_prefix("cuda:").map(str::parse::<usize>);
+        let known = ["auto", "cpu", "metal"].contains(&device) || matches!(number, Some(Ok(_)));
+        self.require(
+            known,
+            "ajet.engine.device",
+            format!("{device:?}"),
+            "auto, cpu, cuda:N or metal",
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::load::{Strictness, load};
+    use super::*;
+
+    fn with(lines: &str) -> String {
+        format!("ajet:\n  model: {{path: m}}\n  {}\n", lines.replace('\n', "\n  "))
+    }
+
+    #[test]
+    fn values_outside_their_range() {
+        let cases = [
+            (
+                "data: {train_batch_size: 0}",
+                "ajet.data.train_batch_size: 0 is not 1 or more",
+            ),
+            ("engine: {threads: 0}", "ajet.engine.threads: 0 is not 1 or more"),
+            (
+                "data: {max_prompt_length: 600, max_response_length: 500}\n\
+                 rollout: {max_model_len: 1024, max_response_length_in_one_turn: 100}",
+                "ajet.rollout.max_model_len: 1024 is less than max_prompt_length 600 + max_response_length 500 = 1100 of \
+                 ajet.data",
+            ),
+            (
+                "data: {max_response_length: 500}\nrollout: {max_response_length_in_one_turn: 501}",
+                "ajet.rollout.max_response_length_in_one_turn: 501 is more than ajet.data.max_response_length 500",
+            ),
+            (
+                "data: {train_batch_size: 5000}",
+                "ajet.swarm_mode_sample_collection_max_cached_episodes: 9999 is less than a batch, \
+                 train_batch_size × num_repeat = 20000",
+            ),
+            (
+                "rollout: {temperature: 0}",
+                "ajet.rollout.temperature: 0 is not more than 0",
+            ),
+            (
+                "rollout: {top_p: 1.5}",
+                "ajet.rollout.top_p: 1.5 is not more than 0 and at most 1",
+            ),
+            (
+                "rollout: {val_kwargs: {top_k: 0}}",
+                "ajet.rollout.val_kwargs.top_k: 0 is not -1 (all) or 1 or more",
+            ),
+            (
+                "rollout: {compute_madness_checklist: [nonsense, rude]}",
+                "ajet.rollout.compute_madness_checklist: \"rude\" is not one of nonsense, non_ascii, un-paired-think, \
+                 format_type_1, wrong_toolcall",
+            ),
+            (
+                "trainer_common: {kl_loss_type: k9}",
+                "ajet.trainer_common.kl_loss_type: \"k9\" is not one of kl, mse, low_var_kl, kl+, mse+, low_var_kl+",
+            ),
+            (
+                "trainer_common: {optim: {lr_scheduler_type: cosine}}",
+                "ajet.trainer_common.total_training_steps: is not set; a learning rate that falls, or warm-up by ratio, \
+                 needs the number of updates",
+            ),
+            (
+                "lora: {target_modules: [q_proj, nope]}",
+                "ajet.lora.target_modules: \"nope\" is not all-linear or some of q_proj, k_proj, v_proj, o_proj, \
+                 gate_proj, up_proj, down_proj",
+            ),
+            (
+                "engine: {device: 'cuda:x'}",
+                "ajet.engine.device: \"cuda:x\" is not auto, cpu, cuda:N or metal",
+            ),
+            (
+                "experiment_name: a/../b",
+                "ajet.experiment_name: \"a/../b\" is not a name without `/` and `..`",
+            ),
+            (
+                "swarm_mode_sample_collection_method: rollout_until_finish_enough_non_dummy_tasks\n\
+                 rollout: {num_repeat: 1}",
+                "ajet.rollout.num_repeat: 1 never fills a batch of rollout_until_finish_enough_non_dummy_tasks, which \
+                 wants tasks with different rewards",
+            ),
+        ];
+        for (lines, want) in cases {
+            let error = load(&with(lines), Strictness::Synced).unwrap_err();
+            assert_eq!(error.to_string(), want);
+        }
+    }
+
+    #[test]
+    fn edges_of_the_ranges_are_allowed() {
+        let lines = "data: {max_prompt_length: 500, max_response_length: 524}\n\
+                     rollout: {max_model_len: 1024, max_response_length_in_one_turn: 524, top_p: 1, top_k: 1}\n\
+                     trainer_common: {optim: {lr_scheduler_type: linear, min_lr_ratio: 1}, total_training_steps: 1}\n\
+                     engine: {device: 'cuda:1'}";
+        assert!(load(&with(lines), Strictness::Job).is_ok());
+    }
+
+    #[test]
+    fn what_is_probably_not_meant_is_a_warning() {
+        let cases = [
+            ("lora: {lora_rank: 8}", "optim.lr: 1e-6 is low for LoRA"),
+            (
+                "rollout: {num_repeat: 1}",
+                "num_repeat: 1 makes every group a single episode",
+            ),
+            (
+                "trainer_common: {logger: swanlab}",
+                "logger: \"swanlab\" is not built in",
+            ),
+            ("trainer_common: {nnodes: 2}", "nnodes: 2 is taken as 1"),
+            (
+                "rollout: {tensor_model_parallel_size: 4}",
+                "tensor_model_parallel_size: 4 is taken as 1",
+            ),
+        ];
+        for (lines, want) in cases {
+            let warnings = load(&with(lines), Strictness::Job).unwrap().warnings;
+            assert!(
+                matches!(warnings.as_slice(), [warning] if warning.contains(want)),
+                "{warnings:?}"
+            );
+        }
+        assert!(
+            load(
+                &with("lora: {lora_rank: 8}\ntrainer_common: {optim: {lr: 1.0e-4}}"),
+                Strictness::Job
+            )
+            .unwrap()
+            .warnings
+            .is_empty()
+        );
+    }
+
+    #[test]
+    fn more_gpus_than_there_are() {
+        assert_eq!(
+            gpus(8, true, 1).unwrap_err().to_string(),
+            "ajet.trainer_common.n_gpus_per_node: 8 is more than the 1 GPUs of this machine"
+        );
+        assert_eq!(gpus(1, true, 1), Ok(None));
+        assert_eq!(gpus(1, false, 0), Ok(None));
+        assert!(gpus(8, false, 0).unwrap().unwrap().contains("8 GPUs are asked for"));
+    }
+}
