@@ -27,6 +27,9 @@ pub struct FinishedEpisode {
     /// Whether the agent reached its goal, where that is known.
     #[serde(default)]
     pub is_success: Option<bool>,
+    /// `metadata.tag` where the client sent one; rewards are also averaged by it.
+    #[serde(default)]
+    pub tag: Option<String>,
     /// Training rows; none of an eval episode.
     #[serde(default)]
     pub rows: Vec<Row>,

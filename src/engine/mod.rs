@@ -7,4 +7,6 @@ pub mod events;
 pub mod finished;
 pub mod identity;
 pub mod journal;
+pub mod metrics;
+pub mod model_thread;
 pub mod pool;

@@ -1,0 +1,492 @@
+//! What is measured of a step: names, how values come about, and `metrics.jsonl`.
+//!
+//! A step's metrics are a flat map from name to number, the same in `metrics.jsonl`, in
+//! [`crate::protocol::engine::EngineEvent::Metrics`] and wherever they are shown. [`NAMES`] documents them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
+use std::path::Path;
+
+use indexmap::IndexMap;
+use serde_json::Value;
+
+use super::finished::FinishedEpisode;
+use super::pool::rewards_differ;
+use crate::protocol::engine::DropReason;
+
+/// Name → value.
+pub type Metrics = IndexMap<String, f64>;
+
+/// Name of the metrics file in the experiment directory.
+pub const FILE_NAME: &str = "metrics.jsonl";
+
+/// Every metric with its meaning. A name that ends with `/` is a family, such as `dropped/idle`.
+#[rustfmt::skip]
+pub const NAMES: &[(&str, &str)] = &[
+    ("global_step", "the step at which the batch was sampled, from 1"),
+    ("episodes", "train episodes that the update trained on"),
+    ("tasks", "groups among them"),
+    ("dummy_tasks", "groups of the batch whose rewards do not differ, trained on or left out"),
+    ("reward_mean", "over the train episodes, as is all of reward_*"),
+    ("reward_std", "unbiased standard deviation; 0 of a single episode"),
+    ("reward_min", "smallest reward"),
+    ("reward_max", "largest reward"),
+    ("reward_mean/", "mean over the episodes whose client sent this `metadata.tag`"),
+    ("success_rate", "share of successes among the episodes whose client said"),
+    ("rows", "training rows"),
+    ("prompt_tokens", "tokens of the rows that are context"),
+    ("response_tokens", "tokens of the rows that were sampled, and train"),
+    ("response_length_mean", "sampled tokens a row"),
+    ("response_length_max", "most sampled tokens in a row"),
+    ("truncated_share", "share of rows whose last turn was cut by a limit"),
+    ("llm_calls_per_episode", "answered LLM calls"),
+    ("counts/", "what happened in the batch's episodes, such as `counts/row_cut` or `counts/timeline_splits/history_edited`"),
+    ("loss", "what was minimised"),
+    ("pg_loss", "its policy part"),
+    ("kl", "estimated divergence from the reference weights"),
+    ("entropy", "mean entropy of the next-token distribution at sampled tokens"),
+    ("clip_frac_low", "share of tokens clipped at the low end"),
+    ("clip_frac_high", "share of tokens clipped at the high end"),
+    ("ratio_mean", "mean of pi_theta / pi_old"),
+    ("ratio_max", "largest of them"),
+    ("grad_norm", "global norm before clipping"),
+    ("lr", "learning rate of the step"),
+    ("mismatch_kl", "divergence of the sampler's log-probabilities from the trainer's"),
+    ("train/", "what else the trainer counted"),
+    ("dropped/", "episodes that were begun and did not train, by reason"),
+    ("seconds/", "`rolling` until the batch was full, `post` until the last running episode ended, `update` with its parts `forward`, `backward`, `optimizer`, and `export`"),
+    ("sampling_tokens_per_s", "sampled tokens a second of sampling"),
+    ("training_tokens_per_s", "tokens of the rows a second of the update"),
+    ("prefix_cache_share", "share of prompt tokens that the prefix cache gave"),
+    ("peak_memory_mb", "peak resident memory of the engine, in MiB"),
+    ("export_failed", "1 where the step's checkpoint could not be written"),
+    ("eval/", "of eval episodes claimed at this step: `episodes`, `reward_mean`, `reward_std`, `success_rate`, and their clients' own metrics"),
+    ("client/", "a client's own metric whose name is one of these; others keep their names"),
+];
+
+/// What the episodes of a batch amount to, clients' own metrics included.
+///
+/// `trained` are the episodes of the update, `left_out_rewards` the rewards of each group that was left out of it.
+pub fn of_batch(trained: &[&FinishedEpisode], left_out_groups: usize) -> Metrics {
+    let mut metrics = Metrics::new();
+    let groups = group_rewards(trained);
+    let dummy = groups
+        .values()
+        .filter(|rewards| !rewards_differ(rewards.iter().copied()))
+        .count();
+    set(&mut metrics, "episodes", trained.len() as f64);
+    set(&mut metrics, "tasks", groups.len() as f64);
+    set(&mut metrics, "dummy_tasks", (dummy + left_out_groups) as f64);
+    if trained.is_empty() {
+        return metrics;
+    }
+    for (name, value) in rewards(trained) {
+        set(&mut metrics, &format!("reward_{name}"), value);
+    }
+    for (tag, value) in rewards_by_tag(trained) {
+        set(&mut metrics, &format!("reward_mean/{tag}"), value);
+    }
+    if let Some(rate) = success_rate(trained) {
+        set(&mut metrics, "success_rate", rate);
+    }
+    metrics.extend(lengths(trained));
+    metrics.extend(usage(trained));
+    for (name, value) in client_metrics(trained) {
+        let name = if is_ours(&name) { format!("client/{name}") } else { name };
+        set(&mut metrics, &name, value);
+    }
+    metrics
+}
+
+/// What the eval episodes of a step amount to; nothing where there are none.
+pub fn of_evals(episodes: &[&FinishedEpisode]) -> Metrics {
+    let mut metrics = Metrics::new();
+    if episodes.is_empty() {
+        return metrics;
+    }
+    set(&mut metrics, "eval/episodes", episodes.len() as f64);
+    for (name, value) in rewards(episodes).into_iter().take(2) {
+        set(&mut metrics, &format!("eval/reward_{name}"), value);
+    }
+    if let Some(rate) = success_rate(episodes) {
+        set(&mut metrics, "eval/success_rate", rate);
+    }
+    for (name, value) in client_metrics(episodes) {
+        metrics.entry(format!("eval/{name}")).or_insert(value);
+    }
+    metrics
+}
+
+/// Episodes that did not train, by reason.
+pub fn of_dropped(dropped: &BTreeMap<&'static str, u64>) -> Metrics {
+    dropped
+        .iter()
+        .map(|(reason, n)| (format!("dropped/{reason}"), *n as f64))
+        .collect()
+}
+
+/// Peak resident memory of this process in MiB, where the system tells.
+pub fn peak_memory_mb() -> Option<f64> {
+    let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF).ok()?;
+    let unit = if cfg!(target_os = "macos") { 1.0 } else { 1024.0 }; // bytes there, KiB elsewhere
+    Some(usage.max_rss() as f64 * unit / (1024.0 * 1024.0))
+}
+
+/// Counts by the reasons' wire names, so that they come in a fixed order.
+pub fn count_drop(dropped: &mut BTreeMap<&'static str, u64>, reason: DropReason, count: u64) {
+    if count > 0 {
+        *dropped.entry(reason.as_str()).or_default() += count;
+    }
+}
+
+fn is_ours(name: &str) -> bool {
+    NAMES
+        .iter()
+        .any(|(ours, _)| *ours == name || ours.ends_with('/') && name.starts_with(ours))
+}
+
+/// Only finite numbers: JSON has no others.
+fn set(metrics: &mut Metrics, name: &str, value: f64) {
+    if value.is_finite() {
+        metrics.insert(name.to_owned(), value);
+    }
+}
+
+fn group_rewards<'a>(episodes: &[&'a FinishedEpisode]) -> IndexMap<&'a str, Vec<f64>> {
+    let mut groups: IndexMap<&str, Vec<f64>> = IndexMap::new();
+    for episode in episodes {
+        groups.entry(&episode.task_id).or_default().push(episode.reward);
+    }
+    groups
+}
+
+/// mean, std, min and max, in this order.
+fn rewards(episodes: &[&FinishedEpisode]) -> [(&'static str, f64); 4] {
+    let rewards: Vec<f64> = episodes.iter().map(|e| e.reward).collect();
+    let mean = mean(&rewards);
+    let squares: f64 = rewards.iter().map(|r| (r - mean).powi(2)).sum();
+    let std = (squares / (rewards.len().max(2) - 1) as f64).sqrt();
+    let min = rewards.iter().copied().fold(f64::INFINITY, f64::min);
+    let max = rewards.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    [("mean", mean), ("std", std), ("min", min), ("max", max)]
+}
+
+fn rewards_by_tag(episodes: &[&FinishedEpisode]) -> BTreeMap<String, f64> {
+    let mut tags: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for episode in episodes {
+        if let Some(tag) = &episode.tag {
+            tags.entry(tag.clone()).or_default().push(episode.reward);
+        }
+    }
+    tags.into_iter().map(|(tag, rewards)| (tag, mean(&rewards))).collect()
+}
+
+fn success_rate(episodes: &[&FinishedEpisode]) -> Option<f64> {
+    let told: Vec<f64> = episodes.iter().filter_map(|e| e.is_success).map(f64::from).collect();
+    (!told.is_empty()).then(|| mean(&told))
+}
+
+fn lengths(episodes: &[&FinishedEpisode]) -> Metrics {
+    let rows: Vec<_> = episodes.iter().flat_map(|e| &e.rows).collect();
+    let responses: Vec<f64> = rows.iter().map(|r| r.response_tokens() as f64).collect();
+    let response: f64 = responses.iter().sum();
+    let all: usize = rows.iter().map(|r| r.token_ids.len()).sum();
+    let truncated: Vec<f64> = rows.iter().map(|r| f64::from(r.truncated)).collect();
+    let mut metrics = Metrics::new();
+    set(&mut metrics, "rows", rows.len() as f64);
+    set(&mut metrics, "prompt_tokens", all as f64 - response);
+    set(&mut metrics, "response_tokens", response);
+    set(&mut metrics, "response_length_mean", mean(&responses));
+    set(
+        &mut metrics,
+        "response_length_max",
+        responses.iter().copied().fold(0.0, f64::max),
+    );
+    set(&mut metrics, "truncated_share", mean(&truncated));
+    metrics
+}
+
+fn usage(episodes: &[&FinishedEpisode]) -> Metrics {
+    let sum = |of: fn(&FinishedEpisode) -> u64| episodes.iter().map(|e| of(e)).sum::<u64>() as f64;
+    let mut metrics = Metrics::new();
+    set(
+        &mut metrics,
+        "llm_calls_per_episode",
+        sum(|e| e.usage.llm_calls) / episodes.len() as f64,
+    );
+    let prompt = sum(|e| e.usage.prompt_tokens);
+    set(
+        &mut metrics,
+        "prefix_cache_share",
+        sum(|e| e.usage.cached_tokens) / prompt,
+    );
+    for episode in episodes {
+        for (name, count) in &episode.usage.counters {
+            *metrics.entry(format!("counts/{name}")).or_default() += *count as f64;
+        }
+    }
+    metrics
+}
+
+/// Clients' own metrics: numbers averaged, lists averaged over all their elements, objects flattened to `a/b` names.
+fn client_metrics(episodes: &[&FinishedEpisode]) -> Metrics {
+    let mut values: IndexMap<String, Vec<f64>> = IndexMap::new();
+    for episode in episodes {
+        for (name, value) in &episode.log_metrics {
+            flatten(name, value, &mut values);
+        }
+    }
+    let finite = |v: &Vec<f64>| v.iter().all(|x| x.is_finite());
+    values
+        .into_iter()
+        .filter(|(_, v)| finite(v))
+        .map(|(name, v)| (name, mean(&v)))
+        .collect()
+}
+
+fn flatten(name: &str, value: &Value, values: &mut IndexMap<String, Vec<f64>>) {
+    match value {
+        Value::Number(number) => values.entry(name.to_owned()).or_default().extend(number.as_f64()),
+        Value::Bool(yes) => values.entry(name.to_owned()).or_default().push(f64::from(*yes)),
+        Value::Array(items) => items.iter().for_each(|item| flatten(name, item, values)),
+        Value::Object(fields) => fields
+            .iter()
+            .for_each(|(key, value)| flatten(&format!("{name}/{key}"), value, values)),
+        Value::Null | Value::String(_) => {} // not a number
+    }
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+/// `metrics.jsonl`: one JSON object a step.
+#[derive(Debug)]
+pub struct MetricsFile {
+    file: File,
+    trained_steps: BTreeSet<u64>,
+}
+
+impl MetricsFile {
+    /// Opens the file of an experiment, or begins one. A last line that was not written to its end is cut off.
+    pub fn open(experiment_dir: &Path) -> io::Result<Self> {
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(experiment_dir.join(FILE_NAME))?;
+        let mut trained_steps = BTreeSet::new();
+        let mut whole = 0;
+        let mut reader = BufReader::new(&file);
+        let mut line = Vec::new();
+        while reader.read_until(b'\n', &mut line)? > 0 && line.last() == Some(&b'\n') {
+            whole += line.len() as u64;
+            if let Ok(metrics) = serde_json::from_slice::<IndexMap<String, Value>>(&line)
+                && metrics.contains_key("episodes")
+            {
+                trained_steps.extend(metrics.get("global_step").and_then(Value::as_u64));
+            }
+            line.clear();
+        }
+        file.set_len(whole)?;
+        file.seek(SeekFrom::Start(whole))?;
+        Ok(Self { file, trained_steps })
+    }
+
+    /// Whether the update of this step was recorded by an earlier run, which a resume repeats.
+    pub fn has_update(&self, global_step: u64) -> bool {
+        self.trained_steps.contains(&global_step)
+    }
+
+    /// Appends a step's metrics.
+    pub fn append(&mut self, global_step: u64, metrics: &Metrics) -> io::Result<()> {
+        let mut object = serde_json::Map::new();
+        object.insert("global_step".into(), global_step.into());
+        for (name, value) in metrics {
+            object.insert(name.clone(), number(*value));
+        }
+        let mut line = serde_json::to_vec(&object)?;
+        line.push(b'\n');
+        self.file.write_all(&line)?;
+        self.file.flush()?;
+        if metrics.contains_key("episodes") {
+            self.trained_steps.insert(global_step);
+        }
+        Ok(())
+    }
+}
+
+/// Counts as integers, so that they read as such.
+fn number(value: f64) -> Value {
+    if value.fract() == 0.0 && value.abs() < 1e15 {
+        Value::from(value as i64)
+    } else {
+        Value::from(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::finished::EpisodeUsage;
+    use crate::timeline::Row;
+    use serde_json::json;
+
+    fn episode(task: &str, reward: f64) -> FinishedEpisode {
+        FinishedEpisode {
+            task_id: task.into(),
+            reward,
+            ..Default::default()
+        }
+    }
+
+    fn logged(value: Value) -> FinishedEpisode {
+        FinishedEpisode {
+            log_metrics: serde_json::from_value(value).unwrap(),
+            ..episode("t", 0.0)
+        }
+    }
+
+    #[test]
+    fn rewards_groups_and_successes_of_a_batch() {
+        let mut batch = [
+            episode("a", 1.0),
+            episode("a", 0.0),
+            episode("b", 2.0),
+            episode("b", 2.0),
+        ];
+        batch[0].is_success = Some(true);
+        batch[1].is_success = Some(false);
+        batch[2].tag = Some("hard".into());
+        let metrics = of_batch(&batch.iter().collect::<Vec<_>>(), 1);
+        for (name, value) in [
+            ("episodes", 4.0),
+            ("tasks", 2.0),
+            ("dummy_tasks", 2.0),
+            ("reward_mean", 1.25),
+            ("reward_std", (2.75f64 / 3.0).sqrt()),
+            ("reward_min", 0.0),
+            ("reward_max", 2.0),
+            ("reward_mean/hard", 2.0),
+            ("success_rate", 0.5),
+        ] {
+            assert!((metrics[name] - value).abs() < 1e-12, "{name}: {}", metrics[name]);
+        }
+    }
+
+    #[test]
+    fn lengths_and_usage_of_a_batch() {
+        let row = |mask: &[bool], truncated| Row {
+            token_ids: vec![0; mask.len()],
+            loss_mask: mask.to_vec(),
+            logprobs: vec![0.0; mask.len()],
+            truncated,
+        };
+        let mut a = episode("a", 0.0);
+        a.rows = vec![row(&[false, true, true], false), row(&[false, false, true], true)];
+        a.usage = EpisodeUsage {
+            llm_calls: 3,
+            prompt_tokens: 30,
+            cached_tokens: 15,
+            completion_tokens: 3,
+            counters: [("row_cut".to_owned(), 2)].into_iter().collect(),
+        };
+        let metrics = of_batch(&[&a], 0);
+        for (name, value) in [
+            ("rows", 2.0),
+            ("prompt_tokens", 3.0),
+            ("response_tokens", 3.0),
+            ("response_length_mean", 1.5),
+            ("response_length_max", 2.0),
+            ("truncated_share", 0.5),
+            ("llm_calls_per_episode", 3.0),
+            ("prefix_cache_share", 0.5),
+            ("counts/row_cut", 2.0),
+        ] {
+            assert_eq!(metrics[name], value, "{name}");
+        }
+        assert!(metrics.keys().all(|name| is_ours(name)), "{metrics:?}");
+    }
+
+    #[test]
+    fn clients_own_metrics_are_averaged_and_flattened_and_never_shadow_ours() {
+        let batch = [
+            logged(
+                json!({"turns": 2, "lat": [1, 2], "tool": {"calls": 4, "by": {"name": 1.5}}, "loss": 9, "note": "x"}),
+            ),
+            logged(json!({"turns": 4, "lat": [6], "ok": true, "loss": null})),
+        ];
+        let metrics = of_batch(&batch.iter().collect::<Vec<_>>(), 0);
+        for (name, value) in [
+            ("turns", 3.0),
+            ("lat", 3.0),
+            ("tool/calls", 4.0),
+            ("tool/by/name", 1.5),
+            ("ok", 1.0),
+            ("client/loss", 9.0),
+        ] {
+            assert_eq!(metrics[name], value, "{name}");
+        }
+        assert!(!metrics.contains_key("loss") && !metrics.contains_key("note"));
+    }
+
+    #[test]
+    fn eval_episodes_have_names_of_their_own() {
+        assert!(of_evals(&[]).is_empty());
+        let mut evals = [episode("a", 1.0), logged(json!({"turns": 2}))];
+        evals[0].is_success = Some(true);
+        let metrics = of_evals(&evals.iter().collect::<Vec<_>>());
+        assert_eq!(metrics["eval/reward_mean"], 0.5);
+        assert_eq!(metrics["eval/episodes"], 2.0);
+        assert_eq!(metrics["eval/success_rate"], 1.0);
+        assert_eq!(metrics["eval/turns"], 2.0);
+    }
+
+    #[test]
+    fn an_empty_batch_has_no_mean() {
+        let metrics = of_batch(&[], 0);
+        assert_eq!(metrics["episodes"], 0.0);
+        assert!(!metrics.contains_key("reward_mean"));
+    }
+
+    #[test]
+    fn the_file_has_one_object_a_step_and_forgets_a_torn_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = MetricsFile::open(dir.path()).unwrap();
+        let metrics: Metrics = [("episodes".to_owned(), 8.0), ("reward_mean".to_owned(), 0.5)]
+            .into_iter()
+            .collect();
+        file.append(1, &metrics).unwrap();
+        file.append(2, &of_evals(&[&episode("a", 1.0)])).unwrap();
+        assert!(file.has_update(1) && !file.has_update(2));
+        let path = dir.path().join(FILE_NAME);
+        let whole = std::fs::read_to_string(&path).unwrap();
+        assert!(whole.starts_with("{\"global_step\":1,\"episodes\":8,\"reward_mean\":0.5}\n"));
+        std::fs::write(&path, format!("{whole}{{\"global_st")).unwrap();
+        let mut file = MetricsFile::open(dir.path()).unwrap();
+        assert!(file.has_update(1) && !file.has_update(2));
+        file.append(2, &metrics).unwrap();
+        let lines = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(lines.lines().count(), 3);
+        assert!(lines.lines().all(|l| serde_json::from_str::<Value>(l).is_ok()));
+    }
+
+    #[test]
+    fn every_drop_reason_is_counted_under_its_wire_name() {
+        let mut dropped = BTreeMap::new();
+        count_drop(&mut dropped, DropReason::Idle, 2);
+        count_drop(&mut dropped, DropReason::Idle, 1);
+        count_drop(&mut dropped, DropReason::Dummy, 0);
+        assert_eq!(
+            of_dropped(&dropped),
+            Metrics::from_iter([("dropped/idle".to_owned(), 3.0)])
+        );
+    }
+
+    #[test]
+    fn the_system_tells_peak_memory() {
+        assert!(peak_memory_mb().unwrap() > 1.0);
+    }
+}

@@ -1,0 +1,397 @@
+//! The model thread: one thread that owns weights, scheduler and trainer, and is fed by a channel.
+//!
+//! It samples while there is something to sample, and looks for commands between two steps; so a command waits for one
+//! step at most, and updates never overlap with sampling. Nothing on it waits for I/O except what a command asks for
+//! (writing a checkpoint, while nobody samples).
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+
+use super::metrics::Metrics;
+use crate::inference::{SampleEvent, SampleRequest};
+use crate::protocol::engine::DropReason;
+use crate::train::TrainEpisode;
+
+/// What computes on the model thread. Errors are sentences, and end the engine.
+pub trait Worker {
+    /// Queues a request; its events go to the request's channel.
+    fn submit(&mut self, request: SampleRequest);
+    /// Whether nothing is queued or sampled.
+    fn is_idle(&self) -> bool;
+    /// One step of sampling, for everything that is queued or running. Returns how many tokens were sampled.
+    fn step(&mut self) -> Result<usize, String>;
+    /// One update of the weights from a batch. What is still queued or sampled is cancelled.
+    fn update(&mut self, global_step: u64, episodes: &[TrainEpisode]) -> Result<UpdateOutcome, String>;
+    /// Writes model and trainer state into a checkpoint's directory.
+    fn save(&mut self, dir: &Path) -> Result<(), String>;
+    /// Grows with every update.
+    fn weight_version(&self) -> u64;
+}
+
+/// What came of an update.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct UpdateOutcome {
+    /// What the trainer measured.
+    pub metrics: Metrics,
+    /// Episodes that did not train after all, by reason.
+    pub dropped: Vec<(DropReason, u64)>,
+    /// Sentences for the log.
+    pub warnings: Vec<String>,
+}
+
+enum Command {
+    Submit(SampleRequest),
+    Update {
+        global_step: u64,
+        episodes: Vec<TrainEpisode>,
+        reply: oneshot::Sender<UpdateOutcome>,
+    },
+    Save {
+        dir: PathBuf,
+        reply: oneshot::Sender<Result<(), String>>,
+    },
+    Stop,
+}
+
+/// The model thread is gone; the engine is about to end and has said why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the model thread has ended")]
+pub struct ModelGone;
+
+/// How others reach the model thread.
+#[derive(Clone, Debug)]
+pub struct ModelHandle {
+    commands: Sender<Command>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    weight_version: AtomicU64,
+    sampled_tokens: AtomicU64,
+    sampling_micros: AtomicU64,
+}
+
+/// What was sampled since the engine started.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SamplingTotals {
+    /// Tokens sampled.
+    pub tokens: u64,
+    /// Time spent in sampling steps.
+    pub time: Duration,
+}
+
+impl ModelHandle {
+    /// Queues a request. Its events tell what becomes of it; where the model thread is gone, a failure.
+    pub fn submit(&self, request: SampleRequest) {
+        if let Err(unsent) = self.commands.send(Command::Submit(request))
+            && let Command::Submit(request) = unsent.0
+        {
+            let _ = request.events.send(SampleEvent::Failed(ModelGone.to_string())); // whoever asked may be gone too
+        }
+    }
+
+    /// Updates the weights from a batch.
+    pub async fn update(&self, global_step: u64, episodes: Vec<TrainEpisode>) -> Result<UpdateOutcome, ModelGone> {
+        let (reply, outcome) = oneshot::channel();
+        self.send(Command::Update {
+            global_step,
+            episodes,
+            reply,
+        })?;
+        outcome.await.map_err(|_| ModelGone)
+    }
+
+    /// Writes model and trainer state into `dir`, and waits for it; not to be called from an async task. A failure
+    /// leaves the model as it is.
+    pub fn save_blocking(&self, dir: &Path) -> Result<(), String> {
+        let (reply, outcome) = oneshot::channel();
+        let dir = dir.to_owned();
+        self.send(Command::Save { dir, reply }).map_err(|e| e.to_string())?;
+        outcome.blocking_recv().unwrap_or_else(|_| Err(ModelGone.to_string()))
+    }
+
+    /// Ends the thread after what it is doing.
+    pub fn stop(&self) {
+        let _ = self.send(Command::Stop); // it is gone already
+    }
+
+    /// The weights that sample now; grows with every update.
+    pub fn weight_version(&self) -> u64 {
+        self.shared.weight_version.load(Ordering::Acquire)
+    }
+
+    /// What was sampled since the engine started.
+    pub fn sampling_totals(&self) -> SamplingTotals {
+        SamplingTotals {
+            tokens: self.shared.sampled_tokens.load(Ordering::Relaxed),
+            time: Duration::from_micros(self.shared.sampling_micros.load(Ordering::Relaxed)),
+        }
+    }
+
+    fn send(&self, command: Command) -> Result<(), ModelGone> {
+        self.commands.send(command).map_err(|_| ModelGone)
+    }
+}
+
+/// A started model thread.
+pub struct ModelThread<I> {
+    /// How to reach it.
+    pub handle: ModelHandle,
+    /// What `build` told, once it has built.
+    pub built: oneshot::Receiver<I>,
+    /// How it ended: an error, or a panic, is a sentence.
+    pub ended: oneshot::Receiver<Result<(), String>>,
+}
+
+/// Starts the thread. `build` makes the worker on it, so that weights never move between threads, and tells about it.
+pub fn spawn<W: Worker, I: Send + 'static>(
+    build: impl FnOnce() -> Result<(W, I), String> + Send + 'static,
+) -> std::io::Result<ModelThread<I>> {
+    let (commands, inbox) = channel();
+    let shared = Arc::new(Shared::default());
+    let (built_sender, built) = oneshot::channel();
+    let (ended_sender, ended) = oneshot::channel();
+    let thread_shared = shared.clone();
+    std::thread::Builder::new().name("model".into()).spawn(move || {
+        let work = || {
+            let (mut worker, info) = build()?;
+            thread_shared
+                .weight_version
+                .store(worker.weight_version(), Ordering::Release);
+            let _ = built_sender.send(info); // nobody waits: the engine is ending
+            serve(&mut worker, &inbox, &thread_shared)
+        };
+        let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(describe_panic(&*panic)));
+        let _ = ended_sender.send(outcome); // nobody waits: the engine is ending
+    })?;
+    Ok(ModelThread {
+        handle: ModelHandle { commands, shared },
+        built,
+        ended,
+    })
+}
+
+/// Answers commands and samples until it is told to stop.
+fn serve<W: Worker>(worker: &mut W, inbox: &Receiver<Command>, shared: &Shared) -> Result<(), String> {
+    loop {
+        // A closed channel is a stop: nobody can ask for anything any more.
+        let command = if worker.is_idle() {
+            Some(inbox.recv().unwrap_or(Command::Stop))
+        } else {
+            match inbox.try_recv() {
+                Ok(command) => Some(command),
+                Err(TryRecvError::Empty) => None,
+                Err(TryRecvError::Disconnected) => Some(Command::Stop),
+            }
+        };
+        match command {
+            Some(Command::Submit(request)) => worker.submit(request),
+            Some(Command::Update {
+                global_step,
+                episodes,
+                reply,
+            }) => {
+                let outcome = worker.update(global_step, &episodes)?;
+                shared.weight_version.store(worker.weight_version(), Ordering::Release);
+                let _ = reply.send(outcome); // whoever asked is gone; the weights are updated all the same
+            }
+            Some(Command::Save { dir, reply }) => {
+                let _ = reply.send(worker.save(&dir)); // as above
+            }
+            Some(Command::Stop) => return Ok(()),
+            None => {
+                let begun = Instant::now();
+                let tokens = worker.step()?;
+                let micros = begun.elapsed().as_micros() as u64;
+                shared.sampled_tokens.fetch_add(tokens as u64, Ordering::Relaxed);
+                shared.sampling_micros.fetch_add(micros, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+fn describe_panic(panic: &(dyn Any + Send)) -> String {
+    let message = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("the model thread panicked: {}", message.unwrap_or("no message"))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::inference::{FinishReason, SampledToken, SamplingParams};
+    use std::collections::VecDeque;
+    use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+    /// A worker whose "model" says the prompt back, one token a step, and whose update adds one to its version.
+    #[derive(Default)]
+    pub(crate) struct Parrot {
+        pub(crate) queue: VecDeque<(SampleRequest, usize)>,
+        pub(crate) version: u64,
+        pub(crate) updates: Vec<(u64, Vec<String>)>,
+        /// Fails at the update of this step.
+        pub(crate) fails_at: Option<u64>,
+    }
+
+    impl Worker for Parrot {
+        fn submit(&mut self, request: SampleRequest) {
+            self.queue.push_back((request, 0));
+        }
+
+        fn is_idle(&self) -> bool {
+            self.queue.is_empty()
+        }
+
+        fn step(&mut self) -> Result<usize, String> {
+            let sampled = self.queue.len();
+            self.queue.retain_mut(|(request, at)| {
+                let id = request.prompt[*at];
+                assert_ne!(id, 666, "the number of the beast");
+                let token = SampledToken {
+                    id,
+                    logprob: -0.5,
+                    top: vec![],
+                };
+                let _ = request.events.send(SampleEvent::Token(token));
+                *at += 1;
+                let done = *at == request.prompt.len();
+                if done {
+                    let _ = request.events.send(SampleEvent::Finished(FinishReason::Stop));
+                }
+                !done
+            });
+            Ok(sampled)
+        }
+
+        fn update(&mut self, global_step: u64, episodes: &[TrainEpisode]) -> Result<UpdateOutcome, String> {
+            if self.fails_at == Some(global_step) {
+                return Err("out of memory".into());
+            }
+            for (request, _) in self.queue.drain(..) {
+                let _ = request.events.send(SampleEvent::Finished(FinishReason::Cancelled));
+            }
+            let names = episodes.iter().map(|e| e.episode_uuid.clone()).collect();
+            self.updates.push((global_step, names));
+            self.version += 1;
+            Ok(UpdateOutcome {
+                metrics: Metrics::from_iter([("loss".to_owned(), 0.25)]),
+                ..Default::default()
+            })
+        }
+
+        fn save(&mut self, dir: &Path) -> Result<(), String> {
+            let text = serde_json::to_string(&self.updates).map_err(|e| e.to_string())?;
+            std::fs::write(dir.join("updates.json"), text).map_err(|e| e.to_string())
+        }
+
+        fn weight_version(&self) -> u64 {
+            self.version
+        }
+    }
+
+    fn request(prompt: &[u32]) -> (SampleRequest, UnboundedReceiver<SampleEvent>) {
+        let (events, receiver) = unbounded_channel();
+        let params = SamplingParams {
+            temperature: 1.0,
+            top_p: 1.0,
+            top_k: None,
+            min_p: 0.0,
+            seed: 0,
+            max_tokens: 100,
+            stop_token_ids: vec![],
+            top_logprobs: 0,
+        };
+        let request = SampleRequest {
+            id: 0,
+            group: String::new(),
+            prompt: prompt.to_vec(),
+            params,
+            stop: None,
+            events,
+        };
+        (request, receiver)
+    }
+
+    fn start() -> ModelThread<()> {
+        spawn(|| Ok((Parrot::default(), ()))).unwrap()
+    }
+
+    #[tokio::test]
+    async fn it_samples_updates_saves_and_stops() {
+        let ModelThread { handle, built, ended } = start();
+        built.await.unwrap();
+        let (first, mut events) = request(&[1, 2]);
+        handle.submit(first);
+        let mut tokens = vec![];
+        while let Some(SampleEvent::Token(token)) = events.recv().await {
+            tokens.push(token.id);
+        }
+        assert_eq!(tokens, [1, 2]);
+        assert_eq!(handle.weight_version(), 0);
+        let outcome = handle.update(1, vec![TrainEpisode::default()]).await.unwrap();
+        assert_eq!(outcome.metrics["loss"], 0.25);
+        assert_eq!(handle.weight_version(), 1);
+        assert_eq!(handle.sampling_totals().tokens, 2);
+        let dir = tempfile::tempdir().unwrap();
+        let (path, saver) = (dir.path().to_owned(), handle.clone());
+        tokio::task::spawn_blocking(move || saver.save_blocking(&path))
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            std::fs::read_to_string(dir.path().join("updates.json")).unwrap(),
+            r#"[[1,[""]]]"#
+        );
+        handle.stop();
+        assert_eq!(ended.await.unwrap(), Ok(()));
+    }
+
+    #[tokio::test]
+    async fn a_panic_in_a_step_ends_the_thread_with_its_words_and_fails_what_comes_after() {
+        let ModelThread { handle, ended, .. } = start();
+        let (bad, mut events) = request(&[666]);
+        handle.submit(bad);
+        let words = ended.await.unwrap().unwrap_err();
+        assert!(
+            words.contains("the model thread panicked") && words.contains("the number of the beast"),
+            "{words}"
+        );
+        assert_eq!(events.recv().await, None);
+        let (late, mut events) = request(&[1]);
+        handle.submit(late);
+        assert!(matches!(events.recv().await, Some(SampleEvent::Failed(_))));
+        assert_eq!(handle.update(1, vec![]).await, Err(ModelGone));
+    }
+
+    #[tokio::test]
+    async fn an_error_of_an_update_or_of_building_ends_the_thread() {
+        let failing = || Parrot {
+            fails_at: Some(1),
+            ..Parrot::default()
+        };
+        let ModelThread { handle, ended, .. } = spawn(move || Ok((failing(), ()))).unwrap();
+        assert_eq!(handle.update(1, vec![]).await, Err(ModelGone));
+        assert_eq!(ended.await.unwrap(), Err("out of memory".into()));
+
+        let ModelThread { built, ended, .. } = spawn::<Parrot, ()>(|| Err("no such model".into())).unwrap();
+        assert!(built.await.is_err());
+        assert_eq!(ended.await.unwrap(), Err("no such model".into()));
+    }
+
+    #[tokio::test]
+    async fn the_thread_ends_when_nobody_can_reach_it_any_more() {
+        let ModelThread { handle, ended, .. } = start();
+        drop(handle);
+        assert_eq!(ended.await.unwrap(), Ok(()));
+    }
+}
