@@ -10,3 +10,4 @@ pub mod journal;
 pub mod metrics;
 pub mod model_thread;
 pub mod pool;
+pub mod replay;

@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
+use indexmap::IndexMap;
 use tokio::sync::oneshot;
 
 use super::metrics::Metrics;
 use crate::inference::{SampleEvent, SampleRequest};
-use crate::protocol::engine::DropReason;
 use crate::train::TrainEpisode;
 
 /// What computes on the model thread. Errors are sentences, and end the engine.
@@ -40,8 +40,8 @@ pub trait Worker {
 pub struct UpdateOutcome {
     /// What the trainer measured.
     pub metrics: Metrics,
-    /// Episodes that did not train after all, by reason.
-    pub dropped: Vec<(DropReason, u64)>,
+    /// Reason → episodes that did not train after all.
+    pub dropped: IndexMap<String, u64>,
     /// Sentences for the log.
     pub warnings: Vec<String>,
 }
