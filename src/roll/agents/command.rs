@@ -1,0 +1,285 @@
+//! The agent that is any program, in any language.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{Access, AgentError, Rollout};
+use crate::roll::process::{self, Program};
+use crate::roll::section::Section;
+use crate::roll::tasks::Task;
+use crate::roll::template::Template;
+
+/// Seconds that a program may take unless the job says otherwise.
+const TIMEOUT_S: f64 = 600.0;
+
+/// `roll.agent` of type `command`.
+#[derive(Clone, Debug)]
+pub struct Command {
+    argv: Vec<Template>,
+    cwd: Option<PathBuf>,
+    timeout: Duration,
+}
+
+/// What the templates of `argv` see.
+#[derive(Serialize)]
+struct Context<'a> {
+    #[serde(flatten)]
+    task: &'a Task,
+    base_url: &'a str,
+    api_key: &'a str,
+    model: &'a str,
+    episode_uuid: &'a str,
+}
+
+impl Command {
+    pub(super) fn read(section: &mut Section) -> Option<Self> {
+        let argv = section.templates("argv").filter(|argv| !argv.is_empty());
+        let argv = section.require("argv", argv, "the program and its arguments, as a list");
+        let cwd = section.text("cwd").map(PathBuf::from);
+        let timeout = section.positive("timeout").unwrap_or(TIMEOUT_S);
+        Some(Self {
+            argv: argv?,
+            cwd,
+            timeout: Duration::try_from_secs_f64(timeout).unwrap_or(Duration::MAX),
+        })
+    }
+
+    fn argv(&self, task: &Task, access: &Access) -> Result<Vec<String>, AgentError> {
+        let context = Context {
+            task,
+            base_url: access.model.base_url(),
+            api_key: access.model.api_key(),
+            model: &access.model_name,
+            episode_uuid: &access.episode_uuid,
+        };
+        Ok(self
+            .argv
+            .iter()
+            .map(|argument| argument.render(&context))
+            .collect::<Result<_, _>>()?)
+    }
+
+    /// Finds the program that the first task would run.
+    ///
+    /// # Errors
+    /// A sentence: nowhere on the path, or not a file that may be run.
+    pub fn check(&self, task: &Task, access: &Access) -> Result<PathBuf, String> {
+        let argv = self.argv(task, access).map_err(|error| error.to_string())?;
+        let name = argv.first().map(String::as_str).unwrap_or_default();
+        if let Some(cwd) = &self.cwd
+            && !cwd.is_dir()
+        {
+            return Err(format!("roll.agent.cwd: {} is not a directory", cwd.display()));
+        }
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let candidates: Vec<PathBuf> = match name.contains('/') {
+            true => vec![self.cwd.as_deref().unwrap_or(Path::new("")).join(name)],
+            false => std::env::split_paths(&path)
+                .map(|directory| directory.join(name))
+                .collect(),
+        };
+        candidates
+            .into_iter()
+            .find(|candidate| is_program(candidate))
+            .ok_or_else(|| format!("roll.agent.argv: the program {name:?} is not there, or may not be run"))
+    }
+
+    pub(super) async fn run(&self, task: &Task, access: &Access) -> Result<Rollout, AgentError> {
+        let files = tempfile::Builder::new().prefix("ajet-episode-").tempdir()?;
+        let (task_file, output_file) = (files.path().join("task.json"), files.path().join("output.json"));
+        let text = serde_json::to_vec(task).map_err(std::io::Error::from)?;
+        std::fs::write(&task_file, &text)?;
+        let program = Program {
+            argv: self.argv(task, access)?,
+            cwd: self.cwd.clone(),
+            env: environment(task, access, &task_file, &output_file),
+            stdin: text,
+            timeout: self.timeout,
+        };
+        let finished = process::run(program).await?;
+        if !finished.stderr.is_empty() {
+            tracing::debug!(
+                "stderr of the agent, task {}: {}",
+                task.task_id,
+                finished.stderr.trim_end()
+            );
+        }
+        match std::fs::read_to_string(&output_file) {
+            Ok(text) => parse_object(&text)
+                .ok_or_else(|| AgentError::Answer("no JSON object in AJET_OUTPUT_FILE".into()))?
+                .try_into(),
+            Err(_) => answer_in(&finished.stdout),
+        }
+    }
+}
+
+fn is_program(path: &Path) -> bool {
+    let metadata = std::fs::metadata(path);
+    metadata.is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+}
+
+fn environment(task: &Task, access: &Access, task_file: &Path, output_file: &Path) -> Vec<(String, String)> {
+    let (base_url, api_key) = (access.model.base_url(), access.model.api_key());
+    // Anthropic's SDKs append `/v1/messages` themselves.
+    let anthropic_base_url = base_url.trim_end_matches("/v1");
+    [
+        ("OPENAI_BASE_URL", base_url.to_string()),
+        ("OPENAI_API_KEY", api_key.to_string()),
+        ("ANTHROPIC_BASE_URL", anthropic_base_url.to_string()),
+        ("ANTHROPIC_API_KEY", api_key.to_string()),
+        ("AJET_EPISODE_UUID", access.episode_uuid.clone()),
+        ("AJET_TASK_ID", task.task_id.clone()),
+        ("AJET_TASK_SEED", task.seed().to_string()),
+        ("AJET_TASK_FILE", task_file.display().to_string()),
+        ("AJET_OUTPUT_FILE", output_file.display().to_string()),
+    ]
+    .map(|(name, value)| (name.to_string(), value))
+    .to_vec()
+}
+
+/// The object that an agent answers with.
+struct Answer(serde_json::Map<String, Value>);
+
+fn parse_object(text: &str) -> Option<Answer> {
+    serde_json::from_str(text.trim()).ok().map(Answer)
+}
+
+/// The answer in what a program printed: its last line that is a JSON object, or else the text itself.
+fn answer_in(stdout: &str) -> Result<Rollout, AgentError> {
+    let is_object = |line: &&str| line.trim_start().starts_with('{');
+    match stdout.lines().rev().filter(is_object).find_map(parse_object) {
+        Some(answer) => answer.try_into(),
+        None => Ok(Rollout {
+            output: stdout.trim().to_string(),
+            ..Rollout::default()
+        }),
+    }
+}
+
+impl TryFrom<Answer> for Rollout {
+    type Error = AgentError;
+
+    fn try_from(Answer(mut fields): Answer) -> Result<Self, AgentError> {
+        let mut take = |name: &str| fields.remove(name).filter(|value| !value.is_null());
+        let wrong = |name: &str, value: &Value, allowed: &str| {
+            let value: String = value.to_string().chars().take(80).collect();
+            AgentError::Answer(format!("{name} {value}, which is not {allowed}"))
+        };
+        let map = |name: &str, value: Option<Value>| match value {
+            None => Ok(Default::default()),
+            Some(Value::Object(map)) => Ok(map.into_iter().collect()),
+            Some(other) => Err(wrong(name, &other, "an object")),
+        };
+        let reward = match take("reward") {
+            None => None,
+            Some(value) => Some(value.as_f64().ok_or_else(|| wrong("the reward", &value, "a number"))?),
+        };
+        let is_success = match take("is_success") {
+            None => None,
+            Some(value) => Some(
+                value
+                    .as_bool()
+                    .ok_or_else(|| wrong("is_success", &value, "true or false"))?,
+            ),
+        };
+        Ok(Self {
+            reward,
+            is_success,
+            output: match take("output") {
+                None => String::new(),
+                Some(Value::String(text)) => text,
+                Some(other) => other.to_string(),
+            },
+            metadata: map("metadata", take("metadata"))?,
+            log_metrics: map("log_metrics", take("log_metrics"))?,
+            ..Self::default()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use super::*;
+    use crate::client::ModelApi;
+
+    fn command(yaml: &str) -> Command {
+        let problems = Rc::default();
+        let mut section = Section::new("roll.agent", &serde_yaml::from_str(yaml).unwrap(), &problems);
+        let command = Command::read(&mut section);
+        assert!(problems.borrow().is_empty(), "{problems:?}");
+        command.unwrap()
+    }
+
+    fn access() -> Access {
+        Access {
+            model: ModelApi::new("http://localhost:1/t/secret/v1", "sk-ajet-1").unwrap(),
+            model_name: "m".into(),
+            episode_uuid: "e".into(),
+        }
+    }
+
+    #[test]
+    fn the_last_json_object_is_the_answer() {
+        let answer =
+            answer_in("log\n{\"reward\": 0}\n{\"reward\": 0.5, \"is_success\": true, \"output\": [1]}\n{bad\n")
+                .unwrap();
+        assert_eq!((answer.reward, answer.is_success), (Some(0.5), Some(true)));
+        assert_eq!(answer.output, "[1]");
+        let text = answer_in(" 42\n").unwrap();
+        assert_eq!((text.output.as_str(), text.reward), ("42", None));
+    }
+
+    #[test]
+    fn an_answer_of_the_wrong_type_says_so() {
+        for (stdout, told) in [
+            (r#"{"reward": "high"}"#, r#"the reward "high", which is not a number"#),
+            (r#"{"is_success": 1}"#, "is_success 1, which is not true or false"),
+            (r#"{"metadata": [1]}"#, "metadata [1], which is not an object"),
+        ] {
+            let error = answer_in(stdout).unwrap_err();
+            assert!(error.to_string().contains(told), "{error}");
+            assert_eq!(error.reason(), "no_reward");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_program_sees_task_and_model_and_its_answer_comes_back() {
+        let script = "read -r line; test \"$line\" = \"$(cat $AJET_TASK_FILE)\" || exit 1; \
+            echo \"{\\\"reward\\\": 1, \\\"output\\\": \\\"$0 $OPENAI_BASE_URL $ANTHROPIC_BASE_URL $OPENAI_API_KEY $AJET_TASK_ID\\\"}\"";
+        let agent = command(&format!("argv: [sh, -c, {script:?}, '{{{{ main_query }}}}']"));
+        let task = Task {
+            task_id: "t".into(),
+            main_query: "hi".into(),
+            ..Task::default()
+        };
+        let rollout = agent.run(&task, &access()).await.unwrap();
+        assert_eq!(
+            rollout.output,
+            "hi http://localhost:1/t/secret/v1 http://localhost:1/t/secret sk-ajet-1 t"
+        );
+        assert_eq!(rollout.reward, Some(1.0));
+    }
+
+    #[tokio::test]
+    async fn the_output_file_wins_over_stdout() {
+        let agent =
+            command("argv: [sh, -c, 'echo \"{\\\"reward\\\": 2}\" > $AJET_OUTPUT_FILE; echo \"{\\\"reward\\\": 1}\"']");
+        let rollout = agent.run(&Task::default(), &access()).await.unwrap();
+        assert_eq!(rollout.reward, Some(2.0));
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_told_before_the_run() {
+        assert!(command("argv: [sh]").check(&Task::default(), &access()).is_ok());
+        let missing = command("argv: [no-such-program-here]").check(&Task::default(), &access());
+        assert!(missing.unwrap_err().contains("\"no-such-program-here\" is not there"));
+        let nowhere = command("{argv: [sh], cwd: /no/such/dir}").check(&Task::default(), &access());
+        assert!(nowhere.unwrap_err().contains("/no/such/dir is not a directory"));
+    }
+}

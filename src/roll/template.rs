@@ -1,0 +1,99 @@
+//! A template of a job file, rendered over a task.
+
+use minijinja::value::Serde;
+use minijinja::{Environment, UndefinedBehavior};
+use serde::Serialize;
+
+/// A template that does not parse, or asks for something that a task does not have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{path}: {reason}")]
+pub struct TemplateError {
+    /// The key that holds the template.
+    pub path: String,
+    /// What is wrong, with its line.
+    pub reason: String,
+}
+
+/// A parsed template and the key that it came from. Undefined names are errors: a prompt with a hole in it would train
+/// something else than what was meant.
+#[derive(Clone, Debug)]
+pub struct Template {
+    path: String,
+    environment: Environment<'static>,
+}
+
+/// The only template of its environment.
+const NAME: &str = "template";
+
+impl Template {
+    /// Parses the template that stands at the dotted key `path`.
+    ///
+    /// # Errors
+    /// Its syntax is wrong.
+    pub fn new(path: &str, source: &str) -> Result<Self, TemplateError> {
+        let mut environment = Environment::new();
+        environment.set_undefined_behavior(UndefinedBehavior::Strict);
+        minijinja_contrib::add_to_environment(&mut environment);
+        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment
+            .add_template_owned(NAME, source.to_string())
+            .map_err(|error| template_error(path, source, &error))?;
+        Ok(Self {
+            path: path.to_string(),
+            environment,
+        })
+    }
+
+    /// The template over a task and what else it may name.
+    ///
+    /// # Errors
+    /// It names something that is not there.
+    pub fn render(&self, context: &impl Serialize) -> Result<String, TemplateError> {
+        let value = minijinja::Value::from(Serde(context));
+        let rendered = self
+            .environment
+            .get_template(NAME)
+            .and_then(|template| template.render(value));
+        rendered.map_err(|error| {
+            let template = self.environment.get_template(NAME);
+            let source = template.as_ref().map_or("", |template| template.source());
+            template_error(&self.path, source, &error)
+        })
+    }
+}
+
+fn template_error(path: &str, source: &str, error: &minijinja::Error) -> TemplateError {
+    let what = error.detail().map_or_else(
+        || error.kind().to_string(),
+        |detail| format!("{}: {detail}", error.kind()),
+    );
+    let line = error
+        .line()
+        .and_then(|line| source.lines().nth(line.saturating_sub(1)))
+        .unwrap_or(source);
+    TemplateError {
+        path: path.to_string(),
+        reason: format!("{what}, in `{}`", line.trim()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn templates_render_over_a_task() {
+        let template = Template::new("roll.agent.user", "{{ main_query }} ({{ metadata.level }})").unwrap();
+        let task = json!({ "main_query": "1+1", "metadata": { "level": 3 } });
+        assert_eq!(template.render(&task).unwrap(), "1+1 (3)");
+    }
+
+    #[test]
+    fn a_missing_field_names_key_and_expression() {
+        let template = Template::new("roll.reward.answer", "{{ metadata.anwser }}").unwrap();
+        let error = template.render(&json!({ "metadata": {} })).unwrap_err().to_string();
+        assert!(error.starts_with("roll.reward.answer: undefined value"), "{error}");
+        assert!(error.contains("metadata.anwser"), "{error}");
+    }
+}
