@@ -1,10 +1,42 @@
 //! What can go wrong in a weight update.
 
+use std::path::PathBuf;
+
 use crate::model::ModelError;
 
 /// An error of the train layer.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
+    /// Neither the weights nor an adapter are trained.
+    #[error("the model has no parameter to train\nhint: set ajet.lora.lora_rank above 0 or train all parameters")]
+    NothingToTrain,
+    /// A KL estimator that there is not.
+    #[error("{key} is `{given}`; it can be kl, mse or low_var_kl, each also with a trailing +")]
+    KlType {
+        /// The configuration key.
+        key: &'static str,
+        /// Its value.
+        given: String,
+    },
+    /// A saved trainer state that cannot be written or read.
+    #[error("{path}: {reason}")]
+    State {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A saved trainer state of another model or LoRA shape.
+    #[error(
+        "the saved trainer state is of {saved} trained parameters, this run trains {own}\nhint: resume with the model \
+         and the ajet.lora settings that the experiment began with, or choose another experiment_name"
+    )]
+    OtherModel {
+        /// Trained parameters of the saved state.
+        saved: u64,
+        /// Trained parameters now.
+        own: u64,
+    },
     /// The model failed.
     #[error(transparent)]
     Model(#[from] ModelError),

@@ -44,6 +44,20 @@ impl Gradients {
         Ok(())
     }
 
+    /// Adds rows to a matrix parameter's gradient: row i of `rows` to row `ids[i]`.
+    ///
+    /// # Errors
+    /// Out of memory, or an id outside the matrix.
+    pub fn add_rows(&mut self, name: &str, parameter: &Tensor, ids: &Tensor, rows: &Tensor) -> Result<()> {
+        let rows = rows.to_dtype(DType::F32)?;
+        let sum = match self.by_name.get(name) {
+            Some(sum) => sum.index_add(ids, &rows, 0)?,
+            None => Tensor::zeros(parameter.shape(), DType::F32, parameter.device())?.index_add(ids, &rows, 0)?,
+        };
+        self.by_name.insert(name.to_string(), sum);
+        Ok(())
+    }
+
     /// The l2 norm over all parameters. Not finite where any gradient is not.
     ///
     /// # Errors

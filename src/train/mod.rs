@@ -1,12 +1,28 @@
 //! The weight update: advantage, loss, optimizer, packing and the trainer that joins them.
 
 pub mod adamw;
+pub mod advantage;
+pub mod aggregate;
+pub mod backprop;
 pub mod episode;
 pub mod error;
 pub mod gradients;
+pub mod importance;
+pub mod kl;
+pub mod objective;
+pub mod overlong;
+pub mod packing;
+pub mod policy_loss;
+pub mod prepare;
+pub mod recompute;
+pub mod report;
 pub mod schedule;
+pub mod state;
+pub mod trainer;
 
 pub use adamw::AdamW;
 pub use episode::TrainEpisode;
 pub use error::TrainError;
 pub use gradients::Gradients;
+pub use report::UpdateReport;
+pub use trainer::Trainer;

@@ -1,0 +1,141 @@
+//! Forward and backward through the model, layer by layer: each layer has a tape of its own, so that it can be
+//! recomputed (gradient checkpointing, arXiv 1604.06174) or dropped as soon as its gradients are taken.
+
+use candle_core::{Tensor, Var};
+
+use super::error::Result;
+use super::gradients::Gradients;
+use super::packing::MicroBatch;
+use crate::model::ops::BatchContext;
+use crate::model::weights::EMBEDDING;
+use crate::model::{Transformer, Weights};
+
+/// A forward pass that can go back.
+pub struct Forward<'a> {
+    weights: &'a Weights,
+    model: Transformer<'a>,
+    micro: &'a MicroBatch,
+    context: BatchContext,
+    layers: Vec<LayerTape>,
+    last: Var,
+    log_probs: Tensor,
+    entropies: Tensor,
+}
+
+/// What is kept of a layer.
+struct LayerTape {
+    input: Var,
+    /// With its graph; `None` where it will be recomputed.
+    output: Option<Tensor>,
+}
+
+impl<'a> Forward<'a> {
+    /// Runs the model over a micro-batch. `recompute` keeps only the layers' inputs.
+    ///
+    /// # Errors
+    /// Out of memory, or a token outside the vocabulary.
+    pub fn run(
+        weights: &'a Weights,
+        model: Transformer<'a>,
+        micro: &'a MicroBatch,
+        temperature: f64,
+        recompute: bool,
+    ) -> Result<Self> {
+        let context = model.context(&micro.batch)?;
+        let mut x = model.embed(&micro.batch)?.detach();
+        let mut layers = Vec::with_capacity(weights.config.num_layers);
+        for layer in 0..weights.config.num_layers {
+            let input = Var::from_tensor(&x)?;
+            let output = model.layer(layer, &input, &context)?;
+            x = output.detach();
+            layers.push(LayerTape {
+                input,
+                output: (!recompute).then_some(output),
+            });
+        }
+        let last = Var::from_tensor(&x)?;
+        let (log_probs, entropies) = head(&model, &last, micro, temperature)?;
+        Ok(Self {
+            weights,
+            model,
+            micro,
+            context,
+            layers,
+            last,
+            log_probs,
+            entropies,
+        })
+    }
+
+    /// Log-probability and entropy of each prediction of the micro-batch.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn outputs(&self) -> Result<(Vec<f32>, Vec<f32>)> {
+        Ok((self.log_probs.to_vec1()?, self.entropies.to_vec1()?))
+    }
+
+    /// Adds to the gradients of the trained parameters, given those of the loss by log-probability and entropy of each
+    /// prediction. Returns the tokens of the batch at whose embedding the gradient is not finite.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn backward(self, by_log_prob: &[f32], by_entropy: &[f32], gradients: &mut Gradients) -> Result<Vec<usize>> {
+        let trained = self.weights.trainable();
+        let weigh = |x: &Tensor, by: &[f32]| -> Result<Tensor> { Ok((x * Tensor::new(by, x.device())?)?.sum_all()?) };
+        let mut loss = weigh(&self.log_probs, by_log_prob)?;
+        if by_entropy.iter().any(|by| *by != 0.0) {
+            loss = (loss + weigh(&self.entropies, by_entropy)?)?;
+        }
+        let mut flow = step_back(&loss, &self.last, &trained, gradients)?;
+        drop((self.log_probs, self.entropies));
+        for (number, tape) in self.layers.into_iter().enumerate().rev() {
+            let output = match tape.output {
+                Some(output) => output,
+                None => self.model.layer(number, &tape.input, &self.context)?,
+            };
+            flow = step_back(&(output * flow)?.sum_all()?, &tape.input, &trained, gradients)?;
+        }
+        if self.weights.is_trained(EMBEDDING) {
+            let ids = Tensor::new(self.micro.batch.token_ids.as_slice(), flow.device())?;
+            gradients.add_rows(EMBEDDING, self.weights.tensor(EMBEDDING)?, &ids, &flow)?;
+        }
+        let sums: Vec<f32> = flow.to_dtype(candle_core::DType::F32)?.abs()?.sum(1)?.to_vec1()?;
+        Ok((0..sums.len()).filter(|token| !sums[*token].is_finite()).collect())
+    }
+}
+
+/// The log-probability of each prediction of a micro-batch, without a tape.
+///
+/// # Errors
+/// Out of memory, or a token outside the vocabulary.
+pub fn log_probs(weights: &Weights, model: Transformer, micro: &MicroBatch, temperature: f64) -> Result<Vec<f32>> {
+    let context = model.context(&micro.batch)?;
+    let mut x = model.embed(&micro.batch)?.detach();
+    for layer in 0..weights.config.num_layers {
+        x = model.layer(layer, &x, &context)?.detach();
+    }
+    Ok(head(&model, &x, micro, temperature)?.0.to_vec1()?)
+}
+
+/// Final norm and head where something is predicted.
+fn head(model: &Transformer, x: &Tensor, micro: &MicroBatch, temperature: f64) -> Result<(Tensor, Tensor)> {
+    let at: Vec<u32> = micro.predictions.iter().map(|(at, _)| *at as u32).collect();
+    let targets: Vec<u32> = micro.predictions.iter().map(|(_, target)| *target).collect();
+    let hidden = model.final_norm(&x.index_select(&Tensor::new(at, x.device())?, 0)?)?;
+    Ok(model.log_probs(&hidden, &targets, temperature)?)
+}
+
+/// Goes back from a scalar to `input`: takes the parameters' gradients, returns the input's.
+fn step_back(scalar: &Tensor, input: &Var, trained: &[(String, Var)], gradients: &mut Gradients) -> Result<Tensor> {
+    let mut store = scalar.backward()?;
+    for (name, var) in trained {
+        if let Some(gradient) = store.remove(var) {
+            gradients.add(name, &gradient)?;
+        }
+    }
+    match store.remove(input) {
+        Some(flow) => Ok(flow),
+        None => Ok(input.zeros_like()?),
+    }
+}

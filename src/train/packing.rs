@@ -1,0 +1,303 @@
+//! Rows into micro-batches: token-budgeted, without padding, and with what rows share at their start computed once.
+
+use std::collections::{BTreeSet, HashMap};
+
+use crate::model::packed::{PackedBatch, Segment};
+
+/// A row as the model is fed: tokens and the places of those that are trained.
+#[derive(Clone, Debug)]
+pub struct RowView<'a> {
+    /// The row's tokens.
+    pub tokens: &'a [u32],
+    /// Places of its masked-in tokens, ascending, at least one, none of them 0.
+    pub targets: &'a [usize],
+}
+
+/// Rows that go through the model together.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MicroBatch {
+    /// What the model is fed: the rows' distinct tokens. A row's tokens after the last one that predicts are left out.
+    pub batch: PackedBatch,
+    /// Distinct predictions: the token in `batch` that predicts, and the token that is predicted.
+    pub predictions: Vec<(usize, u32)>,
+    /// The rows in it.
+    pub rows: Vec<PackedRow>,
+}
+
+impl MicroBatch {
+    /// The rows that see any of the given tokens of the batch.
+    pub fn rows_through(&self, tokens: &[usize]) -> Vec<usize> {
+        let mut seen = vec![false; self.batch.len()];
+        tokens.iter().for_each(|token| seen[*token] = true);
+        let segment_of = |at: usize| self.batch.segments.partition_point(|s| s.start <= at) - 1;
+        let sees = |at: usize| {
+            let segment = segment_of(at);
+            let own = self.batch.segments[segment].start..at + 1;
+            self.batch
+                .ancestors(segment)
+                .into_iter()
+                .chain([own])
+                .flatten()
+                .any(|token| seen[token])
+        };
+        let through = |row: &&PackedRow| row.predictions.last().is_some_and(|p| sees(self.predictions[*p].0));
+        self.rows.iter().filter(through).map(|row| row.row).collect()
+    }
+}
+
+/// A row of a micro-batch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PackedRow {
+    /// Its number among the rows that were packed.
+    pub row: usize,
+    /// For each of its targets the index in [`MicroBatch::predictions`].
+    pub predictions: Vec<usize>,
+}
+
+/// Fills micro-batches in the order of the rows, each of at most `budget` distinct tokens (a longer row is alone in
+/// its own). With `share`, rows that begin alike become branches of a tree; without, they stand side by side.
+pub fn pack(rows: &[RowView], budget: usize, share: bool) -> Vec<MicroBatch> {
+    let mut full = Vec::new();
+    let mut forest = Forest::default();
+    for (number, row) in rows.iter().enumerate() {
+        let Some(&last) = row.targets.last() else { continue };
+        let fed = &row.tokens[..last];
+        if !forest.tokens.is_empty() && forest.tokens.len() + fed.len() - forest.shared(fed, share).1 > budget {
+            full.push(std::mem::take(&mut forest).into_micro_batch());
+        }
+        forest.insert(number, row, fed, share);
+    }
+    if !forest.tokens.is_empty() {
+        full.push(forest.into_micro_batch());
+    }
+    full
+}
+
+/// A prefix tree under construction: nodes are tokens, numbered as they came.
+#[derive(Default)]
+struct Forest {
+    tokens: Vec<u32>,
+    positions: Vec<u32>,
+    /// (node, token) → the node's child with that token; roots are children of `None`.
+    children: HashMap<(Option<usize>, u32), usize>,
+    /// First node of each run of nodes that one row added, and what it branches from.
+    runs: Vec<(usize, Option<usize>)>,
+    predictions: Vec<(usize, u32)>,
+    prediction_index: HashMap<(usize, u32), usize>,
+    rows: Vec<PackedRow>,
+}
+
+impl Forest {
+    /// The deepest node that a row can branch from, and its depth.
+    fn shared(&self, fed: &[u32], share: bool) -> (Option<usize>, usize) {
+        let (mut node, mut depth) = (None, 0);
+        while share && depth < fed.len() {
+            let Some(&child) = self.children.get(&(node, fed[depth])) else {
+                break;
+            };
+            (node, depth) = (Some(child), depth + 1);
+        }
+        (node, depth)
+    }
+
+    fn insert(&mut self, number: usize, row: &RowView, fed: &[u32], share: bool) {
+        let (branch, depth) = self.shared(fed, share);
+        let first = self.tokens.len();
+        if depth < fed.len() {
+            self.runs.push((first, branch));
+        }
+        let mut node = branch;
+        for (position, &token) in fed.iter().enumerate().skip(depth) {
+            let new = self.tokens.len();
+            self.tokens.push(token);
+            self.positions.push(position as u32);
+            if share {
+                self.children.insert((node, token), new);
+            }
+            node = Some(new);
+        }
+        let path = self.path(fed, depth, first, share);
+        let predictions = row
+            .targets
+            .iter()
+            .map(|&target| self.predict(path[target - 1], row.tokens[target]));
+        let predictions = predictions.collect();
+        self.rows.push(PackedRow {
+            row: number,
+            predictions,
+        });
+    }
+
+    /// The nodes of a row that was inserted: `depth` shared ones, then a run from `first`.
+    fn path(&self, fed: &[u32], depth: usize, first: usize, share: bool) -> Vec<usize> {
+        let mut path = Vec::with_capacity(fed.len());
+        let mut node = None;
+        for &token in &fed[..if share { depth } else { 0 }] {
+            let child = self.children[&(node, token)];
+            path.push(child);
+            node = Some(child);
+        }
+        path.extend((0..fed.len() - path.len()).map(|i| first + i));
+        path
+    }
+
+    fn predict(&mut self, at: usize, target: u32) -> usize {
+        *self.prediction_index.entry((at, target)).or_insert_with(|| {
+            self.predictions.push((at, target));
+            self.predictions.len() - 1
+        })
+    }
+
+    /// Cuts the runs where others branch from them, so that a branch continues a whole segment.
+    fn into_micro_batch(self) -> MicroBatch {
+        let branch_of: HashMap<usize, Option<usize>> = self.runs.iter().copied().collect();
+        let mut starts: BTreeSet<usize> = branch_of.keys().copied().collect();
+        starts.extend(self.runs.iter().filter_map(|(_, branch)| branch.map(|node| node + 1)));
+        starts.remove(&self.tokens.len());
+        let starts: Vec<usize> = starts.into_iter().collect();
+        let segment_of = |node: usize| starts.partition_point(|start| *start <= node) - 1;
+        let ends = starts.iter().skip(1).copied().chain([self.tokens.len()]);
+        let segment = |(&start, end): (&usize, usize)| Segment {
+            start,
+            len: end - start,
+            parent: match branch_of.get(&start) {
+                Some(branch) => branch.map(segment_of),
+                None => Some(segment_of(start - 1)),
+            },
+        };
+        let segments = starts.iter().zip(ends).map(segment).collect();
+        let batch = PackedBatch {
+            token_ids: self.tokens,
+            positions: self.positions,
+            segments,
+        };
+        MicroBatch {
+            batch,
+            predictions: self.predictions,
+            rows: self.rows,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn views<'a>(rows: &'a [(Vec<u32>, Vec<usize>)]) -> Vec<RowView<'a>> {
+        rows.iter()
+            .map(|(tokens, targets)| RowView { tokens, targets })
+            .collect()
+    }
+
+    /// A row's number, and for each of its targets what the model sees when it predicts it.
+    type Seen = (usize, Vec<(Vec<u32>, u32)>);
+
+    fn seen(micro: &MicroBatch) -> Vec<Seen> {
+        let batch = &micro.batch;
+        let context = |at: usize| {
+            let segment = batch
+                .segments
+                .iter()
+                .position(|s| (s.start..s.start + s.len).contains(&at))
+                .unwrap();
+            let mut tokens: Vec<u32> = batch
+                .ancestors(segment)
+                .into_iter()
+                .flatten()
+                .map(|i| batch.token_ids[i])
+                .collect();
+            tokens.extend(&batch.token_ids[batch.segments[segment].start..=at]);
+            assert_eq!(batch.positions[at] as usize, tokens.len() - 1);
+            tokens
+        };
+        let prediction = |&p: &usize| (context(micro.predictions[p].0), micro.predictions[p].1);
+        micro
+            .rows
+            .iter()
+            .map(|r| (r.row, r.predictions.iter().map(prediction).collect()))
+            .collect()
+    }
+
+    #[test]
+    fn a_shared_prompt_is_there_once() {
+        let rows = [
+            (vec![1, 2, 3, 4, 5], vec![3, 4]),
+            (vec![1, 2, 3, 4, 6], vec![3, 4]),
+            (vec![1, 2, 3, 9, 9, 9], vec![3]),
+            (vec![7, 8], vec![1]),
+        ];
+        let micro = pack(&views(&rows), 100, true).remove(0);
+        assert_eq!(micro.batch.token_ids, [1, 2, 3, 4, 7]);
+        // 3 → 4 (twice), 4 → 5, 4 → 6, 3 → 9, 7 → 8
+        assert_eq!(micro.predictions, [(2, 4), (3, 5), (3, 6), (2, 9), (4, 8)]);
+        assert_eq!(micro.rows[1].predictions, [0, 2]);
+        assert_eq!(micro.rows_through(&[1]), [0, 1, 2]);
+        assert_eq!(micro.rows_through(&[3]), [0, 1]);
+        assert_eq!(micro.rows_through(&[4]), [3]);
+        assert!(micro.rows_through(&[]).is_empty());
+        assert_eq!(pack(&views(&rows), 100, false)[0].batch.len(), 12);
+    }
+
+    #[test]
+    fn a_branch_cuts_what_it_branches_from() {
+        let rows = [
+            (vec![1, 2, 3, 4, 0], vec![4]),
+            (vec![1, 2, 5, 0], vec![3]),
+            (vec![1, 2, 3, 6, 0], vec![4]),
+        ];
+        let batch = pack(&views(&rows), 100, true).remove(0).batch;
+        batch.validate().unwrap();
+        let parents: Vec<_> = batch.segments.iter().map(|s| (s.len, s.parent)).collect();
+        assert_eq!(
+            parents,
+            [(2, None), (1, Some(0)), (1, Some(1)), (1, Some(0)), (1, Some(1))]
+        );
+    }
+
+    #[test]
+    fn the_budget_counts_distinct_tokens() {
+        let rows: Vec<_> = (0..8).map(|i| (vec![1, 2, 3, 4, 10 + i, 0], vec![5])).collect();
+        let sizes = |budget, share| -> Vec<usize> {
+            pack(&views(&rows), budget, share)
+                .iter()
+                .map(|m| m.batch.len())
+                .collect()
+        };
+        assert_eq!(sizes(8, true), [8, 8]);
+        assert_eq!(sizes(10, false), [10, 10, 10, 10]);
+        assert_eq!(sizes(1, true), [5; 8]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_target_sees_its_row(
+            rows in prop::collection::vec((prop::collection::vec(0u32..3, 2..9), 1usize..8), 0..9),
+            budget in 1usize..30,
+            share: bool,
+        ) {
+            let rows: Vec<(Vec<u32>, Vec<usize>)> = rows
+                .into_iter()
+                .map(|(tokens, first)| {
+                    let targets = (first.min(tokens.len() - 1)..tokens.len()).collect();
+                    (tokens, targets)
+                })
+                .collect();
+            let micros = pack(&views(&rows), budget, share);
+            let mut found = Vec::new();
+            for micro in &micros {
+                micro.batch.validate().unwrap();
+                prop_assert!(micro.batch.len() <= budget || micro.rows.len() == 1);
+                found.extend(seen(micro));
+            }
+            let expected: Vec<_> = rows
+                .iter()
+                .enumerate()
+                .map(|(i, (tokens, targets))| {
+                    (i, targets.iter().map(|&t| (tokens[..t].to_vec(), tokens[t])).collect::<Vec<_>>())
+                })
+                .collect();
+            prop_assert_eq!(found, expected);
+        }
+    }
+}

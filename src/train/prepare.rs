@@ -1,0 +1,261 @@
+//! From episodes to the rows that are trained: canonical order, cut to length, filtered, with what is counted on the way.
+
+use indexmap::IndexMap;
+
+use super::episode::TrainEpisode;
+use super::packing::RowView;
+use crate::config::schema::Ajet;
+
+/// The lengths and filters of the configuration.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limits {
+    /// Most tokens of a row; what is over is cut at its end.
+    pub row_tokens: usize,
+    /// Leave rows cut by length out of the loss.
+    pub mask_truncated: bool,
+}
+
+impl Limits {
+    /// `max_prompt_length + max_response_length`, or `max_model_len` where that is less.
+    pub fn new(config: &Ajet) -> Self {
+        let by_data = config.data.max_prompt_length + config.data.max_response_length;
+        let row_tokens = config.rollout.max_model_len.map_or(by_data, |limit| limit.min(by_data));
+        Self {
+            row_tokens,
+            mask_truncated: config.trainer_common.mask_truncated,
+        }
+    }
+}
+
+/// A row that is trained, with what becomes known about its targets, one entry each.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrainRow {
+    /// Number of its episode in the canonical order.
+    pub episode: usize,
+    /// `task/episode`, for messages.
+    pub name: String,
+    /// Its tokens.
+    pub tokens: Vec<u32>,
+    /// Places of its masked-in tokens.
+    pub targets: Vec<usize>,
+    /// The log-probabilities with which they were sampled.
+    pub sampler: Vec<f32>,
+    /// logπ_old; empty where it is taken equal to the present one.
+    pub old: Vec<f32>,
+    /// logπ_ref; empty where it is not asked for.
+    pub reference: Vec<f32>,
+    /// Its advantage.
+    pub advantage: f64,
+    /// Weight of each of its tokens in the loss.
+    pub weight: f64,
+}
+
+impl TrainRow {
+    /// What packing needs of it.
+    pub fn view(&self) -> RowView<'_> {
+        RowView {
+            tokens: &self.tokens,
+            targets: &self.targets,
+        }
+    }
+}
+
+/// An episode of the batch, in canonical order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Member {
+    /// Number of its task's group.
+    pub group: usize,
+    /// Its reward.
+    pub reward: f64,
+    /// Longest of its rows after the first prompt, in tokens.
+    pub response_length: usize,
+}
+
+/// A batch ready to be trained.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Prepared {
+    /// The episodes, sorted by task and uuid, so that the same episodes give the same update in whatever order they
+    /// ended.
+    pub episodes: Vec<Member>,
+    /// Their rows that have something to train, in the same order.
+    pub rows: Vec<TrainRow>,
+    /// Reason → episodes with no row left.
+    pub dropped: IndexMap<String, u64>,
+    /// Sizes and counts, by the names of `metrics.jsonl`.
+    pub metrics: IndexMap<String, f64>,
+}
+
+/// Sorts, cuts and filters.
+pub fn prepare(episodes: &[TrainEpisode], limits: &Limits) -> Prepared {
+    let mut sorted: Vec<&TrainEpisode> = episodes.iter().collect();
+    sorted.sort_by(|a, b| (&a.task_id, &a.episode_uuid).cmp(&(&b.task_id, &b.episode_uuid)));
+    let mut prepared = Prepared::default();
+    let mut counts = Counts::default();
+    let mut groups: IndexMap<&str, usize> = IndexMap::new();
+    for episode in sorted {
+        let next = groups.len();
+        let group = *groups.entry(&episode.task_id).or_insert(next);
+        let number = prepared.episodes.len();
+        let mut member = Member {
+            group,
+            reward: episode.reward,
+            response_length: 0,
+        };
+        let before = prepared.rows.len();
+        let mut reason = "no_response";
+        for (index, row) in episode.rows.iter().enumerate() {
+            let len = row.token_ids.len().min(limits.row_tokens);
+            let targets: Vec<usize> = (1..len).filter(|i| row.loss_mask.get(*i) == Some(&true)).collect();
+            let cut = len < row.token_ids.len();
+            let truncated = cut || row.truncated;
+            counts.cut += cut as usize;
+            let prompt = targets.first().copied().unwrap_or(len);
+            counts.row(prompt, len, truncated);
+            member.response_length = member.response_length.max(len - prompt);
+            if targets.is_empty() {
+                continue;
+            }
+            if truncated && limits.mask_truncated {
+                counts.masked += 1;
+                reason = "truncated";
+                continue;
+            }
+            prepared.rows.push(TrainRow {
+                episode: number,
+                name: format!("{}/{} row {index}", episode.task_id, episode.episode_uuid),
+                tokens: row.token_ids[..len].to_vec(),
+                sampler: targets
+                    .iter()
+                    .map(|i| row.logprobs.get(*i).copied().unwrap_or(0.0))
+                    .collect(),
+                targets,
+                old: vec![],
+                reference: vec![],
+                advantage: 0.0,
+                weight: 0.0,
+            });
+        }
+        if prepared.rows.len() == before {
+            *prepared.dropped.entry(reason.into()).or_default() += 1;
+        }
+        prepared.episodes.push(member);
+    }
+    prepared.metrics = counts.metrics(prepared.rows.iter().map(|row| row.targets.len()).sum());
+    prepared
+}
+
+/// What is counted over all rows.
+#[derive(Default)]
+struct Counts {
+    rows: usize,
+    cut: usize,
+    masked: usize,
+    truncated: usize,
+    prompt_tokens: usize,
+    response_tokens: usize,
+    longest: usize,
+}
+
+impl Counts {
+    fn row(&mut self, prompt: usize, len: usize, truncated: bool) {
+        self.rows += 1;
+        self.truncated += truncated as usize;
+        self.prompt_tokens += prompt;
+        self.response_tokens += len - prompt;
+        self.longest = self.longest.max(len - prompt);
+    }
+
+    fn metrics(&self, trained_tokens: usize) -> IndexMap<String, f64> {
+        let rows = self.rows.max(1) as f64;
+        [
+            ("rows", self.rows as f64),
+            ("row_cut", self.cut as f64),
+            ("rows_masked_truncated", self.masked as f64),
+            ("truncated_share", self.truncated as f64 / rows),
+            ("tokens_prompt", self.prompt_tokens as f64),
+            ("tokens_response", self.response_tokens as f64),
+            ("tokens_trained", trained_tokens as f64),
+            ("response_length_mean", self.response_tokens as f64 / rows),
+            ("response_length_max", self.longest as f64),
+        ]
+        .map(|(name, value)| (name.to_string(), value))
+        .into_iter()
+        .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::timeline::Row;
+
+    fn row(len: usize, masked: &[usize], truncated: bool) -> Row {
+        Row {
+            token_ids: (0..len as u32).collect(),
+            loss_mask: (0..len).map(|i| masked.contains(&i)).collect(),
+            logprobs: (0..len).map(|i| -(i as f32)).collect(),
+            truncated,
+        }
+    }
+
+    fn episode(task: &str, uuid: &str, rows: Vec<Row>) -> TrainEpisode {
+        TrainEpisode {
+            task_id: task.into(),
+            episode_uuid: uuid.into(),
+            reward: 1.0,
+            rows,
+        }
+    }
+
+    const LIMITS: Limits = Limits {
+        row_tokens: 6,
+        mask_truncated: true,
+    };
+
+    #[test]
+    fn the_order_of_arrival_does_not_matter() {
+        let a = episode("t1", "a", vec![row(3, &[2], false)]);
+        let b = episode("t1", "b", vec![row(4, &[3], false)]);
+        let c = episode("t0", "z", vec![row(5, &[4], false)]);
+        let forward = prepare(&[a.clone(), b.clone(), c.clone()], &LIMITS);
+        assert_eq!(forward, prepare(&[c, b, a], &LIMITS));
+        let groups: Vec<_> = forward.episodes.iter().map(|e| e.group).collect();
+        assert_eq!(groups, [0, 1, 1]);
+        assert_eq!(forward.rows[0].tokens.len(), 5);
+    }
+
+    #[test]
+    fn long_rows_are_cut_at_the_end() {
+        let limits = Limits {
+            mask_truncated: false,
+            ..LIMITS
+        };
+        let prepared = prepare(&[episode("t", "a", vec![row(9, &[3, 5, 7], false)])], &limits);
+        assert_eq!(prepared.rows[0].tokens, [0, 1, 2, 3, 4, 5]);
+        assert_eq!(prepared.rows[0].targets, [3, 5]);
+        assert_eq!(prepared.rows[0].sampler, [-3.0, -5.0]);
+        assert_eq!(prepared.metrics["row_cut"], 1.0);
+        assert_eq!(prepared.metrics["truncated_share"], 1.0);
+        assert_eq!(prepared.episodes[0].response_length, 3);
+    }
+
+    #[test]
+    fn episodes_without_anything_to_train_are_counted_by_reason() {
+        let prepared = prepare(
+            &[
+                episode("t", "empty mask", vec![row(4, &[], false)]),
+                episode("t", "no rows", vec![]),
+                episode("t", "only its first token", vec![row(1, &[0], false)]),
+                episode("t", "cut short", vec![row(4, &[2], true)]),
+                episode("t", "one of two", vec![row(4, &[2], true), row(4, &[1, 3], false)]),
+            ],
+            &LIMITS,
+        );
+        assert_eq!(prepared.rows.len(), 1);
+        assert_eq!(prepared.episodes.len(), 5);
+        assert_eq!(prepared.dropped["no_response"], 3);
+        assert_eq!(prepared.dropped["truncated"], 1);
+        assert_eq!(prepared.metrics["rows_masked_truncated"], 2.0);
+        assert_eq!(prepared.metrics["tokens_trained"], 2.0);
+    }
+}

@@ -1,0 +1,69 @@
+//! What an update tells about itself.
+
+use indexmap::IndexMap;
+
+use super::objective::Totals;
+
+/// The outcome of an update.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct UpdateReport {
+    /// Measures by the names of `metrics.jsonl`.
+    pub metrics: IndexMap<String, f64>,
+    /// Reason → episodes that could not be trained.
+    pub dropped: IndexMap<String, u64>,
+    /// Sentences about optimizer steps that were skipped because something was not finite, with the rows named.
+    pub skipped_steps: Vec<String>,
+}
+
+/// Seconds by phase.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Seconds {
+    /// logπ_old and logπ_ref.
+    pub scoring: f64,
+    /// Forward passes with a tape.
+    pub forward: f64,
+    /// Backward passes, recomputation included.
+    pub backward: f64,
+    /// Clipping and optimizer.
+    pub optimizer: f64,
+}
+
+impl Seconds {
+    /// All phases together.
+    pub fn total(&self) -> f64 {
+        self.scoring + self.forward + self.backward + self.optimizer
+    }
+
+    /// By the names of `metrics.jsonl`.
+    pub fn metrics(&self) -> [(&'static str, f64); 5] {
+        [
+            ("seconds/update", self.total()),
+            ("seconds/update_scoring", self.scoring),
+            ("seconds/update_forward", self.forward),
+            ("seconds/update_backward", self.backward),
+            ("seconds/update_optimizer", self.optimizer),
+        ]
+    }
+}
+
+/// The loss's sums as means by the names of `metrics.jsonl`; `loss` and `pg_loss` are means over optimizer steps.
+pub fn loss_metrics(totals: &Totals, steps: usize, with_kl: bool) -> IndexMap<String, f64> {
+    let (tokens, steps) = (totals.tokens.max(1.0), steps.max(1) as f64);
+    let mut metrics: IndexMap<String, f64> = [
+        ("loss", totals.loss / steps),
+        ("pg_loss", totals.policy / steps),
+        ("entropy", totals.entropy / tokens),
+        ("clip_frac_low", totals.clipped_low / tokens),
+        ("clip_frac_high", totals.clipped_high / tokens),
+        ("ratio_mean", totals.ratio / tokens),
+        ("ratio_max", totals.ratio_max),
+        ("mismatch_kl", totals.mismatch_kl / tokens),
+    ]
+    .map(|(name, value)| (name.to_string(), value))
+    .into_iter()
+    .collect();
+    if with_kl {
+        metrics.insert("kl".into(), totals.kl / tokens);
+    }
+    metrics
+}

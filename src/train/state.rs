@@ -1,0 +1,111 @@
+//! The trainer on disk: the optimizer's moments as safetensors, counters as JSON.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use candle_core::{Device, Tensor, safetensors};
+use serde::{Deserialize, Serialize};
+
+use super::error::{Result, TrainError};
+use super::trainer::Trainer;
+
+/// File of the moments.
+pub const MOMENTS_FILE: &str = "trainer.safetensors";
+/// File of the counters.
+pub const COUNTERS_FILE: &str = "trainer.json";
+
+/// What `trainer.json` holds. The learning rate follows from `updates`; nothing in an update draws random numbers.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Counters {
+    /// Of this layout.
+    format: u32,
+    /// Updates made.
+    updates: u64,
+    /// Optimizer steps made.
+    optimizer_steps: u64,
+    /// Parameters trained, to tell another model or LoRA shape by.
+    parameters: u64,
+}
+
+const FORMAT: u32 = 1;
+
+impl Trainer {
+    /// Writes the state into a directory that exists. A trainer that loads it goes on as if never stopped.
+    ///
+    /// # Errors
+    /// The files could not be written.
+    pub fn save_state(&self, dir: &Path) -> Result<()> {
+        let mut tensors: HashMap<String, Tensor> = HashMap::new();
+        for (name, slot) in &self.optimizer.slots {
+            tensors.insert(format!("{name}.first"), slot.first.clone());
+            tensors.insert(format!("{name}.second"), slot.second.clone());
+            if let Some(master) = &slot.master {
+                tensors.insert(format!("{name}.master"), master.clone());
+            }
+        }
+        safetensors::save(&tensors, dir.join(MOMENTS_FILE))?;
+        let text = serde_json::to_string_pretty(&self.counters()).map_err(|e| state_error(dir, COUNTERS_FILE, e))?;
+        std::fs::write(dir.join(COUNTERS_FILE), text).map_err(|e| state_error(dir, COUNTERS_FILE, e))
+    }
+
+    /// Takes over a saved state.
+    ///
+    /// # Errors
+    /// The files are missing or damaged, or belong to another model or LoRA shape; the trainer is then unchanged.
+    pub fn load_state(&mut self, dir: &Path) -> Result<()> {
+        let text = std::fs::read_to_string(dir.join(COUNTERS_FILE)).map_err(|e| state_error(dir, COUNTERS_FILE, e))?;
+        let counters: Counters = serde_json::from_str(&text).map_err(|e| state_error(dir, COUNTERS_FILE, e))?;
+        if counters.format != FORMAT {
+            let message = format!("its format is {}, this program reads {FORMAT}", counters.format);
+            return Err(state_error(dir, COUNTERS_FILE, message));
+        }
+        let own = self.counters().parameters;
+        if counters.parameters != own {
+            return Err(TrainError::OtherModel {
+                saved: counters.parameters,
+                own,
+            });
+        }
+        let path = dir.join(MOMENTS_FILE);
+        let mut tensors = safetensors::load(&path, &Device::Cpu).map_err(|e| state_error(dir, MOMENTS_FILE, e))?;
+        let mut slots = self.optimizer.slots.clone();
+        for (name, slot) in &mut slots {
+            let mut take = |part: &str, old: &Tensor| -> Result<Tensor> {
+                let name = format!("{name}.{part}");
+                let found = tensors.remove(&name).filter(|found| found.dims() == old.dims());
+                let message = || format!("it has no `{name}` of shape {:?}", old.dims());
+                let found = found.ok_or_else(|| state_error(dir, MOMENTS_FILE, message()))?;
+                Ok(found.to_device(old.device())?)
+            };
+            slot.first = take("first", &slot.first)?;
+            slot.second = take("second", &slot.second)?;
+            slot.master = slot.master.as_ref().map(|master| take("master", master)).transpose()?;
+        }
+        self.optimizer.slots = slots;
+        self.optimizer.steps = counters.optimizer_steps;
+        self.updates = counters.updates;
+        Ok(())
+    }
+
+    fn counters(&self) -> Counters {
+        let parameters = self
+            .optimizer
+            .slots
+            .values()
+            .map(|slot| slot.first.elem_count() as u64)
+            .sum();
+        Counters {
+            format: FORMAT,
+            updates: self.updates,
+            optimizer_steps: self.optimizer.steps,
+            parameters,
+        }
+    }
+}
+
+fn state_error(dir: &Path, file: &str, reason: impl ToString) -> TrainError {
+    TrainError::State {
+        path: dir.join(file),
+        reason: reason.to_string(),
+    }
+}

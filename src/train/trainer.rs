@@ -1,0 +1,438 @@
+//! One weight update: episodes in, changed weights and a report out.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use indexmap::IndexMap;
+
+use super::adamw::AdamW;
+use super::advantage::{Sample, advantages, mean_std};
+use super::aggregate::token_weights;
+use super::backprop::{self, Forward};
+use super::episode::TrainEpisode;
+use super::error::{Result, TrainError};
+use super::gradients::{Gradients, clip_factor};
+use super::kl::Kl;
+use super::objective::{Objective, RowTokens, Totals};
+use super::overlong::overlong_penalty;
+use super::packing::{MicroBatch, RowView, pack};
+use super::policy_loss::PolicyLoss;
+use super::prepare::{Limits, Prepared, TrainRow, prepare};
+use super::recompute;
+use super::report::{Seconds, UpdateReport, loss_metrics};
+use super::schedule::Schedule;
+use crate::config::schema::Ajet;
+use crate::model::ops::Ops;
+use crate::model::{Transformer, Weights};
+
+/// Most rows that a message names.
+const NAMED_ROWS: usize = 8;
+
+/// What lives from one update to the next.
+pub struct Trainer {
+    pub(super) config: Ajet,
+    pub(super) optimizer: AdamW,
+    pub(super) updates: u64,
+    objective: Objective,
+    schedule: Schedule,
+    ops: Ops,
+    /// The weights that a divergence is measured from; `None` where none is asked for, and for LoRA, where they are
+    /// the model with its adapters off.
+    reference: Option<Weights>,
+}
+
+impl Trainer {
+    /// A trainer at its first update. Where a divergence from the reference is asked for and the whole model is
+    /// trained, the present weights are copied as that reference.
+    ///
+    /// # Errors
+    /// An unknown KL estimator; nothing to train; out of memory.
+    pub fn new(weights: &Weights, config: &Ajet) -> Result<Self> {
+        let reference = match Self::needs_reference(weights, config)? {
+            true => Some(weights.frozen_copy()?),
+            false => None,
+        };
+        Self::with_reference(weights, config, reference)
+    }
+
+    /// As [`new`](Self::new), with the reference given: a resumed run measures from where its experiment began, not from
+    /// the checkpoint. Ignored where [`needs_reference`](Self::needs_reference) says no.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_reference(weights: &Weights, config: &Ajet, reference: Option<Weights>) -> Result<Self> {
+        let common = &config.trainer_common;
+        if weights.trainable_count() == 0 {
+            return Err(TrainError::NothingToTrain);
+        }
+        let in_loss = common.use_kl_loss && !common.use_kl_in_reward && common.kl_loss_coef != 0.0;
+        let kl = parse_kl("ajet.trainer_common.kl_loss_type", &common.kl_loss_type)?;
+        Ok(Self {
+            optimizer: AdamW::new(weights, &common.optim)?,
+            updates: 0,
+            objective: Objective {
+                policy: PolicyLoss::new(common),
+                importance: common.importance_sampling.clone(),
+                kl: in_loss.then_some((kl, common.kl_loss_coef)),
+                entropy_coefficient: common.entropy_coeff,
+                scale: common.loss_extra_scale_ratio,
+            },
+            schedule: Schedule::new(&common.optim, common.total_training_steps),
+            ops: Ops::Plain,
+            reference: reference.filter(|_| Self::needs_reference(weights, config).unwrap_or(false)),
+            config: config.clone(),
+        })
+    }
+
+    /// Whether training with this configuration measures a divergence from a second copy of the weights.
+    ///
+    /// # Errors
+    /// An unknown KL estimator.
+    pub fn needs_reference(weights: &Weights, config: &Ajet) -> Result<bool> {
+        let common = &config.trainer_common;
+        parse_kl("ajet.trainer_common.kl_penalty_type", &common.kl_penalty_type)?;
+        let asked = (common.use_kl_loss || common.use_kl_in_reward) && common.kl_loss_coef != 0.0;
+        Ok(asked && weights.lora.is_none())
+    }
+
+    /// Updates made so far, those of earlier runs included.
+    pub fn updates(&self) -> u64 {
+        self.updates
+    }
+
+    /// Trains on a batch. The weights are changed in place and their version counted up by every optimizer step; a step
+    /// with anything not finite is skipped and leaves them untouched. The result depends on the episodes, not on their
+    /// order. `progress` is told what is being done.
+    ///
+    /// # Errors
+    /// A token outside the vocabulary, or memory ran out.
+    pub fn update(
+        &mut self,
+        weights: &mut Weights,
+        episodes: &[TrainEpisode],
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<UpdateReport> {
+        let mut seconds = Seconds::default();
+        let mut batch = prepare(episodes, &Limits::new(&self.config));
+        let started = Instant::now();
+        self.score(weights, &mut batch, progress)?;
+        seconds.scoring = started.elapsed().as_secs_f64();
+        self.set_advantages(&mut batch)?;
+
+        let lr = self.schedule.learning_rate(self.updates);
+        let mut run = Run {
+            totals: Totals::default(),
+            steps: 0,
+            norms: vec![],
+            tokens: 0,
+            skipped: vec![],
+            seconds,
+        };
+        for epoch in 0..self.config.trainer_common.ppo_epochs.max(1) {
+            for (number, rows) in self.mini_batches(&batch).into_iter().enumerate() {
+                self.set_weights(&mut batch, rows.clone());
+                let what = format!("epoch {}, mini-batch {}", epoch + 1, number + 1);
+                self.step(weights, &batch.rows[rows], lr, &what, &mut run, progress)?;
+            }
+        }
+        self.updates += 1;
+        Ok(self.report(batch, run, lr))
+    }
+
+    /// Fills in logπ_old and logπ_ref where they are needed before the first step.
+    fn score(&self, weights: &Weights, batch: &mut Prepared, progress: &mut dyn FnMut(&str)) -> Result<()> {
+        let common = &self.config.trainer_common;
+        if common.ppo_epochs.max(1) * common.mini_batch_num.max(1) > 1 || common.use_kl_in_reward {
+            progress("computing the log-probabilities before the first step");
+            let model = Transformer::new(weights, self.ops);
+            let scores = self.log_probs(weights, model, &batch.rows)?;
+            batch
+                .rows
+                .iter_mut()
+                .zip(scores)
+                .for_each(|(row, scores)| row.old = scores);
+        }
+        if self.objective.kl.is_some() || (common.use_kl_in_reward && common.kl_loss_coef != 0.0) {
+            progress("computing the log-probabilities of the reference");
+            let reference = self.reference.as_ref().unwrap_or(weights);
+            let model = Transformer::new(reference, self.ops).without_adapters();
+            let scores = self.log_probs(reference, model, &batch.rows)?;
+            batch
+                .rows
+                .iter_mut()
+                .zip(scores)
+                .for_each(|(row, scores)| row.reference = scores);
+        }
+        Ok(())
+    }
+
+    /// The log-probabilities of all rows' targets.
+    fn log_probs(&self, weights: &Weights, model: Transformer, rows: &[TrainRow]) -> Result<Vec<Vec<f32>>> {
+        let mut scores = vec![vec![]; rows.len()];
+        for micro in self.pack(rows) {
+            let found = backprop::log_probs(weights, model, &micro, self.config.rollout.temperature)?;
+            for packed in &micro.rows {
+                scores[packed.row] = packed.predictions.iter().map(|p| found[*p]).collect();
+            }
+        }
+        Ok(scores)
+    }
+
+    fn pack(&self, rows: &[TrainRow]) -> Vec<MicroBatch> {
+        let common = &self.config.trainer_common;
+        let views: Vec<RowView> = rows.iter().map(TrainRow::view).collect();
+        pack(&views, common.ppo_max_token_len_per_gpu, common.share_prefixes)
+    }
+
+    /// Rewards, with penalties taken off, become each row's advantage.
+    fn set_advantages(&self, batch: &mut Prepared) -> Result<()> {
+        let common = &self.config.trainer_common;
+        let limit = self.config.data.max_response_length;
+        let mut rewards: Vec<f64> = batch.episodes.iter().map(|e| e.reward).collect();
+        for (reward, episode) in rewards.iter_mut().zip(&batch.episodes) {
+            *reward += overlong_penalty(episode.response_length, limit, &common.overlong);
+        }
+        if common.use_kl_in_reward {
+            let kl = parse_kl("ajet.trainer_common.kl_penalty_type", &common.kl_penalty_type)?;
+            for row in &batch.rows {
+                let differences = row
+                    .old
+                    .iter()
+                    .zip(&row.reference)
+                    .map(|(old, reference)| old - reference);
+                let divergence: f64 = differences.map(|d| kl.at(d as f64).0).sum();
+                rewards[row.episode] -= common.kl_loss_coef * divergence;
+            }
+        }
+        let by_episode = common.advantage_estimation_episode_level;
+        let mut samples: Vec<Sample> = Vec::new();
+        let sample = |episode: usize, tokens: usize| Sample {
+            group: batch.episodes[episode].group,
+            reward: rewards[episode],
+            tokens,
+        };
+        match by_episode {
+            true => {
+                samples.extend((0..rewards.len()).map(|episode| sample(episode, 0)));
+                batch
+                    .rows
+                    .iter()
+                    .for_each(|row| samples[row.episode].tokens += row.targets.len());
+            }
+            false => samples.extend(batch.rows.iter().map(|row| sample(row.episode, row.targets.len()))),
+        }
+        let found = advantages(&samples, &common.algorithm, common.singleton_group);
+        for (number, row) in batch.rows.iter_mut().enumerate() {
+            row.advantage = found[if by_episode { row.episode } else { number }];
+        }
+        let (mean, std) = mean_std(&found);
+        batch.metrics.insert("advantage_mean".into(), mean);
+        batch.metrics.insert("advantage_std".into(), std);
+        Ok(())
+    }
+
+    /// The rows of each optimizer step: episodes in order, in parts of nearly the same number.
+    fn mini_batches(&self, batch: &Prepared) -> Vec<Range<usize>> {
+        let parts = self.config.trainer_common.mini_batch_num.max(1);
+        let episodes = batch.episodes.len();
+        let first_row = |part: usize| batch.rows.partition_point(|row| row.episode < episodes * part / parts);
+        let ranges = (0..parts).map(|part| first_row(part)..first_row(part + 1));
+        ranges.filter(|rows| !rows.is_empty()).collect()
+    }
+
+    /// Each row's token weight in the loss of its mini-batch.
+    fn set_weights(&self, batch: &mut Prepared, rows: Range<usize>) {
+        let common = &self.config.trainer_common;
+        let mut sequences: IndexMap<usize, usize> = IndexMap::new();
+        let by_episode = common.loss_weight_normalization_episode_level;
+        for number in rows.clone() {
+            let row = &batch.rows[number];
+            *sequences
+                .entry(if by_episode { row.episode } else { number })
+                .or_default() += row.targets.len();
+        }
+        let tokens: Vec<usize> = sequences.values().copied().collect();
+        let weights = token_weights(&tokens, common.loss_agg_mode, self.config.data.max_response_length);
+        for number in rows {
+            let row = &mut batch.rows[number];
+            let sequence = sequences.get_index_of(&if by_episode { row.episode } else { number });
+            row.weight = sequence.map_or(0.0, |sequence| weights[sequence]);
+        }
+    }
+
+    /// One optimizer step over the rows of a mini-batch.
+    fn step(
+        &mut self,
+        weights: &mut Weights,
+        rows: &[TrainRow],
+        lr: f64,
+        what: &str,
+        run: &mut Run,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<()> {
+        let mut gradients = Gradients::default();
+        let mut totals = Totals::default();
+        let micros = self.pack(rows);
+        for (number, micro) in micros.iter().enumerate() {
+            progress(&format!("{what}: micro-batch {} of {}", number + 1, micros.len()));
+            let broken = self.accumulate(weights, rows, micro, &mut gradients, &mut totals, run)?;
+            if !broken.is_empty() {
+                run.skip(what, rows, &broken);
+                return Ok(());
+            }
+        }
+        let started = Instant::now();
+        let norm = gradients.global_norm()?;
+        if !norm.is_finite() {
+            run.skip(what, rows, &(0..rows.len()).collect::<Vec<_>>());
+            return Ok(());
+        }
+        let clip = clip_factor(norm, self.config.trainer_common.optim.grad_clip);
+        self.optimizer.step(weights, &gradients, lr, clip)?;
+        run.seconds.optimizer += started.elapsed().as_secs_f64();
+        run.norms.push(norm);
+        run.steps += 1;
+        run.totals.add(&totals);
+        Ok(())
+    }
+
+    /// Adds a micro-batch's gradients. Returns the rows of which something is not finite.
+    fn accumulate(
+        &self,
+        weights: &Weights,
+        rows: &[TrainRow],
+        micro: &MicroBatch,
+        gradients: &mut Gradients,
+        totals: &mut Totals,
+        run: &mut Run,
+    ) -> Result<Vec<usize>> {
+        let started = Instant::now();
+        let model = Transformer::new(weights, self.ops);
+        let keep_less = recompute::wanted(self.config.trainer_common.recompute, weights, micro.batch.len());
+        let forward = Forward::run(weights, model, micro, self.config.rollout.temperature, keep_less)?;
+        let (log_probs, entropies) = forward.outputs()?;
+        run.seconds.forward += started.elapsed().as_secs_f64();
+        run.tokens += micro.batch.len();
+
+        let mut by_log_prob = vec![0.0; log_probs.len()];
+        let mut by_entropy = vec![0.0; log_probs.len()];
+        let mut broken = vec![];
+        for packed in &micro.rows {
+            let row = &rows[packed.row];
+            let of = |values: &[f32]| -> Vec<f32> { packed.predictions.iter().map(|p| values[*p]).collect() };
+            let (new, entropy) = (of(&log_probs), of(&entropies));
+            let tokens = RowTokens {
+                advantage: row.advantage,
+                weight: row.weight,
+                new: &new,
+                old: if row.old.is_empty() { &new } else { &row.old },
+                sampler: &row.sampler,
+                reference: &row.reference,
+                entropy: &entropy,
+            };
+            let Some(slopes) = self.objective.row(&tokens, totals) else {
+                broken.push(packed.row);
+                continue;
+            };
+            for (t, &prediction) in packed.predictions.iter().enumerate() {
+                by_log_prob[prediction] += slopes.by_log_prob[t];
+                by_entropy[prediction] += slopes.by_entropy[t];
+            }
+        }
+        if !broken.is_empty() {
+            return Ok(broken);
+        }
+        let started = Instant::now();
+        let bad_tokens = forward.backward(&by_log_prob, &by_entropy, gradients)?;
+        run.seconds.backward += started.elapsed().as_secs_f64();
+        Ok(micro.rows_through(&bad_tokens))
+    }
+
+    fn report(&self, batch: Prepared, run: Run, lr: f64) -> UpdateReport {
+        let mut metrics = batch.metrics;
+        let rewards: Vec<f64> = batch.episodes.iter().map(|e| e.reward).collect();
+        let (mean, std) = mean_std(&rewards);
+        let or_zero = |x: f64| if x.is_finite() { x } else { 0.0 };
+        let seconds = run.seconds.total();
+        let named = [
+            ("reward_mean", mean),
+            ("reward_std", std),
+            (
+                "reward_min",
+                or_zero(rewards.iter().copied().fold(f64::INFINITY, f64::min)),
+            ),
+            (
+                "reward_max",
+                or_zero(rewards.iter().copied().fold(f64::NEG_INFINITY, f64::max)),
+            ),
+            (
+                "grad_norm",
+                run.norms.iter().sum::<f64>() / run.norms.len().max(1) as f64,
+            ),
+            ("lr", lr),
+            ("optimizer_steps", run.steps as f64),
+            ("skipped_steps", run.skipped.len() as f64),
+            ("tokens_computed", run.tokens as f64),
+            (
+                "tokens_per_second/training",
+                if seconds > 0.0 {
+                    run.tokens as f64 / seconds
+                } else {
+                    0.0
+                },
+            ),
+        ];
+        metrics.extend(loss_metrics(&run.totals, run.steps, self.objective.kl.is_some()));
+        metrics.extend(
+            named
+                .into_iter()
+                .chain(run.seconds.metrics())
+                .map(|(name, value)| (name.to_string(), value)),
+        );
+        UpdateReport {
+            metrics,
+            dropped: batch.dropped,
+            skipped_steps: run.skipped,
+        }
+    }
+}
+
+/// What an update gathers over its optimizer steps.
+struct Run {
+    totals: Totals,
+    steps: usize,
+    norms: Vec<f64>,
+    tokens: usize,
+    skipped: Vec<String>,
+    seconds: Seconds,
+}
+
+impl Run {
+    fn skip(&mut self, what: &str, rows: &[TrainRow], broken: &[usize]) {
+        let names: Vec<&str> = broken
+            .iter()
+            .take(NAMED_ROWS)
+            .map(|row| rows[*row].name.as_str())
+            .collect();
+        let more = broken.len().saturating_sub(NAMED_ROWS);
+        let more = if more > 0 {
+            format!(" and {more} more")
+        } else {
+            String::new()
+        };
+        self.skipped.push(format!(
+            "{what} was skipped and the weights left as they were: loss or gradient is not finite at {}{more}",
+            names.join(", ")
+        ));
+    }
+}
+
+fn parse_kl(key: &'static str, name: &str) -> Result<Kl> {
+    Kl::parse(name).ok_or_else(|| TrainError::KlType {
+        key,
+        given: name.to_string(),
+    })
+}
+
+#[cfg(test)]
+mod tests;
