@@ -34,7 +34,7 @@ pub enum ModelError {
     Tensors(String),
     /// The hub could not be asked, or said no.
     #[error(
-        "the hub did not give `{file}` of `{repo}`: {reason}\nhint: check the id and the network (HF_ENDPOINT names a \
+        "there is no directory `{repo}` here, and the hub did not give its `{file}`: {reason}\nhint: check the id and the network (HF_ENDPOINT names a \
          mirror, HF_TOKEN opens gated models), or give the path of a downloaded directory or .gguf file"
     )]
     Hub {
@@ -77,3 +77,19 @@ pub enum ModelError {
 
 /// The model layer's result.
 pub type Result<T, E = ModelError> = std::result::Result<T, E>;
+
+impl ModelError {
+    /// `file: reason`.
+    pub(crate) fn file(file: impl Into<String>, reason: impl std::fmt::Display) -> Self {
+        Self::File {
+            file: file.into(),
+            reason: reason.to_string(),
+        }
+    }
+
+    /// An I/O error at a path; for use in `map_err`.
+    pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { path, source }
+    }
+}

@@ -1,18 +1,26 @@
 //! One transformer driven by the Hugging Face `config.json`: configuration, weights, tokenizer, the differentiable
 //! forward pass and the kernels.
 
+pub mod chat_template;
 pub mod config;
 pub mod error;
+pub mod export;
 pub mod kernels;
+pub mod load;
 pub mod lora;
 pub mod ops;
 pub mod packed;
+pub mod python_json;
 pub mod rope;
+pub mod tokenizer;
 pub mod transformer;
 pub mod weights;
 
+pub use chat_template::ChatTemplate;
 pub use config::ModelConfig;
 pub use error::ModelError;
+pub use load::{LoadedModel, load};
 pub use packed::PackedBatch;
+pub use tokenizer::Tokenizer;
 pub use transformer::Transformer;
 pub use weights::{Trainable, Weights};

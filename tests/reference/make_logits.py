@@ -3,7 +3,7 @@
     pip install torch transformers
     python tests/reference/make_logits.py
 
-Each directory is a Hugging Face model (no tokenizer) with a `reference.safetensors`: prompts `input_ids_0` (i64, T),
+Each directory is a Hugging Face model with a `reference.safetensors`: prompts `input_ids_0` (i64, T),
 `input_ids_1`, ... of different lengths and their logits `logits_0` (f32, T x vocabulary), ... in f32 with eager attention.
 """
 
@@ -13,7 +13,8 @@ import shutil
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen3Config
 
 MODELS = pathlib.Path(__file__).resolve().parent.parent / "fixtures" / "models"
 LENGTHS = [1, 7, 33, 90]
@@ -70,6 +71,27 @@ CONFIGS = {
 }
 
 
+SPECIAL = ["<pad>", "<|im_start|>", "<|im_end|>"]
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def make_tokenizer():
+    """One token a byte: newline, space and the printable ASCII characters but for three, 96 tokens with the special ones."""
+    characters = ["\u010a", "\u0120"] + [chr(c) for c in range(0x21, 0x7F) if chr(c) not in "^`~"]
+    vocabulary = {token: i for i, token in enumerate(SPECIAL + characters)}
+    assert len(vocabulary) == SHAPE["vocab_size"]
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<|im_end|>", chat_template=CHATML
+    )
+
+
 def randomise(model, generator):
     """Weights large enough that every part shows in the logits; norms around one, biases not zero."""
     with torch.no_grad():
@@ -104,6 +126,7 @@ def main():
         model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
         randomise(model, generator)
         model.save_pretrained(directory, max_shard_size="45KB" if name.endswith("sharded") else "5GB")
+        make_tokenizer().save_pretrained(directory)
         if name == "qwen3":
             to_old_layout(directory / "config.json")
         # what a reader of the files gets, not what was in memory

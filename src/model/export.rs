@@ -1,0 +1,105 @@
+//! Writing a model as a Hugging Face directory.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use candle_core::{DType, Device, Tensor};
+use serde_json::json;
+
+use super::error::ModelError;
+use super::load::ModelFiles;
+
+/// Weights of a file, at most; more go into several with an index.
+const SHARD_BYTES: usize = 5_000_000_000;
+
+/// Writes a model into an existing, empty directory: `config.json`, the weights as `dtype` (`model.safetensors`, or
+/// shards and an index), the tokenizer's files and `generation_config.json`. Tensors have Hugging Face names; a tied
+/// head is left out.
+pub fn write_directory(
+    directory: &Path,
+    files: &ModelFiles,
+    tensors: impl IntoIterator<Item = (String, Tensor)>,
+    dtype: DType,
+) -> Result<(), ModelError> {
+    write_files(directory, files, dtype)?;
+    write_weights(directory, tensors, dtype, SHARD_BYTES)
+}
+
+fn write_files(directory: &Path, files: &ModelFiles, dtype: DType) -> Result<(), ModelError> {
+    let mut config = files.config.clone();
+    let key = if config.get("torch_dtype").is_some() {
+        "torch_dtype"
+    } else {
+        "dtype"
+    };
+    config[key] = match dtype {
+        DType::F32 => "float32".into(),
+        DType::F16 => "float16".into(),
+        DType::BF16 => "bfloat16".into(),
+        other => {
+            return Err(ModelError::Config(format!(
+                "cannot write {other:?}; can write F32, F16 and BF16"
+            )));
+        }
+    };
+    write(directory, "config.json", &format!("{config:#}\n"))?;
+    write(directory, "tokenizer.json", &files.tokenizer)?;
+    let optional = [
+        ("tokenizer_config.json", &files.tokenizer_config),
+        ("generation_config.json", &files.generation_config),
+        ("chat_template.jinja", &files.chat_template),
+    ];
+    optional
+        .into_iter()
+        .try_for_each(|(file, text)| text.as_ref().map_or(Ok(()), |text| write(directory, file, text)))
+}
+
+fn write(directory: &Path, file: &str, text: &str) -> Result<(), ModelError> {
+    let path = directory.join(file);
+    std::fs::write(&path, text).map_err(ModelError::io(path))
+}
+
+/// Fills shards one after the other, so that no more than one is in memory in the new type.
+fn write_weights(
+    directory: &Path,
+    tensors: impl IntoIterator<Item = (String, Tensor)>,
+    dtype: DType,
+    shard_bytes: usize,
+) -> Result<(), ModelError> {
+    let mut shards: Vec<Vec<(String, Tensor)>> = vec![Vec::new()];
+    let (mut in_shard, mut total) = (0, 0);
+    for (name, tensor) in tensors {
+        let bytes = tensor.elem_count() * dtype.size_in_bytes();
+        if in_shard > 0 && in_shard + bytes > shard_bytes {
+            shards.push(Vec::new());
+            in_shard = 0;
+        }
+        (in_shard, total) = (in_shard + bytes, total + bytes);
+        if let Some(shard) = shards.last_mut() {
+            shard.push((name, tensor));
+        }
+    }
+    if let [shard] = &mut shards[..] {
+        return write_shard(&directory.join("model.safetensors"), std::mem::take(shard), dtype);
+    }
+    let count = shards.len();
+    let mut weight_map = serde_json::Map::new();
+    for (i, shard) in shards.into_iter().enumerate() {
+        let file = format!("model-{:05}-of-{count:05}.safetensors", i + 1);
+        weight_map.extend(shard.iter().map(|(name, _)| (name.clone(), file.clone().into())));
+        write_shard(&directory.join(&file), shard, dtype)?;
+    }
+    let index = json!({"metadata": {"total_size": total}, "weight_map": weight_map});
+    write(directory, "model.safetensors.index.json", &format!("{index:#}\n"))
+}
+
+fn write_shard(path: &Path, tensors: Vec<(String, Tensor)>, dtype: DType) -> Result<(), ModelError> {
+    let convert = |(name, tensor): (String, Tensor)| -> Result<(String, Tensor), ModelError> {
+        Ok((name, tensor.to_device(&Device::Cpu)?.to_dtype(dtype)?))
+    };
+    let converted = tensors.into_iter().map(convert).collect::<Result<Vec<_>, _>>()?;
+    // Python's readers want to know that the tensors are PyTorch's
+    let format = HashMap::from([("format".to_string(), "pt".to_string())]);
+    safetensors::serialize_to_file(converted, Some(format), path)
+        .map_err(|e| ModelError::file(path.display().to_string(), e))
+}

@@ -1,0 +1,71 @@
+//! The files of a model, on disk or in the binary.
+
+use std::fs::File;
+use std::io::{Cursor, ErrorKind, Read, Seek};
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::model::error::ModelError;
+
+/// Where a model's files are.
+pub(super) enum Files {
+    /// A directory.
+    Directory(PathBuf),
+    /// Bytes in the binary, by file name.
+    Embedded {
+        name: &'static str,
+        files: &'static [(&'static str, &'static [u8])],
+    },
+}
+
+/// A file that can be read from any place in it.
+pub(super) trait Source: Read + Seek {}
+
+impl<T: Read + Seek> Source for T {}
+
+impl Files {
+    /// Opens a file; `None` where there is none.
+    pub(super) fn open(&self, file: &str) -> Result<Option<Box<dyn Source>>, ModelError> {
+        match self {
+            Self::Directory(directory) => match File::open(directory.join(file)) {
+                Ok(open) => Ok(Some(Box::new(open))),
+                Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+                Err(source) => Err(ModelError::Io {
+                    path: directory.join(file),
+                    source,
+                }),
+            },
+            Self::Embedded { files, .. } => {
+                let found = files.iter().find(|(name, _)| *name == file);
+                Ok(found.map(|(_, bytes)| Box::new(Cursor::new(*bytes)) as Box<dyn Source>))
+            }
+        }
+    }
+
+    /// The text of a file; `None` where there is none.
+    pub(super) fn text(&self, file: &str) -> Result<Option<String>, ModelError> {
+        let Some(mut source) = self.open(file)? else {
+            return Ok(None);
+        };
+        let mut text = String::new();
+        source
+            .read_to_string(&mut text)
+            .map_err(|e| ModelError::file(self.place(file), e))?;
+        Ok(Some(text))
+    }
+
+    /// A JSON file; `None` where there is none.
+    pub(super) fn json(&self, file: &str) -> Result<Option<Value>, ModelError> {
+        let parse = |text: String| serde_json::from_str(&text).map_err(|e| ModelError::file(self.place(file), e));
+        self.text(file)?.map(parse).transpose()
+    }
+
+    /// How a file is called in messages.
+    pub(super) fn place(&self, file: &str) -> String {
+        match self {
+            Self::Directory(directory) => directory.join(file).display().to_string(),
+            Self::Embedded { name, .. } => format!("builtin:{name}/{file}"),
+        }
+    }
+}

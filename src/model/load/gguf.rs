@@ -1,0 +1,384 @@
+//! GGUF files: dequantised, renamed and put back into the layout of Hugging Face.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+
+use candle_core::quantized::gguf_file::{Content, Value as GgufValue};
+use candle_core::{DType, Device, Tensor};
+use indexmap::IndexMap;
+use serde_json::{Map, Value, json};
+
+use super::{LoadedModel, ModelFiles, gguf_tokenizer};
+use crate::model::config::{Family, ModelConfig};
+use crate::model::error::ModelError;
+use crate::model::rope::{Rope, RopeScaling};
+
+/// Frequencies' divisors, which converters write for Llama 3.1's rope scaling instead of its settings.
+const ROPE_FACTORS: &str = "rope_freqs.weight";
+
+/// Loads a `.gguf` file.
+pub(super) fn load(
+    path: &Path,
+    device: &Device,
+    dtype: DType,
+    progress: &mut dyn FnMut(f32, &str),
+) -> Result<LoadedModel, ModelError> {
+    let place = path.display().to_string();
+    let mut file = BufReader::new(File::open(path).map_err(ModelError::io(path))?);
+    let mut content = Content::read(&mut file).map_err(|e| {
+        ModelError::file(
+            &place,
+            format!("this is neither a model directory nor a readable GGUF file: {e}"),
+        )
+    })?;
+    let metadata = Metadata(std::mem::take(&mut content.metadata));
+    let rope_factors = match content.tensor_infos.contains_key(ROPE_FACTORS) {
+        true => Some(
+            content
+                .tensor(&mut file, ROPE_FACTORS, &Device::Cpu)?
+                .dequantize(&Device::Cpu)?
+                .to_vec1::<f32>()?,
+        ),
+        false => None,
+    };
+    let config_json = config_json(&metadata, &content, rope_factors.as_deref())?;
+    let config = ModelConfig::from_json(&config_json)?;
+    let files = ModelFiles {
+        tokenizer: gguf_tokenizer::build(&metadata)?
+            .to_string(false)
+            .map_err(|e| ModelError::Tokenizer(e.to_string()))?,
+        tokenizer_config: Some(format!(
+            "{:#}\n",
+            tokenizer_config(&metadata, config.max_position_embeddings)?
+        )),
+        generation_config: Some(format!("{:#}\n", generation_config(&metadata)?)),
+        chat_template: None,
+        config: config_json,
+    };
+
+    let total = config.num_parameters() as f32;
+    let mut done = 0;
+    let mut tensors = IndexMap::new();
+    for (name, shape) in config.tensor_shapes() {
+        progress(done as f32 / total, "dequantising weights");
+        done += shape.iter().product::<usize>();
+        let gguf_name = gguf_name(&name);
+        let missing = || ModelError::Tensors(format!("{place} has no tensor {gguf_name}, which {name} comes from"));
+        let info = content.tensor_infos.get(&gguf_name).ok_or_else(missing)?;
+        if info.shape.dims() != shape {
+            let found = info.shape.dims();
+            return Err(ModelError::Tensors(format!(
+                "{gguf_name} of {place} is {found:?}, must be {shape:?}"
+            )));
+        }
+        let tensor = content.tensor(&mut file, &gguf_name, &Device::Cpu);
+        let tensor = tensor.map_err(|e| ModelError::file(format!("{gguf_name} of {place}"), e))?;
+        let tensor = half_split(&config, &name, tensor.dequantize(&Device::Cpu)?)?;
+        tensors.insert(name, tensor.to_dtype(dtype)?.to_device(device)?);
+    }
+    progress(1.0, "dequantising weights");
+    files.into_model(config, tensors)
+}
+
+/// Name in the file of a parameter.
+fn gguf_name(name: &str) -> String {
+    let name = name.strip_prefix("model.").unwrap_or(name);
+    let renamed = [
+        ("embed_tokens", "token_embd"),
+        ("lm_head", "output"),
+        ("layers.", "blk."),
+        ("self_attn.o_proj", "attn_output"),
+        ("self_attn.", "attn_"),
+        ("mlp.", "ffn_"),
+        ("input_layernorm", "attn_norm"),
+        ("post_attention_layernorm", "ffn_norm"),
+        ("_proj", ""),
+    ]
+    .iter()
+    .fold(name.to_string(), |name, (theirs, ours)| name.replace(theirs, ours));
+    if renamed == "norm.weight" {
+        "output_norm.weight".into()
+    } else {
+        renamed
+    }
+}
+
+/// Llama files hold the rows of q and k for rope on neighbouring pairs (0, 1), (2, 3), …; Hugging Face's, and ours, is
+/// on the pairs (i, i + head_dim / 2).
+fn half_split(config: &ModelConfig, name: &str, tensor: Tensor) -> Result<Tensor, ModelError> {
+    let heads = match name {
+        _ if config.family != Family::Llama => return Ok(tensor),
+        name if name.contains(".q_proj.") => config.num_heads,
+        name if name.contains(".k_proj.") => config.num_kv_heads,
+        _ => return Ok(tensor),
+    };
+    let columns = tensor.elem_count() / (heads * config.head_dim);
+    let pairs = tensor.reshape((heads, config.head_dim / 2, 2, columns))?;
+    Ok(pairs.transpose(1, 2)?.contiguous()?.reshape(tensor.shape())?)
+}
+
+/// The `config.json` that the file was made from, as far as it matters.
+fn config_json(metadata: &Metadata, content: &Content, rope_factors: Option<&[f32]>) -> Result<Value, ModelError> {
+    let architecture = metadata.text("general.architecture")?;
+    let Some(family) = Family::from_model_type(architecture) else {
+        return Err(ModelError::file(
+            "general.architecture",
+            format!("the architecture `{architecture}` is not supported; supported are llama, qwen2 and qwen3"),
+        ));
+    };
+    let key = |name: &str| format!("{architecture}.{name}");
+    let size = |name: &str| metadata.number(&key(name));
+    if metadata.optional_number(&key("expert_count"))?.is_some_and(|n| n > 0) {
+        return Err(ModelError::file(
+            key("expert_count"),
+            "mixtures of experts are not supported; dense models are",
+        ));
+    }
+    let embedding = content.tensor_infos.get("token_embd.weight");
+    let vocab_size = embedding.and_then(|info| info.shape.dims().first().copied());
+    let vocab_size = vocab_size.ok_or_else(|| ModelError::Tensors("there is no tensor token_embd.weight".into()))?;
+    let (hidden, heads, context) = (
+        size("embedding_length")?,
+        size("attention.head_count")?,
+        size("context_length")?,
+    );
+    let head_dim = match metadata.optional_number(&key("attention.key_length"))? {
+        Some(given) => given,
+        None => hidden.checked_div(heads).unwrap_or(0),
+    };
+    let theta = metadata.optional_float(&key("rope.freq_base"))?.unwrap_or(10_000.0);
+    let has = |tensor: &str| content.tensor_infos.contains_key(tensor);
+    Ok(json!({
+        "architectures": [family.architecture()],
+        "model_type": family.model_type(),
+        "attention_bias": family != Family::Qwen2 && has("blk.0.attn_q.bias"),
+        "bos_token_id": metadata.optional_number("tokenizer.ggml.bos_token_id")?,
+        "eos_token_id": metadata.optional_number("tokenizer.ggml.eos_token_id")?,
+        "head_dim": head_dim,
+        "hidden_act": "silu",
+        "hidden_size": hidden,
+        "intermediate_size": size("feed_forward_length")?,
+        "max_position_embeddings": context,
+        "mlp_bias": has("blk.0.ffn_gate.bias"),
+        "num_attention_heads": heads,
+        "num_hidden_layers": size("block_count")?,
+        "num_key_value_heads": metadata.optional_number(&key("attention.head_count_kv"))?.unwrap_or(heads),
+        "rms_norm_eps": shortest(metadata.optional_float(&key("attention.layer_norm_rms_epsilon"))?.unwrap_or(1e-6)),
+        "rope_theta": shortest(theta),
+        "rope_scaling": rope_scaling(metadata, architecture, theta, head_dim as usize, context, rope_factors)?,
+        "tie_word_embeddings": !has("output.weight"),
+        "dtype": "float32",
+        "vocab_size": vocab_size,
+    }))
+}
+
+fn rope_scaling(
+    metadata: &Metadata,
+    architecture: &str,
+    theta: f32,
+    head_dim: usize,
+    context: u64,
+    factors: Option<&[f32]>,
+) -> Result<Value, ModelError> {
+    if let Some(factors) = factors {
+        return llama3_scaling(theta, head_dim, factors);
+    }
+    let key = |name: &str| format!("{architecture}.rope.scaling.{name}");
+    let factor = metadata.optional_float(&key("factor"))?.map(shortest);
+    let original = metadata
+        .optional_number(&key("original_context_length"))?
+        .unwrap_or(context);
+    match metadata.optional_text(&key("type"))? {
+        None | Some("none") => Ok(Value::Null),
+        Some("linear") => Ok(json!({"rope_type": "linear", "factor": factor})),
+        Some("yarn") => {
+            let mut yarn = json!({
+                "rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original
+            });
+            for (theirs, ours) in [("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")] {
+                if let Some(beta) = metadata.optional_float(&key(theirs))? {
+                    yarn[ours] = shortest(beta).into();
+                }
+            }
+            Ok(yarn)
+        }
+        Some(other) => Err(ModelError::file(
+            key("type"),
+            format!("rope scaling `{other}` is not supported; supported are none, linear and yarn"),
+        )),
+    }
+}
+
+/// Finds the settings of Llama 3.1's scaling whose frequencies the stored divisors give: all released models differ in
+/// `factor` alone, which is the largest divisor.
+fn llama3_scaling(theta: f32, head_dim: usize, factors: &[f32]) -> Result<Value, ModelError> {
+    let factor = factors.iter().copied().fold(1.0, f32::max);
+    let scaling = RopeScaling::Llama3 {
+        factor,
+        low_freq_factor: 1.0,
+        high_freq_factor: 4.0,
+        original_context: 8192.0,
+    };
+    let plain = Rope::new(theta, head_dim, &RopeScaling::Default).inv_freq;
+    let scaled = Rope::new(theta, head_dim, &scaling).inv_freq;
+    let expected: Vec<f32> = plain
+        .iter()
+        .zip(&scaled)
+        .map(|(plain, scaled)| plain / scaled)
+        .collect();
+    let agree = expected.len() == factors.len()
+        && expected
+            .iter()
+            .zip(factors)
+            .all(|(expected, stored)| (expected / stored - 1.0).abs() < 1e-3);
+    if !agree {
+        return Err(ModelError::file(
+            ROPE_FACTORS,
+            "these rope divisors are not those of Llama 3.1's scaling\nhint: load the model from its Hugging Face \
+             directory",
+        ));
+    }
+    Ok(json!({
+        "rope_type": "llama3", "factor": shortest(factor), "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192
+    }))
+}
+
+fn tokenizer_config(metadata: &Metadata, context: usize) -> Result<Value, ModelError> {
+    let tokens = metadata.texts("tokenizer.ggml.tokens")?;
+    let mut config = Map::new();
+    for (key, name) in [
+        ("bos", "bos_token"),
+        ("eos", "eos_token"),
+        ("unknown", "unk_token"),
+        ("padding", "pad_token"),
+    ] {
+        let id = metadata.optional_number(&format!("tokenizer.ggml.{key}_token_id"))?;
+        if let Some(token) = id.and_then(|id| tokens.get(id as usize)) {
+            config.insert(name.into(), (*token).into());
+        }
+    }
+    if let Some(template) = metadata.optional_text("tokenizer.chat_template")? {
+        config.insert("chat_template".into(), template.into());
+    }
+    config.insert(
+        "add_bos_token".into(),
+        metadata.flag("tokenizer.ggml.add_bos_token")?.into(),
+    );
+    config.insert("clean_up_tokenization_spaces".into(), false.into());
+    config.insert("model_max_length".into(), context.into());
+    config.insert("tokenizer_class".into(), "PreTrainedTokenizerFast".into());
+    Ok(config.into())
+}
+
+/// What ends an answer: the tokens that the metadata names, and the ends of turns that chat models use, since many files
+/// name only one of them.
+fn generation_config(metadata: &Metadata) -> Result<Value, ModelError> {
+    let tokens = metadata.texts("tokenizer.ggml.tokens")?;
+    let mut eos = Vec::new();
+    for key in ["eos", "eot", "eom"] {
+        eos.extend(metadata.optional_number(&format!("tokenizer.ggml.{key}_token_id"))?);
+    }
+    let ends_of_turns = ["<|im_end|>", "<|eot_id|>", "<|eom_id|>"];
+    eos.extend(
+        tokens
+            .iter()
+            .zip(0..)
+            .filter(|(token, _)| ends_of_turns.contains(token))
+            .map(|(_, id)| id),
+    );
+    eos.sort_unstable();
+    eos.dedup();
+    Ok(json!({
+        "bos_token_id": metadata.optional_number("tokenizer.ggml.bos_token_id")?,
+        "eos_token_id": eos,
+        "pad_token_id": metadata.optional_number("tokenizer.ggml.padding_token_id")?,
+    }))
+}
+
+/// The double whose decimal digits are the single's: 1e-5 rather than 9.999999747378752e-06.
+fn shortest(x: f32) -> f64 {
+    x.to_string().parse().unwrap_or(f64::from(x))
+}
+
+/// Metadata of a file, read with errors that name the key.
+pub(super) struct Metadata(HashMap<String, GgufValue>);
+
+impl Metadata {
+    fn read<'a, T>(
+        &'a self,
+        key: &str,
+        must_be: &str,
+        get: impl FnOnce(&'a GgufValue) -> Option<T>,
+    ) -> Result<Option<T>, ModelError> {
+        let Some(value) = self.0.get(key) else { return Ok(None) };
+        let wrong = || ModelError::file(key, format!("it is {:?}; it must be {must_be}", value.value_type()));
+        get(value).map(Some).ok_or_else(wrong)
+    }
+
+    fn required<T>(key: &str, value: Option<T>) -> Result<T, ModelError> {
+        value.ok_or_else(|| ModelError::file(key, "this key is missing from the GGUF file"))
+    }
+
+    pub(super) fn optional_text(&self, key: &str) -> Result<Option<&str>, ModelError> {
+        self.read(key, "a string", |value| value.to_string().ok().map(String::as_str))
+    }
+
+    pub(super) fn text(&self, key: &str) -> Result<&str, ModelError> {
+        Self::required(key, self.optional_text(key)?)
+    }
+
+    pub(super) fn texts(&self, key: &str) -> Result<Vec<&str>, ModelError> {
+        let texts = self.read(key, "a list of strings", |value| {
+            value
+                .to_vec()
+                .ok()?
+                .iter()
+                .map(|v| v.to_string().ok().map(String::as_str))
+                .collect()
+        })?;
+        Self::required(key, texts)
+    }
+
+    pub(super) fn optional_number(&self, key: &str) -> Result<Option<u64>, ModelError> {
+        self.read(key, "a whole number", whole_number)
+    }
+
+    fn number(&self, key: &str) -> Result<u64, ModelError> {
+        Self::required(key, self.optional_number(key)?)
+    }
+
+    pub(super) fn numbers(&self, key: &str) -> Result<Vec<u64>, ModelError> {
+        let numbers = self.read(key, "a list of whole numbers", |value| {
+            value.to_vec().ok()?.iter().map(whole_number).collect()
+        })?;
+        Self::required(key, numbers)
+    }
+
+    fn optional_float(&self, key: &str) -> Result<Option<f32>, ModelError> {
+        self.read(key, "a number", |value| match value {
+            GgufValue::F32(x) => Some(*x),
+            GgufValue::F64(x) => Some(*x as f32),
+            other => whole_number(other).map(|n| n as f32),
+        })
+    }
+
+    pub(super) fn flag(&self, key: &str) -> Result<bool, ModelError> {
+        Ok(self
+            .read(key, "true or false", |value| value.to_bool().ok())?
+            .unwrap_or(false))
+    }
+}
+
+fn whole_number(value: &GgufValue) -> Option<u64> {
+    match value {
+        GgufValue::I8(n) => u64::try_from(*n).ok(),
+        GgufValue::I16(n) => u64::try_from(*n).ok(),
+        GgufValue::I32(n) => u64::try_from(*n).ok(),
+        GgufValue::I64(n) => u64::try_from(*n).ok(),
+        GgufValue::Bool(_) => None,
+        other => other.to_u64().ok(),
+    }
+}

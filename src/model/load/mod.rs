@@ -1,0 +1,156 @@
+//! Loading a model from wherever it is: a Hugging Face directory, a `.gguf` file, the hub, the binary itself.
+
+mod builtin;
+mod directory;
+mod files;
+mod gguf;
+mod gguf_tokenizer;
+mod hub;
+mod safetensors;
+
+use std::path::Path;
+
+use candle_core::{DType, Device, Tensor};
+use indexmap::IndexMap;
+use serde_json::Value;
+
+use super::chat_template::ChatTemplate;
+use super::config::ModelConfig;
+use super::error::ModelError;
+use super::tokenizer::Tokenizer;
+
+/// A model in memory with everything that is needed to use it and to write it again.
+#[derive(Debug)]
+pub struct LoadedModel {
+    /// The architecture.
+    pub config: ModelConfig,
+    /// Every parameter by its Hugging Face name, in the order of [`ModelConfig::tensor_shapes`]; a tied head is
+    /// absent.
+    pub tensors: IndexMap<String, Tensor>,
+    /// Text ↔ ids.
+    pub tokenizer: Tokenizer,
+    /// Messages → text.
+    pub chat_template: ChatTemplate,
+    /// What ends an answer.
+    pub generation: Generation,
+    /// The files beside the weights, for exports.
+    pub files: ModelFiles,
+}
+
+/// What generation needs to know.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Generation {
+    /// Tokens that end an answer.
+    pub eos_token_ids: Vec<u32>,
+    /// The token at the beginning of documents. Chat templates write it themselves.
+    pub bos_token_id: Option<u32>,
+    /// The token that fills up rows.
+    pub pad_token_id: Option<u32>,
+}
+
+/// The contents of a model directory beside its weights, as they were read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelFiles {
+    /// `config.json`.
+    pub config: Value,
+    /// `tokenizer.json`.
+    pub tokenizer: String,
+    /// `tokenizer_config.json`.
+    pub tokenizer_config: Option<String>,
+    /// `generation_config.json`.
+    pub generation_config: Option<String>,
+    /// `chat_template.jinja`.
+    pub chat_template: Option<String>,
+}
+
+/// Loads the model at `path`: a Hugging Face directory, a `.gguf` file, a hub id (`org/name`, or `org/name@revision`),
+/// or `builtin:NAME`. Weights are converted to `dtype` and put on `device`. `progress` hears what is being done and
+/// which part of it (0 to 1) is done.
+pub fn load(
+    path: &str,
+    device: &Device,
+    dtype: DType,
+    progress: &mut dyn FnMut(f32, &str),
+) -> Result<LoadedModel, ModelError> {
+    if let Some(name) = path.strip_prefix("builtin:") {
+        let files = builtin::files(name).ok_or_else(|| not_found(path))?;
+        return directory::load(&files, device, dtype, progress);
+    }
+    let local = Path::new(path);
+    if local.is_dir() {
+        return directory::load(&files::Files::Directory(local.to_path_buf()), device, dtype, progress);
+    }
+    if local.is_file() {
+        return gguf::load(local, device, dtype, progress);
+    }
+    let Some((repository, revision)) = hub::id(path) else {
+        return Err(not_found(path));
+    };
+    let snapshot = hub::snapshot(repository, revision, progress)?;
+    directory::load(&files::Files::Directory(snapshot), device, dtype, progress)
+}
+
+fn not_found(path: &str) -> ModelError {
+    ModelError::NotFound {
+        path: path.to_string(),
+        builtin: builtin::names(),
+    }
+}
+
+impl Generation {
+    /// From `generation_config.json`, else `config.json`; the end-of-sequence token that the tokenizer names (for chat
+    /// models: the end of a turn) always counts too.
+    fn new(generation_config: &Value, config: &Value, tokenizer_config: &Value, tokenizer: &Tokenizer) -> Self {
+        let configs = [generation_config, config];
+        let ids = |key: &str| -> Vec<u32> {
+            let value = configs.iter().map(|config| &config[key]).find(|value| !value.is_null());
+            let one_or_many = value.map(|v| v.as_array().map_or(std::slice::from_ref(v), Vec::as_slice));
+            let numbers = one_or_many.unwrap_or_default().iter().filter_map(Value::as_u64);
+            numbers.filter_map(|id| u32::try_from(id).ok()).collect()
+        };
+        let named = |key: &str| {
+            let token = &tokenizer_config[key];
+            tokenizer.token_id(token.as_str().or_else(|| token["content"].as_str())?)
+        };
+        let mut eos_token_ids = ids("eos_token_id");
+        eos_token_ids.extend(named("eos_token").filter(|id| !eos_token_ids.contains(id)));
+        Self {
+            eos_token_ids,
+            bos_token_id: ids("bos_token_id").first().copied().or_else(|| named("bos_token")),
+            pad_token_id: ids("pad_token_id").first().copied().or_else(|| named("pad_token")),
+        }
+    }
+}
+
+impl ModelFiles {
+    /// Puts a model together from its files and weights.
+    fn into_model(self, config: ModelConfig, tensors: IndexMap<String, Tensor>) -> Result<LoadedModel, ModelError> {
+        let tokenizer = Tokenizer::from_json(self.tokenizer.as_bytes())?;
+        if tokenizer.vocab_size() > config.vocab_size {
+            return Err(ModelError::Tokenizer(format!(
+                "it has ids up to {}, but the model's vocab_size is {}",
+                tokenizer.vocab_size() - 1,
+                config.vocab_size
+            )));
+        }
+        let parse = |file: &str, text: &Option<String>| match text {
+            Some(text) => serde_json::from_str(text).map_err(|e| ModelError::file(file, e)),
+            None => Ok(Value::Null),
+        };
+        let tokenizer_config = parse("tokenizer_config.json", &self.tokenizer_config)?;
+        let generation_config = parse("generation_config.json", &self.generation_config)?;
+        let chat_template = ChatTemplate::new(&tokenizer_config, self.chat_template.as_deref())?;
+        let generation = Generation::new(&generation_config, &self.config, &tokenizer_config, &tokenizer);
+        Ok(LoadedModel {
+            config,
+            tensors,
+            tokenizer,
+            chat_template,
+            generation,
+            files: self,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

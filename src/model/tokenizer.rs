@@ -1,0 +1,275 @@
+//! Text ↔ token ids, and the bytes behind each id.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tokenizers::decoders::DecoderWrapper;
+
+use super::error::ModelError;
+
+/// A model's tokenizer. Cheap to clone.
+#[derive(Clone)]
+pub struct Tokenizer {
+    inner: Arc<tokenizers::Tokenizer>,
+    tokens: Arc<Vec<Token>>,
+}
+
+/// What an id stands for.
+#[derive(Clone, Debug, Default)]
+struct Token {
+    bytes: Vec<u8>,
+    special: bool,
+}
+
+impl Tokenizer {
+    /// Reads a `tokenizer.json`. Truncation and padding that it may ask for are switched off: nothing is cut silently.
+    pub fn from_json(json: &[u8]) -> Result<Self, ModelError> {
+        let inner = tokenizers::Tokenizer::from_bytes(json)
+            .map_err(|e| ModelError::Tokenizer(format!("tokenizer.json cannot be read: {e}")))?;
+        Self::new(inner)
+    }
+
+    /// Wraps a tokenizer that was built in memory.
+    pub(super) fn new(mut inner: tokenizers::Tokenizer) -> Result<Self, ModelError> {
+        inner
+            .with_truncation(None)
+            .map_err(|e| ModelError::Tokenizer(e.to_string()))?;
+        inner.with_padding(None);
+        let tokens = tokens_of(&inner)?;
+        Ok(Self {
+            inner: Arc::new(inner),
+            tokens: Arc::new(tokens),
+        })
+    }
+
+    /// Ids of a text. Special tokens written in it are recognised; none are added, since chat templates write their
+    /// own.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, ModelError> {
+        let encoding = self
+            .inner
+            .encode_fast(text, false)
+            .map_err(|e| ModelError::Tokenizer(e.to_string()))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// Text of ids; bytes that are no UTF-8 become U+FFFD. `skip_special` leaves special tokens out.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
+        let kept = ids.iter().filter(|id| !(skip_special && self.is_special(**id)));
+        let bytes: Vec<u8> = kept.flat_map(|id| self.token_bytes(*id)).copied().collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// The bytes that an id adds to a text; those of several ids may be needed for one character. Empty for ids that
+    /// no token has (embeddings are often padded).
+    pub fn token_bytes(&self, id: u32) -> &[u8] {
+        self.tokens.get(id as usize).map_or(&[], |t| &t.bytes)
+    }
+
+    /// Whether an id is a special token, such as an end of turn.
+    pub fn is_special(&self, id: u32) -> bool {
+        self.tokens.get(id as usize).is_some_and(|t| t.special)
+    }
+
+    /// Id of a token by its name in the vocabulary, such as `<|im_end|>`.
+    pub fn token_id(&self, token: &str) -> Option<u32> {
+        self.inner.token_to_id(token)
+    }
+
+    /// One more than the largest id. The model's own `vocab_size` may be larger, not smaller.
+    pub fn vocab_size(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// The tokenizer as a `tokenizer.json`.
+    pub fn to_json(&self) -> Result<String, ModelError> {
+        self.inner
+            .to_string(false)
+            .map_err(|e| ModelError::Tokenizer(e.to_string()))
+    }
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokenizer")
+            .field("vocab_size", &self.vocab_size())
+            .finish_non_exhaustive()
+    }
+}
+
+/// How the names of tokens in the vocabulary spell bytes.
+enum Spelling {
+    /// GPT-2: each byte is one printable character.
+    ByteLevel,
+    /// SentencePiece: `▁` for a space, `<0x0A>` for bytes that no token covers.
+    ByteFallback,
+    /// Otherwise: what the decoder makes of the token alone.
+    Decoder,
+}
+
+impl Spelling {
+    fn of(tokenizer: &tokenizers::Tokenizer) -> Self {
+        fn find(decoder: &DecoderWrapper) -> Option<Spelling> {
+            match decoder {
+                DecoderWrapper::ByteLevel(_) => Some(Spelling::ByteLevel),
+                DecoderWrapper::ByteFallback(_) => Some(Spelling::ByteFallback),
+                DecoderWrapper::Sequence(parts) => parts.get_decoders().iter().find_map(find),
+                _ => None,
+            }
+        }
+        tokenizer.get_decoder().and_then(find).unwrap_or(Self::Decoder)
+    }
+}
+
+fn tokens_of(tokenizer: &tokenizers::Tokenizer) -> Result<Vec<Token>, ModelError> {
+    let spelling = Spelling::of(tokenizer);
+    let byte_of = byte_of_character();
+    let added = tokenizer.get_added_tokens_decoder();
+    let vocabulary = tokenizer.get_vocab(true);
+    let largest = vocabulary.values().copied().max().map_or(0, |id| id as usize + 1);
+    if largest > vocabulary.len().saturating_mul(16) + 65536 {
+        return Err(ModelError::Tokenizer(format!(
+            "{} tokens have ids up to {largest}",
+            vocabulary.len()
+        )));
+    }
+    let mut tokens = vec![Token::default(); largest];
+    for (name, id) in vocabulary {
+        let bytes = match (added.get(&id), &spelling) {
+            (Some(added), _) => added.content.clone().into_bytes(),
+            (None, Spelling::ByteLevel) => match name.chars().map(|c| byte_of.get(&c).copied()).collect() {
+                Some(bytes) => bytes,
+                None => name.into_bytes(), // a token from outside the byte alphabet stands for itself
+            },
+            (None, Spelling::ByteFallback) => match byte_token(&name) {
+                Some(byte) => vec![byte],
+                None => name.replace('▁', " ").into_bytes(),
+            },
+            (None, Spelling::Decoder) => tokenizer
+                .decode(&[id], false)
+                .map_err(|e| ModelError::Tokenizer(e.to_string()))?
+                .into_bytes(),
+        };
+        tokens[id as usize] = Token {
+            bytes,
+            special: added.get(&id).is_some_and(|t| t.special),
+        };
+    }
+    Ok(tokens)
+}
+
+/// `<0x0A>` → 10.
+fn byte_token(name: &str) -> Option<u8> {
+    let digits = name.strip_prefix("<0x")?.strip_suffix('>')?;
+    (digits.len() == 2).then(|| u8::from_str_radix(digits, 16).ok())?
+}
+
+/// The byte that a character of the byte-level alphabet stands for: printable Latin-1 characters stand for themselves,
+/// the other bytes were given the characters from U+0100 on, in order.
+fn byte_of_character() -> HashMap<char, u8> {
+    let printable = |b: &u8| matches!(b, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+    let moved = (0..=255u8)
+        .filter(|b| !printable(b))
+        .zip('\u{100}'..)
+        .map(|(b, c)| (c, b));
+    (0..=255u8)
+        .filter(printable)
+        .map(|b| (char::from(b), b))
+        .chain(moved)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use tokenizers::models::bpe::{BPE, Vocab};
+    use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+    use tokenizers::{AddedToken, TruncationParams};
+
+    use super::*;
+
+    /// All bytes, a few merges, one special and one ordinary added token.
+    fn byte_level() -> Tokenizer {
+        let mut alphabet: Vec<char> = ByteLevel::alphabet().into_iter().collect();
+        alphabet.sort_unstable();
+        let mut names: Vec<String> = alphabet.into_iter().map(String::from).collect();
+        let merges = [("h", "e"), ("Ġ", "he"), ("ã", "ģ")].map(|(a, b)| (a.to_string(), b.to_string()));
+        names.extend(merges.iter().map(|(a, b)| format!("{a}{b}")));
+        let vocabulary: Vocab = names.into_iter().zip(0..).collect();
+        let bpe = BPE::builder()
+            .vocab_and_merges(vocabulary, merges.to_vec())
+            .build()
+            .unwrap();
+        let mut inner = tokenizers::Tokenizer::new(bpe);
+        inner.with_pre_tokenizer(Some(ByteLevel::new(false, true, true)));
+        inner.with_decoder(Some(ByteLevel::default()));
+        inner.add_special_tokens([AddedToken::from("<|end|>", true)]).unwrap();
+        inner.add_tokens([AddedToken::from("<tool>", false)]).unwrap();
+        inner
+            .with_truncation(Some(TruncationParams {
+                max_length: 2,
+                ..Default::default()
+            }))
+            .unwrap();
+        Tokenizer::from_json(inner.to_string(false).unwrap().as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn special_tokens_are_recognised_but_not_added() {
+        let tokenizer = byte_level();
+        let (end, tool) = (
+            tokenizer.token_id("<|end|>").unwrap(),
+            tokenizer.token_id("<tool>").unwrap(),
+        );
+        let ids = tokenizer.encode("he the<|end|><tool>").unwrap();
+        assert_eq!(
+            ids.len(),
+            6,
+            "merged, and not cut by the truncation in tokenizer.json: {ids:?}"
+        );
+        assert_eq!(ids[4..], [end, tool]);
+        assert!(tokenizer.is_special(end) && !tokenizer.is_special(tool) && !tokenizer.is_special(0));
+        assert_eq!(tokenizer.decode(&ids, false), "he the<|end|><tool>");
+        assert_eq!(tokenizer.decode(&ids, true), "he the<tool>");
+        assert_eq!(tokenizer.vocab_size(), 256 + 3 + 2);
+        assert_eq!(tokenizer.token_bytes(9999), b"");
+    }
+
+    #[test]
+    fn a_character_may_be_spread_over_tokens() {
+        let tokenizer = byte_level();
+        let ids = tokenizer.encode("あ").unwrap();
+        let pieces: Vec<&[u8]> = ids.iter().map(|id| tokenizer.token_bytes(*id)).collect();
+        assert_eq!(pieces, [&[0xe3, 0x81][..], &[0x82]]);
+        assert_eq!(tokenizer.decode(&ids[..1], false), "\u{fffd}");
+    }
+
+    #[test]
+    fn sentencepiece_spelling() {
+        let names = ["▁a", "b", "<0x0A>", "<0xZZ>"].map(String::from);
+        let bpe = BPE::builder()
+            .vocab_and_merges(names.into_iter().zip(0..).collect::<Vocab>(), vec![])
+            .build();
+        let mut inner = tokenizers::Tokenizer::new(bpe.unwrap());
+        inner.with_decoder(Some(tokenizers::decoders::byte_fallback::ByteFallback::new()));
+        let tokenizer = Tokenizer::new(inner).unwrap();
+        assert_eq!(tokenizer.decode(&[0, 1, 2, 3], false), " ab\n<0xZZ>");
+    }
+
+    #[test]
+    fn a_damaged_file_is_an_error() {
+        let message = Tokenizer::from_json(b"{").unwrap_err().to_string();
+        assert!(
+            message.starts_with("tokenizer: tokenizer.json cannot be read"),
+            "{message}"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_survives_a_round_trip(text in "\\PC{0,40}[\n \t]{0,3}\\PC{0,10}") {
+            let tokenizer = byte_level();
+            let ids = tokenizer.encode(&text).unwrap();
+            prop_assert_eq!(tokenizer.decode(&ids, false), text);
+        }
+    }
+}
