@@ -1,0 +1,429 @@
+//! Causal attention with grouped queries over key-value caches made of blocks.
+//!
+//! A block holds [`BLOCK_TOKENS`] positions of one sequence for all layers. For each layer and key-value head it has the
+//! keys as `[width][token]` and the values as `[token][width]`: both are what the matmul's register tile reads, so scores
+//! and sums run through it. Blocks are visited in order with a running softmax (Milakov & Gimelshein 2018), row by
+//! row the same whatever other rows are computed beside it.
+
+use super::matmul::{Start, any_tile};
+use super::rowwise::exp;
+use super::simd::{Isa, Kernel, Vector};
+use super::threads::{Pool, SharedMut};
+
+/// Positions of a cache block: a multiple of every panel's width.
+pub const BLOCK_TOKENS: usize = 32;
+/// Query rows (positions × heads of the group) that share one pass over the cache.
+const MAX_ROWS: usize = 48;
+
+/// The shape of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockLayout {
+    layers: usize,
+    kv_heads: usize,
+    head_dim: usize,
+}
+
+impl BlockLayout {
+    /// For a model of so many layers and key-value heads of width `head_dim`.
+    pub fn new(layers: usize, kv_heads: usize, head_dim: usize) -> Self {
+        Self {
+            layers,
+            kv_heads,
+            head_dim,
+        }
+    }
+
+    /// A head's width in the cache: whole panels.
+    fn width(&self) -> usize {
+        self.head_dim.next_multiple_of(BLOCK_TOKENS)
+    }
+
+    /// f32 values of a block.
+    pub fn len(&self) -> usize {
+        self.layers * self.kv_heads * 2 * self.width() * BLOCK_TOKENS
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn keys(&self, layer: usize, head: usize) -> usize {
+        (layer * self.kv_heads + head) * 2 * self.width() * BLOCK_TOKENS
+    }
+
+    fn values(&self, layer: usize, head: usize) -> usize {
+        self.keys(layer, head) + self.width() * BLOCK_TOKENS
+    }
+
+    /// Puts one position's keys and values (each kv heads × width) into its block.
+    pub fn write(&self, block: &mut [f32], layer: usize, position: usize, keys: &[f32], values: &[f32]) {
+        let slot = position % BLOCK_TOKENS;
+        let heads = keys.chunks_exact(self.head_dim).zip(values.chunks_exact(self.head_dim));
+        for (head, (key, value)) in heads.enumerate() {
+            let lines = block[self.keys(layer, head)..].chunks_exact_mut(BLOCK_TOKENS);
+            lines.zip(key).for_each(|(line, &k)| line[slot] = k);
+            let at = self.values(layer, head) + slot * self.width();
+            block[at..at + self.head_dim].copy_from_slice(value);
+        }
+    }
+}
+
+/// The rows of one sequence in a batch.
+pub struct AttentionRows<'a> {
+    /// Its first row in the batch.
+    pub first_row: usize,
+    /// Its rows: positions `start..start + rows`.
+    pub rows: usize,
+    /// Position of the first row.
+    pub start: usize,
+    /// The cache, positions `0..start + rows` written.
+    pub blocks: Vec<&'a [f32]>,
+}
+
+/// Attention of every row of `sequences` in one layer. Row r's queries are `queries[r · query_stride..]`, `heads` of
+/// `head_dim` each; its result goes to `out[r · heads · head_dim..]`.
+#[allow(clippy::too_many_arguments)]
+pub fn attention(
+    pool: &Pool,
+    isa: Isa,
+    layout: BlockLayout,
+    layer: usize,
+    heads: usize,
+    queries: (&[f32], usize),
+    sequences: &[AttentionRows],
+    out: &mut [f32],
+) {
+    let group = heads / layout.kv_heads;
+    let rows_per_item = (MAX_ROWS / group).max(1);
+    let mut items = vec![];
+    for sequence in sequences {
+        let end = sequence.first_row + sequence.rows;
+        assert!(out.len() >= end * heads * layout.head_dim, "room for the last row");
+        assert!(
+            queries.0.len() >= (end - 1) * queries.1 + heads * layout.head_dim,
+            "queries of the last row"
+        );
+        assert!(
+            sequence.blocks.len() * BLOCK_TOKENS >= sequence.start + sequence.rows,
+            "blocks of the cache"
+        );
+        assert!(
+            sequence.blocks.iter().all(|b| b.len() == layout.len()),
+            "length of the blocks"
+        );
+        for kv_head in 0..layout.kv_heads {
+            for first in (0..sequence.rows).step_by(rows_per_item) {
+                items.push((sequence, kv_head, first, rows_per_item.min(sequence.rows - first)));
+            }
+        }
+    }
+    let out = SharedMut::new(out);
+    pool.run_ranges(items.len(), 1, |range| {
+        let mut scratch = Scratch::default();
+        for &(sequence, kv_head, first, rows) in &items[range] {
+            let item = Item {
+                layout,
+                layer,
+                heads,
+                group,
+                queries,
+                sequence,
+                kv_head,
+                first,
+                rows,
+                out: &out,
+            };
+            // SAFETY: lengths are checked above; items differ in rows or heads, so they write different places.
+            unsafe {
+                isa.run(Attend {
+                    item,
+                    scratch: &mut scratch,
+                })
+            }
+        }
+    });
+}
+
+/// Some rows of one sequence and the query heads of one key-value head.
+struct Item<'a> {
+    layout: BlockLayout,
+    layer: usize,
+    heads: usize,
+    group: usize,
+    queries: (&'a [f32], usize),
+    sequence: &'a AttentionRows<'a>,
+    kv_head: usize,
+    first: usize,
+    rows: usize,
+    out: &'a SharedMut<f32>,
+}
+
+#[derive(Default)]
+struct Scratch {
+    /// Scaled queries, rows × head_dim.
+    queries: Vec<f32>,
+    /// Scores, then weights, of one block: rows × BLOCK_TOKENS.
+    scores: Vec<f32>,
+    /// Weighted sums of values, rows × width.
+    sums: Vec<f32>,
+    /// Largest score and sum of weights so far, of each row.
+    running: Vec<(f32, f32)>,
+}
+
+struct Attend<'a> {
+    item: Item<'a>,
+    scratch: &'a mut Scratch,
+}
+
+impl Kernel for Attend<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let Self { item, scratch } = self;
+        let (layout, width) = (item.layout, item.layout.width());
+        let rows = item.rows * item.group;
+        item.gather_queries(&mut scratch.queries);
+        scratch.scores.resize(rows * BLOCK_TOKENS, 0.0);
+        scratch.sums.clear();
+        scratch.sums.resize(rows * width, 0.0);
+        scratch.running.clear();
+        scratch.running.resize(rows, (f32::NEG_INFINITY, 0.0));
+
+        let first_position = item.sequence.start + item.first;
+        let end = first_position + item.rows;
+        for (b, block) in item.sequence.blocks[..end.div_ceil(BLOCK_TOKENS)].iter().enumerate() {
+            let block_start = b * BLOCK_TOKENS;
+            // SAFETY: blocks, queries and scratch have the lengths that the strides below assume: checked by
+            // `attention` and set above.
+            unsafe {
+                let keys = block.as_ptr().add(layout.keys(item.layer, item.kv_head));
+                let values = block.as_ptr().add(layout.values(item.layer, item.kv_head));
+                for half in (0..BLOCK_TOKENS).step_by(2 * V::LANES) {
+                    tiles::<V>(
+                        rows,
+                        (scratch.queries.as_ptr(), layout.head_dim),
+                        (keys.add(half), BLOCK_TOKENS),
+                        layout.head_dim,
+                        (scratch.scores.as_mut_ptr().add(half), BLOCK_TOKENS),
+                        Start::Zero,
+                    );
+                }
+                for row in 0..rows {
+                    let position = first_position + row / item.group;
+                    let seen = (position + 1).saturating_sub(block_start).min(BLOCK_TOKENS);
+                    let scores = &mut scratch.scores[row * BLOCK_TOKENS..(row + 1) * BLOCK_TOKENS];
+                    let sums = &mut scratch.sums[row * width..(row + 1) * width];
+                    soften::<V>(scores, seen, &mut scratch.running[row], sums);
+                }
+                let filled = (end - block_start).min(BLOCK_TOKENS);
+                for column in (0..width).step_by(2 * V::LANES) {
+                    tiles::<V>(
+                        rows,
+                        (scratch.scores.as_ptr(), BLOCK_TOKENS),
+                        (values.add(column), width),
+                        filled,
+                        (scratch.sums.as_mut_ptr().add(column), width),
+                        Start::Output,
+                    );
+                }
+            }
+        }
+        item.scatter(&scratch.sums, &scratch.running);
+    }
+}
+
+impl Item<'_> {
+    /// Rows × head_dim: the heads of the group at each position, times 1/√head_dim.
+    fn gather_queries(&self, to: &mut Vec<f32>) {
+        let dim = self.layout.head_dim;
+        let scale = 1.0 / (dim as f32).sqrt();
+        to.clear();
+        for row in 0..self.rows {
+            let at = (self.sequence.first_row + self.first + row) * self.queries.1 + self.kv_head * self.group * dim;
+            to.extend(self.queries.0[at..at + self.group * dim].iter().map(|q| q * scale));
+        }
+    }
+
+    /// Divides by the softmax's denominators and writes the group's heads of each row.
+    fn scatter(&self, sums: &[f32], running: &[(f32, f32)]) {
+        let (dim, width) = (self.layout.head_dim, self.layout.width());
+        for (row, (sums, (_, total))) in sums.chunks_exact(width).zip(running).enumerate() {
+            let (position, head) = (row / self.group, self.kv_head * self.group + row % self.group);
+            let at = ((self.sequence.first_row + self.first + position) * self.heads + head) * dim;
+            // SAFETY: within `out` as `attention` checked, and no other item writes this row's head.
+            let out = unsafe { std::slice::from_raw_parts_mut(self.out.at(at), dim) };
+            out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum / total);
+        }
+    }
+}
+
+/// [`any_tile`] over any number of rows.
+#[inline(always)]
+unsafe fn tiles<V: Vector>(
+    rows: usize,
+    x: (*const f32, usize),
+    w: (*const f32, usize),
+    length: usize,
+    y: (*mut f32, usize),
+    start: Start,
+) {
+    let count = rows.div_ceil(V::TILE_ROWS);
+    for tile in 0..count {
+        let (from, to) = (rows * tile / count, rows * (tile + 1) / count);
+        // SAFETY: as the caller promises for all rows.
+        unsafe {
+            let (x, y) = ((x.0.add(from * x.1), x.1), (y.0.add(from * y.1), y.1));
+            any_tile::<V, f32>(to - from, x, w, length, y, start);
+        }
+    }
+}
+
+/// Turns the scores of a block's first `seen` tokens into weights against the running maximum, the rest to 0, and
+/// brings what was summed so far to that maximum.
+#[inline(always)]
+unsafe fn soften<V: Vector>(scores: &mut [f32], seen: usize, running: &mut (f32, f32), sums: &mut [f32]) {
+    scores[seen..].fill(f32::NEG_INFINITY);
+    // SAFETY: scores are BLOCK_TOKENS and sums a multiple of it long, both whole vectors.
+    unsafe {
+        let p = scores.as_mut_ptr();
+        let mut max = V::splat(running.0);
+        for i in (0..BLOCK_TOKENS).step_by(V::LANES) {
+            max = max.max(V::load(p.add(i)));
+        }
+        let max = max.reduce_max();
+        let mut total = V::splat(0.0);
+        for i in (0..BLOCK_TOKENS).step_by(V::LANES) {
+            let weight = exp(V::load(p.add(i)).sub(V::splat(max)));
+            weight.store(p.add(i));
+            total = total.add(weight);
+        }
+        if max > running.0 {
+            let shrink = exp(V::splat(running.0 - max));
+            let mut first = [0f32; 16];
+            shrink.store(first.as_mut_ptr());
+            running.1 *= first[0];
+            let p = sums.as_mut_ptr();
+            for i in (0..sums.len()).step_by(V::LANES) {
+                V::load(p.add(i)).mul(shrink).store(p.add(i));
+            }
+        }
+        *running = (max, running.1 + total.reduce_add());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{assert_close, random};
+    use super::*;
+
+    const LAYERS: usize = 2;
+
+    struct Case {
+        layout: BlockLayout,
+        heads: usize,
+        blocks: Vec<Vec<f32>>,
+        keys: Vec<f32>,
+        values: Vec<f32>,
+        queries: Vec<f32>,
+    }
+
+    fn case(kv_heads: usize, group: usize, dim: usize, tokens: usize) -> Case {
+        let layout = BlockLayout::new(LAYERS, kv_heads, dim);
+        let (keys, values) = (random(tokens * kv_heads * dim, 1), random(tokens * kv_heads * dim, 2));
+        let mut blocks = vec![random(layout.len(), 9); tokens.div_ceil(BLOCK_TOKENS)];
+        for (position, (k, v)) in keys
+            .chunks(kv_heads * dim)
+            .zip(values.chunks(kv_heads * dim))
+            .enumerate()
+        {
+            layout.write(&mut blocks[position / BLOCK_TOKENS], 1, position, k, v);
+        }
+        let queries = random(tokens * kv_heads * group * dim, 3)
+            .iter()
+            .map(|q| q * 5.0)
+            .collect();
+        Case {
+            layout,
+            heads: kv_heads * group,
+            blocks,
+            keys,
+            values,
+            queries,
+        }
+    }
+
+    impl Case {
+        fn plain(&self) -> Vec<f32> {
+            let (dim, kv) = (self.layout.head_dim, self.layout.kv_heads);
+            let mut out = vec![];
+            for (position, row) in self.queries.chunks(self.heads * dim).enumerate() {
+                for (head, q) in row.chunks(dim).enumerate() {
+                    let at = |t: usize| (t * kv + head * kv / self.heads) * dim;
+                    let scores: Vec<f64> = (0..=position)
+                        .map(|t| {
+                            q.iter()
+                                .zip(&self.keys[at(t)..])
+                                .map(|(a, b)| f64::from(a * b))
+                                .sum::<f64>()
+                        })
+                        .map(|s| (s / (dim as f64).sqrt()).exp())
+                        .collect();
+                    let total: f64 = scores.iter().sum();
+                    for i in 0..dim {
+                        let sum: f64 = (0..=position)
+                            .map(|t| scores[t] * f64::from(self.values[at(t) + i]))
+                            .sum();
+                        out.push((sum / total) as f32);
+                    }
+                }
+            }
+            out
+        }
+
+        fn given(&self, pool: &Pool, isa: Isa, cuts: &[usize]) -> Vec<f32> {
+            let tokens = self.queries.len() / (self.heads * self.layout.head_dim);
+            let mut out = vec![f32::NAN; self.queries.len()];
+            let mut start = 0;
+            for &end in cuts.iter().chain([&tokens]) {
+                let blocks = self.blocks.iter().map(|b| &b[..]).collect();
+                let rows = [AttentionRows {
+                    first_row: start,
+                    rows: end - start,
+                    start,
+                    blocks,
+                }];
+                let queries = (&self.queries[..], self.heads * self.layout.head_dim);
+                attention(pool, isa, self.layout, 1, self.heads, queries, &rows, &mut out);
+                start = end;
+            }
+            out
+        }
+    }
+
+    #[test]
+    fn agrees_with_a_plain_loop() {
+        let pool = Pool::new(2);
+        for isa in Isa::available() {
+            for (kv_heads, group, dim, tokens) in [(1, 1, 8, 1), (2, 3, 16, 33), (3, 1, 64, 70), (1, 7, 40, 100)] {
+                let case = case(kv_heads, group, dim, tokens);
+                assert_close(&case.given(&pool, isa, &[]), &case.plain(), 1e-5);
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_does_not_depend_on_how_the_prompt_is_cut() {
+        let case = case(2, 3, 16, 101);
+        for isa in Isa::available() {
+            let bits = |pool: &Pool, cuts: &[usize]| -> Vec<u32> {
+                case.given(pool, isa, cuts).iter().map(|x| x.to_bits()).collect()
+            };
+            let whole = bits(&Pool::new(1), &[]);
+            for cuts in [vec![1, 2, 3, 50], vec![32, 64, 96], (1..101).collect()] {
+                assert_eq!(bits(&Pool::new(3), &cuts), whole, "{} cut at {cuts:?}", isa.name());
+            }
+        }
+    }
+}
