@@ -135,7 +135,6 @@ pub fn peak_memory_mb() -> Option<f64> {
     Some(usage.max_rss() as f64 * unit / (1024.0 * 1024.0))
 }
 
-
 fn is_ours(name: &str) -> bool {
     NAMES
         .iter()

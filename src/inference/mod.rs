@@ -1,6 +1,23 @@
 //! Sampling: token ids in, token ids and log-probabilities out.
 
+mod backend;
+mod blocks;
+pub mod error;
+pub mod forward;
+pub mod forward_cpu;
+#[cfg(test)]
+mod forward_tests;
+pub mod packed_model;
 pub mod parsers;
+mod prefix_cache;
+mod queue;
 pub mod request;
+pub mod sampler;
+pub mod scheduler;
+#[cfg(test)]
+mod scheduler_tests;
+mod sequence;
 
+pub use error::InferenceError;
 pub use request::{FinishReason, SampleEvent, SampleRequest, SampledToken, SamplingParams, StopCheck};
+pub use scheduler::{Scheduler, StepReport, Totals};

@@ -237,10 +237,13 @@ impl Kernel for ExpSum<'_> {
         // SAFETY: offsets stay below n; `out` is as long by the constructor's promise.
         unsafe {
             let mut max = V::splat(f32::NEG_INFINITY);
+            let mut zero = V::splat(0.0); // stays 0 where all is finite, else NaN
             for (i, lanes) in vectors::<V>(n) {
-                max = max.max(load(p.add(i), lanes, f32::NEG_INFINITY));
+                let x = load(p.add(i), lanes, *p);
+                max = max.max(x);
+                zero = x.mul_add(V::splat(0.0), zero);
             }
-            let max = max.reduce_max();
+            let max = max.reduce_max() + zero.reduce_add();
             // A partial sum for each piece keeps the error of long vocabularies small.
             let mut total = 0f64;
             for start in (0..n).step_by(1024) {
@@ -261,7 +264,7 @@ impl Kernel for ExpSum<'_> {
 }
 
 /// Softmax of `logits · scale` before it is divided by its sum: writes exp(scale · (logit − max)) to `out`, returns the
-/// largest logit and the sum. The log-probability of token i is scale · (logit − max) − ln(sum).
+/// largest logit (NaN where not all are finite) and the sum. The log-probability of token i is scale · (logit − max) − ln(sum).
 pub fn exp_and_sum(isa: Isa, logits: &[f32], scale: f32, out: &mut [f32]) -> (f32, f32) {
     assert_eq!(logits.len(), out.len(), "lengths of logits and out");
     // SAFETY: out is as long as the logits.

@@ -1,0 +1,54 @@
+//! What computes on which device, chosen in one place.
+
+use std::sync::Arc;
+
+use super::error::Result;
+use super::forward::Forward;
+use super::forward_cpu::CpuForward;
+use super::scheduler::{Limits, Scheduler};
+use crate::config::Ajet;
+use crate::model::Weights;
+use crate::model::kernels::{Isa, Pool};
+
+/// Tokens computed in a step beside the decoding ones: enough for the kernels' full speed.
+const PREFILL_TOKENS: usize = 256;
+/// Caches may take this share of the memory that is available now, and at least one sequence.
+const MEMORY_SHARE: f64 = 0.25;
+/// Taken to be available where the system does not say.
+const ASSUMED_MEMORY: usize = 8 << 30;
+
+impl Scheduler {
+    /// A sampler of the weights as the configuration says: threads, batch size, context length.
+    ///
+    /// # Errors
+    /// Out of memory, or a cache that has no room for one sequence.
+    pub fn new(weights: &Weights, ajet: &Ajet) -> Result<Self> {
+        let pool = Arc::new(Pool::new(ajet.engine.threads.unwrap_or_else(Pool::physical_cores)));
+        let isa = Isa::detect();
+        let forward: Box<dyn Forward> = Box::new(CpuForward::<f32>::new(weights, pool.clone(), isa)?);
+        let config = &weights.config;
+        let max_model_len = ajet.max_model_len().min(config.max_position_embeddings);
+        let one_sequence = (max_model_len / super::forward::BLOCK_TOKENS + 1) * forward.block_bytes();
+        let limits = Limits {
+            max_num_seqs: ajet.rollout.max_num_seqs,
+            max_model_len,
+            step_tokens: ajet.rollout.max_num_seqs + PREFILL_TOKENS,
+            cache_bytes: ((available_memory() as f64 * MEMORY_SHARE) as usize).max(one_sequence),
+            vocab_size: config.vocab_size,
+        };
+        Self::with_forward(forward, pool, isa, limits)
+    }
+}
+
+/// Bytes that the system could still give this process.
+fn available_memory() -> usize {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kilobytes = meminfo.lines().find_map(|line| {
+        line.strip_prefix("MemAvailable:")?
+            .trim()
+            .strip_suffix(" kB")?
+            .parse::<usize>()
+            .ok()
+    });
+    kilobytes.map_or(ASSUMED_MEMORY, |kb| kb * 1024)
+}

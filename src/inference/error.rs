@@ -1,0 +1,67 @@
+//! What can go wrong while sampling.
+
+use crate::model::ModelError;
+
+/// An error of the sampler. Messages are sentences for the user.
+#[derive(Debug, thiserror::Error)]
+pub enum InferenceError {
+    /// A request without a prompt.
+    #[error("the prompt has no tokens")]
+    EmptyPrompt,
+    /// A token that the model does not know.
+    #[error("the prompt has the token id {token}, the model's vocabulary ends at {}", vocab_size - 1)]
+    UnknownToken {
+        /// The first such token.
+        token: u32,
+        /// The model's vocabulary.
+        vocab_size: usize,
+    },
+    /// Prompt and answer are longer than the context or the cache.
+    #[error(
+        "prompt ({prompt} tokens) and answer (max_tokens {max_tokens}) do not fit: {limit} tokens are allowed\n\
+         hint: send a shorter prompt or a smaller max_tokens, or raise ajet.rollout.max_model_len"
+    )]
+    TooLong {
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// Most tokens to sample.
+        max_tokens: usize,
+        /// Most tokens of both.
+        limit: usize,
+    },
+    /// A sampling parameter outside its range.
+    #[error("{name} is {given}, allowed is {allowed}")]
+    Parameter {
+        /// Which.
+        name: &'static str,
+        /// Its value.
+        given: String,
+        /// Its range.
+        allowed: &'static str,
+    },
+    /// Two requests with one id.
+    #[error("a request with the id {0} is being sampled already")]
+    DuplicateId(u64),
+    /// The memory for caches holds less than one sequence of full length.
+    #[error(
+        "the cache has room for {tokens} tokens, one sequence may have {needed}\n\
+         hint: lower ajet.rollout.max_model_len (each token takes {token_bytes} bytes)"
+    )]
+    CacheTooSmall {
+        /// Room, in tokens.
+        tokens: usize,
+        /// Longest sequence.
+        needed: usize,
+        /// Cache bytes of a token.
+        token_bytes: usize,
+    },
+    /// The model layer failed.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// A tensor operation failed (most often: out of memory).
+    #[error(transparent)]
+    Tensor(#[from] candle_core::Error),
+}
+
+/// The sampler's result.
+pub type Result<T, E = InferenceError> = std::result::Result<T, E>;

@@ -1,0 +1,144 @@
+//! A model's weights in the form that the CPU kernels read, packed once per weight version.
+
+use candle_core::{DType, Device, Tensor};
+
+use super::error::Result;
+use crate::model::kernels::{Element, Isa, PackedMatrix, Pool};
+use crate::model::weights::{EMBEDDING, FINAL_NORM};
+use crate::model::{ModelConfig, Weights};
+
+/// All weights of a decoder, adapters merged.
+pub struct PackedModel<E = f32> {
+    /// The architecture.
+    pub config: ModelConfig,
+    /// Vocabulary × hidden; shares memory with the weights where they are f32 on CPU.
+    pub embedding: Tensor,
+    /// The decoder layers.
+    pub layers: Vec<PackedLayer<E>>,
+    /// The norm before the head.
+    pub final_norm: Vec<f32>,
+    /// The LM head.
+    pub head: PackedMatrix<E>,
+}
+
+/// One decoder layer.
+pub struct PackedLayer<E> {
+    /// Before attention.
+    pub input_norm: Vec<f32>,
+    /// Query, key and value projections, one under the other.
+    pub qkv: PackedMatrix<E>,
+    /// Norms on each query and key head, where the family has them.
+    pub qk_norm: Option<(Vec<f32>, Vec<f32>)>,
+    /// Output projection.
+    pub o: PackedMatrix<E>,
+    /// Before the MLP.
+    pub post_norm: Vec<f32>,
+    /// Gate projection.
+    pub gate: PackedMatrix<E>,
+    /// Up projection.
+    pub up: PackedMatrix<E>,
+    /// Down projection.
+    pub down: PackedMatrix<E>,
+}
+
+impl<E: Element> PackedModel<E> {
+    /// Packs the weights for an instruction set.
+    ///
+    /// # Errors
+    /// A parameter is missing, or out of memory.
+    pub fn new(weights: &Weights, isa: Isa, pool: &Pool) -> Result<Self> {
+        let c = &weights.config;
+        let (q, kv) = (c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim);
+        let layer = |_| PackedLayer {
+            input_norm: vec![],
+            qkv: PackedMatrix::new(isa, q + 2 * kv, c.hidden_size),
+            qk_norm: None,
+            o: PackedMatrix::new(isa, c.hidden_size, q),
+            post_norm: vec![],
+            gate: PackedMatrix::new(isa, c.intermediate_size, c.hidden_size),
+            up: PackedMatrix::new(isa, c.intermediate_size, c.hidden_size),
+            down: PackedMatrix::new(isa, c.hidden_size, c.intermediate_size),
+        };
+        let mut model = Self {
+            config: c.clone(),
+            embedding: plain(weights, EMBEDDING)?,
+            layers: (0..c.num_layers).map(layer).collect(),
+            final_norm: vec![],
+            head: PackedMatrix::new(isa, c.vocab_size, c.hidden_size),
+        };
+        model.refresh(weights, pool)?;
+        Ok(model)
+    }
+
+    /// Packs changed weights of the same architecture in place.
+    ///
+    /// # Errors
+    /// A parameter is missing, or out of memory.
+    pub fn refresh(&mut self, weights: &Weights, pool: &Pool) -> Result<()> {
+        for (i, layer) in self.layers.iter_mut().enumerate() {
+            layer.refresh(weights, &format!("model.layers.{i}"), pool)?;
+        }
+        self.embedding = plain(weights, EMBEDDING)?;
+        self.final_norm = vector(weights, FINAL_NORM)?;
+        pack(&mut self.head, weights, pool, &[weights.head_name()])
+    }
+}
+
+impl<E: Element> PackedLayer<E> {
+    fn refresh(&mut self, weights: &Weights, layer: &str, pool: &Pool) -> Result<()> {
+        let projection = |name: &str| format!("{layer}.{name}_proj.weight");
+        self.input_norm = vector(weights, &format!("{layer}.input_layernorm.weight"))?;
+        self.post_norm = vector(weights, &format!("{layer}.post_attention_layernorm.weight"))?;
+        if weights.config.qk_norm {
+            let norm = |name: &str| vector(weights, &format!("{layer}.self_attn.{name}_norm.weight"));
+            self.qk_norm = Some((norm("q")?, norm("k")?));
+        }
+        let qkv = ["self_attn.q", "self_attn.k", "self_attn.v"].map(projection);
+        pack(&mut self.qkv, weights, pool, &qkv.each_ref().map(String::as_str))?;
+        for (matrix, name) in [
+            (&mut self.o, "self_attn.o"),
+            (&mut self.gate, "mlp.gate"),
+            (&mut self.up, "mlp.up"),
+            (&mut self.down, "mlp.down"),
+        ] {
+            pack(matrix, weights, pool, &[&projection(name)])?;
+        }
+        Ok(())
+    }
+}
+
+/// A parameter as contiguous f32 on CPU; the parameter itself where it is that already.
+fn plain(weights: &Weights, name: &str) -> Result<Tensor> {
+    let tensor = weights.effective(name)?;
+    Ok(tensor.to_device(&Device::Cpu)?.to_dtype(DType::F32)?.contiguous()?)
+}
+
+fn vector(weights: &Weights, name: &str) -> Result<Vec<f32>> {
+    Ok(plain(weights, name)?.to_vec1()?)
+}
+
+/// Packs the named matrices one under the other, with their biases where they have some.
+fn pack<E: Element>(matrix: &mut PackedMatrix<E>, weights: &Weights, pool: &Pool, names: &[&str]) -> Result<()> {
+    let mut bias = vec![];
+    let mut tensors = vec![];
+    for name in names {
+        tensors.push(plain(weights, name)?);
+        let name = name.replace(".weight", ".bias");
+        if weights.params.contains_key(&name) {
+            bias.extend(vector(weights, &name)?);
+        }
+    }
+    let storages: Vec<_> = tensors.iter().map(Tensor::storage_and_layout).collect();
+    let mut parts = vec![];
+    for (storage, layout) in &storages {
+        let candle_core::Storage::Cpu(storage) = &**storage else {
+            unreachable!("`plain` moves parameters to the CPU");
+        };
+        let (start, end) = layout
+            .contiguous_offsets()
+            .expect("`plain` makes parameters contiguous");
+        parts.push(&storage.as_slice::<f32>()?[start..end]);
+    }
+    matrix.pack(pool, &parts, (!bias.is_empty()).then_some(bias));
+    Ok(())
+}

@@ -1,0 +1,421 @@
+//! Drawing a token from logits.
+//!
+//! The order is temperature, top-k, top-p over what top-k left, min-p; the reported log-probability knows of temperature
+//! alone (see [`SampledToken`]).
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::error::{InferenceError, Result};
+use super::request::{SampledToken, SamplingParams};
+use crate::model::kernels::{Isa, exp_and_sum};
+
+/// Values summed at once when a token is looked for.
+const CHUNK: usize = 256;
+
+/// Draws the tokens of one answer.
+#[derive(Debug)]
+pub struct Sampler {
+    params: SamplingParams,
+    rng: ChaCha8Rng,
+    isa: Isa,
+}
+
+/// Whether the parameters are within their ranges.
+///
+/// # Errors
+/// The first that is not, with its range.
+pub fn check(params: &SamplingParams) -> Result<()> {
+    let SamplingParams {
+        temperature,
+        top_p,
+        top_k,
+        min_p,
+        max_tokens,
+        ..
+    } = params;
+    let checks = [
+        (
+            "temperature",
+            temperature.to_string(),
+            *temperature >= 0.0 && temperature.is_finite(),
+            "a number of at least 0",
+        ),
+        (
+            "top_p",
+            top_p.to_string(),
+            *top_p > 0.0 && *top_p <= 1.0,
+            "above 0, at most 1",
+        ),
+        ("min_p", min_p.to_string(), (0.0..=1.0).contains(min_p), "0 to 1"),
+        (
+            "top_k",
+            top_k.unwrap_or(1).to_string(),
+            top_k.is_none_or(|k| k > 0),
+            "at least 1",
+        ),
+        ("max_tokens", max_tokens.to_string(), *max_tokens > 0, "at least 1"),
+    ];
+    for (name, given, fine, allowed) in checks {
+        if !fine {
+            return Err(InferenceError::Parameter { name, given, allowed });
+        }
+    }
+    Ok(())
+}
+
+impl Sampler {
+    /// Starts from the parameters' seed.
+    pub fn new(params: SamplingParams, isa: Isa) -> Self {
+        let rng = ChaCha8Rng::seed_from_u64(params.seed);
+        Self { params, rng, isa }
+    }
+
+    /// The next token of a vocabulary's logits; `None` where they are not finite, which is a broken model.
+    pub fn sample(&mut self, logits: &[f32]) -> Option<SampledToken> {
+        let greedy = self.params.temperature == 0.0;
+        let scale = if greedy { 1.0 } else { 1.0 / self.params.temperature };
+        let mut weights = vec![0.0; logits.len()]; // probabilities over the largest one
+        let (max, sum) = exp_and_sum(self.isa, logits, scale, &mut weights);
+        if !(max.is_finite() && sum.is_finite()) {
+            return None;
+        }
+        let id = match greedy {
+            true => logits.iter().position(|&l| l == max)?,
+            false => draw(&weights, &self.params, self.rng.random()),
+        };
+        let log_sum = sum.ln();
+        let logprob = |id: usize| scale * (logits[id] - max) - log_sum;
+        let top = likeliest(logits, self.params.top_logprobs);
+        Some(SampledToken {
+            id: id as u32,
+            logprob: logprob(id),
+            top: top.into_iter().map(|id| (id as u32, logprob(id))).collect(),
+        })
+    }
+}
+
+/// The token at `uniform` (0 to 1) of the truncated distribution.
+fn draw(weights: &[f32], params: &SamplingParams, uniform: f64) -> usize {
+    let top_k = params.top_k.unwrap_or(usize::MAX);
+    let all = top_k >= weights.len();
+    if all && params.top_p >= 1.0 && params.min_p <= 0.0 {
+        return draw_from_all(weights, uniform);
+    }
+    let mut kept = if all {
+        nucleus_candidates(weights, params.top_p)
+    } else {
+        likeliest(weights, top_k)
+    };
+    if params.top_p < 1.0 {
+        let nucleus = f64::from(params.top_p) * if all { sum(weights) } else { total(weights, &kept) };
+        let mut mass = 0.0;
+        let within = kept.iter().take_while(|&&id| {
+            let before = mass;
+            mass += f64::from(weights[id]);
+            before < nucleus
+        });
+        let count = within.count();
+        kept.truncate(count.max(1));
+    }
+    kept.retain(|&id| weights[id] >= params.min_p); // the largest weight is 1 and stays
+    let target = uniform * total(weights, &kept);
+    let mut mass = 0.0;
+    let found = kept.iter().copied().find(|&id| {
+        mass += f64::from(weights[id]);
+        mass > target
+    });
+    found.unwrap_or(kept[kept.len() - 1])
+}
+
+/// The ids of the `count` largest values, largest first, smaller ids first among equals.
+fn likeliest(values: &[f32], count: usize) -> Vec<usize> {
+    if count == 0 {
+        return vec![];
+    }
+    let mut ids: Vec<usize> = (0..values.len()).collect();
+    if count < ids.len() {
+        ids.select_nth_unstable_by(count - 1, |&a, &b| order(values, a, b));
+        ids.truncate(count);
+    }
+    ids.sort_unstable_by(|&a, &b| order(values, a, b));
+    ids
+}
+
+/// Enough of the largest weights, largest first, to hold a share of `top_p`: few, where the distribution is narrow.
+fn nucleus_candidates(weights: &[f32], top_p: f32) -> Vec<usize> {
+    let enough = f64::from(top_p) * sum(weights);
+    for least in [0.1, 0.01, 1e-3, 1e-4] {
+        let mut ids: Vec<usize> = (0..weights.len()).filter(|&id| weights[id] >= least).collect();
+        if total(weights, &ids) > enough {
+            ids.sort_unstable_by(|&a, &b| order(weights, a, b));
+            return ids;
+        }
+    }
+    likeliest(weights, weights.len())
+}
+
+fn order(values: &[f32], a: usize, b: usize) -> std::cmp::Ordering {
+    values[b].total_cmp(&values[a]).then(a.cmp(&b))
+}
+
+/// The id where the running sum of all weights passes `uniform` of their total.
+fn draw_from_all(weights: &[f32], uniform: f64) -> usize {
+    let mut left = uniform * sum(weights);
+    for (i, chunk) in weights.chunks(CHUNK).enumerate() {
+        let here = chunk_sum(chunk);
+        if left >= here {
+            left -= here;
+            continue;
+        }
+        for (j, &weight) in chunk.iter().enumerate() {
+            left -= f64::from(weight);
+            if left < 0.0 {
+                return i * CHUNK + j;
+            }
+        }
+    }
+    // Rounding at the very end: the last token that can be drawn at all.
+    weights.iter().rposition(|&w| w > 0.0).unwrap_or(0)
+}
+
+fn sum(weights: &[f32]) -> f64 {
+    weights.chunks(CHUNK).map(chunk_sum).sum()
+}
+
+/// In eight lanes, which the compiler turns into vectors.
+fn chunk_sum(chunk: &[f32]) -> f64 {
+    let mut lanes = [0f32; 8];
+    let (eights, rest) = chunk.as_chunks::<8>();
+    for eight in eights {
+        lanes.iter_mut().zip(eight).for_each(|(lane, x)| *lane += x);
+    }
+    lanes.iter().chain(rest).map(|&x| f64::from(x)).sum()
+}
+
+fn total(weights: &[f32], ids: &[usize]) -> f64 {
+    ids.iter().map(|&id| f64::from(weights[id])).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn params() -> SamplingParams {
+        SamplingParams {
+            temperature: 1.0,
+            top_p: 1.0,
+            top_k: None,
+            min_p: 0.0,
+            seed: 1,
+            max_tokens: 1,
+            stop_token_ids: vec![],
+            top_logprobs: 0,
+        }
+    }
+
+    fn logits(n: usize) -> Vec<f32> {
+        (0..n).map(|i| ((i * 37 % 101) as f32 / 101.0 - 0.5) * 6.0).collect()
+    }
+
+    /// Softmax of logits / temperature in f64.
+    fn softmax(logits: &[f32], temperature: f64) -> Vec<f64> {
+        let exp: Vec<f64> = logits.iter().map(|&l| (f64::from(l) / temperature).exp()).collect();
+        let sum: f64 = exp.iter().sum();
+        exp.iter().map(|e| e / sum).collect()
+    }
+
+    fn draws(params: SamplingParams, logits: &[f32], count: usize) -> Vec<usize> {
+        let mut sampler = Sampler::new(params, Isa::detect());
+        let mut counts = vec![0; logits.len()];
+        (0..count).for_each(|_| counts[sampler.sample(logits).unwrap().id as usize] += 1);
+        counts
+    }
+
+    /// Pearson's statistic stays below its 99.9 % quantile (Wilson and Hilferty's approximation).
+    fn assert_distributed(counts: &[usize], probabilities: &[f64]) {
+        let n: usize = counts.iter().sum();
+        let likely: Vec<(f64, f64)> = counts
+            .iter()
+            .zip(probabilities)
+            .filter(|&(&count, &p)| {
+                assert!(p > 0.0 || count == 0, "an excluded token was drawn");
+                p > 0.0
+            })
+            .map(|(&count, &p)| (count as f64, p * n as f64))
+            .collect();
+        let statistic: f64 = likely
+            .iter()
+            .map(|(count, expected)| (count - expected).powi(2) / expected)
+            .sum();
+        let freedom = (likely.len() - 1) as f64;
+        let quantile = freedom * (1.0 - 2.0 / (9.0 * freedom) + 3.09 * (2.0 / (9.0 * freedom)).sqrt()).powi(3);
+        assert!(
+            statistic < quantile,
+            "chi-square {statistic:.1}, 99.9 % quantile {quantile:.1}"
+        );
+    }
+
+    /// The distribution after zeroing what `keep` excludes.
+    fn kept(probabilities: &[f64], keep: impl Fn(usize) -> bool) -> Vec<f64> {
+        let kept: Vec<f64> = probabilities
+            .iter()
+            .enumerate()
+            .map(|(i, &p)| if keep(i) { p } else { 0.0 })
+            .collect();
+        let sum: f64 = kept.iter().sum();
+        kept.iter().map(|p| p / sum).collect()
+    }
+
+    fn rank(probabilities: &[f64], id: usize) -> usize {
+        let before = |&(i, &p): &(usize, &f64)| p > probabilities[id] || (p == probabilities[id] && i < id);
+        probabilities.iter().enumerate().filter(before).count()
+    }
+
+    #[test]
+    fn draws_follow_the_distribution() {
+        let logits = logits(300);
+        for temperature in [0.7, 1.0, 1.5] {
+            let counts = draws(
+                SamplingParams {
+                    temperature,
+                    ..params()
+                },
+                &logits,
+                60_000,
+            );
+            assert_distributed(&counts, &softmax(&logits, f64::from(temperature)));
+        }
+    }
+
+    #[test]
+    fn truncation_leaves_the_likeliest_and_their_shares() {
+        let logits = logits(100);
+        let p = softmax(&logits, 1.0);
+        let before = |id: usize| {
+            (0..100)
+                .filter(|&i| rank(&p, i) < rank(&p, id))
+                .map(|i| p[i])
+                .sum::<f64>()
+        };
+        let largest = p.iter().copied().fold(0.0, f64::max);
+
+        let counts = draws(
+            SamplingParams {
+                top_k: Some(7),
+                ..params()
+            },
+            &logits,
+            20_000,
+        );
+        assert_distributed(&counts, &kept(&p, |id| rank(&p, id) < 7));
+        let counts = draws(SamplingParams { top_p: 0.6, ..params() }, &logits, 20_000);
+        assert_distributed(&counts, &kept(&p, |id| before(id) < 0.6));
+        let counts = draws(SamplingParams { min_p: 0.2, ..params() }, &logits, 20_000);
+        assert_distributed(&counts, &kept(&p, |id| p[id] >= 0.2 * largest));
+        let seven: f64 = (0..100).filter(|&i| rank(&p, i) < 7).map(|i| p[i]).sum();
+        let counts = draws(
+            SamplingParams {
+                top_k: Some(7),
+                top_p: 0.5,
+                ..params()
+            },
+            &logits,
+            20_000,
+        );
+        assert_distributed(&counts, &kept(&p, |id| rank(&p, id) < 7 && before(id) < 0.5 * seven));
+        let counts = draws(
+            SamplingParams {
+                top_p: 1e-6,
+                ..params()
+            },
+            &logits,
+            10,
+        );
+        assert_eq!(counts.iter().filter(|&&c| c > 0).count(), 1);
+    }
+
+    #[test]
+    fn logprobs_are_of_temperature_alone() {
+        let logits = logits(50);
+        for (temperature, effective) in [(0.0, 1.0), (0.5, 0.5), (2.0, 2.0)] {
+            let given = SamplingParams {
+                temperature,
+                top_k: Some(3),
+                top_logprobs: 4,
+                ..params()
+            };
+            let token = Sampler::new(given, Isa::detect()).sample(&logits).unwrap();
+            let p = softmax(&logits, effective);
+            assert!((f64::from(token.logprob) - p[token.id as usize].ln()).abs() < 1e-5);
+            assert_eq!(token.top.len(), 4);
+            for (place, (id, logprob)) in token.top.iter().enumerate() {
+                assert_eq!(rank(&p, *id as usize), place);
+                assert!((f64::from(*logprob) - p[*id as usize].ln()).abs() < 1e-5);
+            }
+            if temperature == 0.0 {
+                assert_eq!(token.id, token.top[0].0);
+            }
+        }
+    }
+
+    #[test]
+    fn the_seed_decides() {
+        let logits = logits(500);
+        let ids = |seed| -> Vec<u32> {
+            let mut sampler = Sampler::new(SamplingParams { seed, ..params() }, Isa::detect());
+            (0..20).map(|_| sampler.sample(&logits).unwrap().id).collect()
+        };
+        assert_eq!(ids(3), ids(3));
+        assert_ne!(ids(3), ids(4));
+    }
+
+    #[test]
+    fn broken_logits_are_told_and_bad_parameters_named() {
+        assert_eq!(Sampler::new(params(), Isa::detect()).sample(&[0.0, f32::NAN]), None);
+        assert_eq!(
+            Sampler::new(params(), Isa::detect()).sample(&[0.0, f32::INFINITY]),
+            None
+        );
+        for (given, name) in [
+            (
+                SamplingParams {
+                    temperature: f32::NAN,
+                    ..params()
+                },
+                "temperature",
+            ),
+            (
+                SamplingParams {
+                    temperature: -1.0,
+                    ..params()
+                },
+                "temperature",
+            ),
+            (SamplingParams { top_p: 0.0, ..params() }, "top_p"),
+            (SamplingParams { min_p: 1.5, ..params() }, "min_p"),
+            (
+                SamplingParams {
+                    top_k: Some(0),
+                    ..params()
+                },
+                "top_k",
+            ),
+            (
+                SamplingParams {
+                    max_tokens: 0,
+                    ..params()
+                },
+                "max_tokens",
+            ),
+        ] {
+            assert!(
+                check(&given)
+                    .unwrap_err()
+                    .to_string()
+                    .starts_with(&format!("{name} is "))
+            );
+        }
+        check(&params()).unwrap();
+    }
+}

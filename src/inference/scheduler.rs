@@ -1,0 +1,369 @@
+//! Continuous batching: each step computes, for all running sequences together, one token of those that decode and a
+//! chunk of those whose prompt is not in the cache yet. Requests join and leave between two steps.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+
+use super::blocks::BlockPool;
+use super::error::{InferenceError, Result};
+use super::forward::{BLOCK_TOKENS, BlockId, Chunk, Forward};
+use super::prefix_cache::{Hit, PrefixCache};
+use super::queue::FairQueue;
+use super::request::{FinishReason, SampleEvent, SampleRequest};
+use super::sampler;
+use super::sequence::Sequence;
+use crate::model::Weights;
+use crate::model::kernels::{Isa, Pool};
+
+/// Bounds of a scheduler.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limits {
+    /// Most sequences in a batch.
+    pub max_num_seqs: usize,
+    /// Most tokens of a prompt and its answer.
+    pub max_model_len: usize,
+    /// Most tokens computed in a step, at least `max_num_seqs`: what a long prompt may delay others by.
+    pub step_tokens: usize,
+    /// Memory for caches, in bytes.
+    pub cache_bytes: usize,
+    /// Tokens of the model.
+    pub vocab_size: usize,
+}
+
+/// What a step did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepReport {
+    /// Tokens sampled.
+    pub sampled: usize,
+    /// Prompt tokens computed.
+    pub prefilled: usize,
+    /// Sequences still running.
+    pub running: usize,
+    /// Requests still waiting.
+    pub waiting: usize,
+}
+
+/// Sums since the scheduler was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Tokens of all prompts that began.
+    pub prompt_tokens: u64,
+    /// Those of them that the prefix cache gave.
+    pub cached_tokens: u64,
+    /// Times that a sequence lost its cache for want of memory.
+    pub preemptions: u64,
+}
+
+/// Samples many requests together. Owned by one thread, which calls [`Scheduler::step`] while it is not idle.
+pub struct Scheduler {
+    forward: Box<dyn Forward>,
+    pool: Arc<Pool>,
+    isa: Isa,
+    limits: Limits,
+    blocks: BlockPool,
+    prefixes: PrefixCache,
+    waiting: FairQueue<Sequence>,
+    /// Had to give their blocks up; they go before those that wait, oldest first.
+    preempted: VecDeque<Sequence>,
+    /// Oldest first.
+    running: Vec<Sequence>,
+    cancelled: HashSet<u64>,
+    totals: Totals,
+}
+
+impl Scheduler {
+    /// Schedules a forward pass, whose logits are sampled on `pool`.
+    ///
+    /// # Errors
+    /// The cache has no room for one sequence of full length.
+    pub fn with_forward(forward: Box<dyn Forward>, pool: Arc<Pool>, isa: Isa, limits: Limits) -> Result<Self> {
+        let blocks = limits.cache_bytes / forward.block_bytes();
+        let needed = limits.max_model_len.div_ceil(BLOCK_TOKENS);
+        if blocks < needed {
+            return Err(InferenceError::CacheTooSmall {
+                tokens: blocks * BLOCK_TOKENS,
+                needed: limits.max_model_len,
+                token_bytes: forward.block_bytes() / BLOCK_TOKENS,
+            });
+        }
+        // A sequence's next block may be wanted while its last shared one is still held by others.
+        let most = limits.max_num_seqs.saturating_mul(needed + 1).saturating_mul(2);
+        Ok(Self {
+            forward,
+            pool,
+            isa,
+            blocks: BlockPool::new(blocks.min(most)),
+            limits,
+            prefixes: PrefixCache::default(),
+            waiting: FairQueue::default(),
+            preempted: VecDeque::new(),
+            running: vec![],
+            cancelled: HashSet::new(),
+            totals: Totals::default(),
+        })
+    }
+
+    /// Queues a request. One that cannot be sampled fails at once, by its events.
+    pub fn submit(&mut self, request: SampleRequest) {
+        match self.check(&request) {
+            Ok(()) => {
+                let sequence = Sequence::new(request, self.isa);
+                let group = sequence.group().to_string();
+                self.waiting.push(&group, sequence);
+            }
+            // Whoever asked may be gone: nobody to tell.
+            Err(error) => _ = request.events.send(SampleEvent::Failed(error.to_string())),
+        }
+    }
+
+    /// Ends a request; its last event comes within the next step. Ids that are not there are ignored.
+    pub fn cancel(&mut self, id: u64) {
+        if self.knows(id) {
+            self.cancelled.insert(id);
+        }
+    }
+
+    /// Ends all requests at once.
+    pub fn cancel_all(&mut self) {
+        for mut sequence in self.take_where(|_| true) {
+            sequence.release(&mut self.prefixes, &mut self.blocks);
+            sequence.tell(SampleEvent::Finished(FinishReason::Cancelled));
+        }
+        self.cancelled.clear();
+    }
+
+    /// Whether nothing waits or runs.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.preempted.is_empty() && self.running.is_empty()
+    }
+
+    /// Sums since the scheduler was made.
+    pub fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    /// Cache blocks that hold nothing, and blocks in all.
+    pub fn block_counts(&self) -> (usize, usize) {
+        (self.blocks.free(), self.blocks.capacity())
+    }
+
+    /// Gives the memory of all caches back. Running sequences compute theirs anew.
+    pub fn release_caches(&mut self) {
+        self.drop_caches();
+        self.forward.release_blocks();
+    }
+
+    /// Takes over changed weights. Running sequences go on with them, their caches are computed anew.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn refresh(&mut self, weights: &Weights) -> Result<()> {
+        self.drop_caches();
+        self.forward.refresh(weights)
+    }
+
+    /// One batched forward pass, and a token for each sequence that is ready for one.
+    ///
+    /// # Errors
+    /// The forward pass failed (out of memory). Requests are then still there.
+    pub fn step(&mut self) -> Result<StepReport> {
+        self.drop_cancelled();
+        self.admit()?;
+        let remaining: Vec<usize> = self.running.iter().map(Sequence::remaining).collect();
+        let mut counts = plan(&remaining, self.limits.step_tokens);
+        self.make_room(&mut counts);
+        let sampled = self.compute(&counts)?;
+        Ok(StepReport {
+            sampled,
+            prefilled: remaining
+                .iter()
+                .zip(&counts)
+                .filter(|(r, _)| **r > 1)
+                .map(|(_, count)| count)
+                .sum(),
+            running: self.running.len(),
+            waiting: self.waiting.len() + self.preempted.len(),
+        })
+    }
+
+    fn check(&self, request: &SampleRequest) -> Result<()> {
+        sampler::check(&request.params)?;
+        let (prompt, max_tokens) = (request.prompt.len(), request.params.max_tokens);
+        if prompt == 0 {
+            return Err(InferenceError::EmptyPrompt);
+        }
+        let limit = self.limits.max_model_len;
+        if prompt.saturating_add(max_tokens) > limit {
+            return Err(InferenceError::TooLong {
+                prompt,
+                max_tokens,
+                limit,
+            });
+        }
+        let vocab_size = self.limits.vocab_size;
+        if let Some(&token) = request.prompt.iter().find(|&&token| token as usize >= vocab_size) {
+            return Err(InferenceError::UnknownToken { token, vocab_size });
+        }
+        match self.knows(request.id) {
+            true => Err(InferenceError::DuplicateId(request.id)),
+            false => Ok(()),
+        }
+    }
+
+    fn knows(&self, id: u64) -> bool {
+        let is = |sequence: &Sequence| sequence.id() == id;
+        self.waiting.any(is) || self.preempted.iter().any(is) || self.running.iter().any(is)
+    }
+
+    /// Takes sequences out of wherever they are.
+    fn take_where(&mut self, mut gone: impl FnMut(&Sequence) -> bool) -> Vec<Sequence> {
+        let mut taken: Vec<Sequence> = self.running.extract_if(.., |s| gone(s)).collect();
+        let (out, stay) = self.preempted.drain(..).partition(|s| gone(s));
+        self.preempted = stay;
+        taken.extend::<VecDeque<Sequence>>(out);
+        taken.extend(self.waiting.remove(gone));
+        taken
+    }
+
+    fn drop_cancelled(&mut self) {
+        let cancelled = std::mem::take(&mut self.cancelled);
+        for mut sequence in self.take_where(|s| cancelled.contains(&s.id()) || s.is_abandoned()) {
+            sequence.release(&mut self.prefixes, &mut self.blocks);
+            sequence.tell(SampleEvent::Finished(FinishReason::Cancelled));
+        }
+    }
+
+    fn drop_caches(&mut self) {
+        self.running.iter_mut().for_each(|s| s.forget(&mut self.blocks));
+        self.prefixes.clear(&mut self.blocks);
+        // They are admitted again, with blocks for all their tokens.
+        self.preempted = self.running.drain(..).chain(self.preempted.drain(..)).collect();
+    }
+
+    /// Lets waiting sequences run while there is room in the batch and memory for all their tokens.
+    fn admit(&mut self) -> Result<()> {
+        while self.running.len() < self.limits.max_num_seqs {
+            // Leaves each running sequence a block to grow into.
+            let room = (self.blocks.free() + self.prefixes.evictable(&self.blocks)).saturating_sub(self.running.len());
+            let (running, prefixes) = (&self.running, &mut self.prefixes);
+            let mut found = Hit::default();
+            let mut ready = |sequence: &Sequence| {
+                // The last token is always computed: its logits are wanted.
+                found = prefixes.find(&sequence.tokens()[..sequence.tokens().len() - 1]);
+                let fits = sequence.blocks_needed() <= room;
+                fits && !running.iter().any(|other| sequence.gains_from(other, found.tokens()))
+            };
+            let next = match self.preempted.front() {
+                Some(sequence) if ready(sequence) => self.preempted.pop_front(),
+                Some(_) => None,
+                None => self.waiting.pop(ready),
+            };
+            let Some(sequence) = next else { break };
+            self.begin(sequence, found)?;
+        }
+        Ok(())
+    }
+
+    /// Gives a sequence what the prefix cache has of it, and blocks for the rest of its tokens.
+    fn begin(&mut self, mut sequence: Sequence, hit: Hit) -> Result<()> {
+        hit.blocks.iter().for_each(|&block| self.blocks.hold(block));
+        let source = hit.partial.map(|(block, _)| block);
+        source.iter().for_each(|&block| self.blocks.hold(block)); // so that it is not evicted for its own copy
+        let copy = match source {
+            Some(_) => self.take_block(),
+            None => None,
+        };
+        if let (Some(from), Some(to)) = (source, copy) {
+            self.forward.copy_block(from, to)?;
+        }
+        source.iter().for_each(|&block| self.blocks.release(block));
+        let hit = Hit {
+            partial: hit.partial.filter(|_| copy.is_some()),
+            ..hit
+        };
+        self.totals.prompt_tokens += sequence.tokens().len() as u64;
+        self.totals.cached_tokens += hit.tokens() as u64;
+        sequence.begin(hit, copy);
+        for _ in 0..sequence.blocks_missing() {
+            // `admit` counted them; where one is missing nevertheless, `make_room` finds it when it is needed.
+            let Some(block) = self.take_block() else { break };
+            sequence.push_block(block);
+        }
+        self.running.push(sequence);
+        Ok(())
+    }
+
+    fn take_block(&mut self) -> Option<BlockId> {
+        if self.blocks.free() == 0 {
+            self.prefixes.evict(&mut self.blocks);
+        }
+        self.blocks.take()
+    }
+
+    /// Gives every sequence of the plan the blocks it lacks. Where there are none left the youngest sequence gives up
+    /// its own, and starts again later: so the oldest always goes on, and in the end all do.
+    fn make_room(&mut self, counts: &mut Vec<usize>) {
+        let mut at = 0;
+        while at < self.running.len() {
+            if self.running[at].blocks_missing() == 0 || counts[at] == 0 {
+                at += 1;
+            } else if let Some(block) = self.take_block() {
+                self.running[at].push_block(block);
+            } else if let Some(mut youngest) = self.running.pop() {
+                counts.pop();
+                youngest.release(&mut self.prefixes, &mut self.blocks);
+                self.preempted.push_front(youngest);
+                self.totals.preemptions += 1;
+            }
+        }
+    }
+
+    /// Runs the planned counts; returns how many tokens were sampled.
+    fn compute(&mut self, counts: &[usize]) -> Result<usize> {
+        let planned = self.running.iter().zip(counts).filter(|(_, count)| **count > 0);
+        let chunks: Vec<Chunk> = planned.map(|(sequence, &count)| sequence.chunk(count)).collect();
+        if chunks.is_empty() {
+            return Ok(0);
+        }
+        let logits = self.forward.forward(&chunks)?;
+        let mut ready = vec![];
+        for (sequence, &count) in self.running.iter_mut().zip(counts) {
+            let done = count > 0 && count == sequence.remaining();
+            sequence.advance(count, &mut self.prefixes, &mut self.blocks);
+            if done {
+                ready.push((sequence, None));
+            }
+        }
+        let vocab = self.limits.vocab_size;
+        self.pool.for_each(&mut ready, |i, (sequence, end)| {
+            *end = sequence.sample(&logits[i * vocab..][..vocab])
+        });
+        let sampled = ready.len();
+        let ends: Vec<(u64, SampleEvent)> = ready.into_iter().filter_map(|(s, end)| Some((s.id(), end?))).collect();
+        for (id, end) in ends {
+            let Some(place) = self.running.iter().position(|s| s.id() == id) else {
+                continue;
+            };
+            let mut sequence = self.running.remove(place);
+            sequence.release(&mut self.prefixes, &mut self.blocks);
+            sequence.tell(end);
+        }
+        Ok(sampled)
+    }
+}
+
+/// How many tokens each running sequence computes in a step, from how many it has left before it can sample: one for
+/// those that decode, and what is then left of the budget to the others, oldest first.
+pub fn plan(remaining: &[usize], budget: usize) -> Vec<usize> {
+    let decoding = remaining.iter().filter(|&&r| r == 1).count();
+    let mut left = budget.saturating_sub(decoding);
+    let count = |&remaining: &usize| {
+        if remaining == 1 {
+            return 1;
+        }
+        let count = remaining.min(left);
+        left -= count;
+        count
+    };
+    remaining.iter().map(count).collect()
+}

@@ -1,0 +1,185 @@
+//! One answer while it is sampled.
+
+use super::blocks::BlockPool;
+use super::forward::{BLOCK_TOKENS, BlockId, Chunk};
+use super::prefix_cache::{Hit, NodeId, PrefixCache, common};
+use super::request::{FinishReason, SampleEvent, SampleRequest};
+use super::sampler::Sampler;
+use crate::model::kernels::Isa;
+
+/// A request with its tokens so far and their place in the cache.
+pub struct Sequence {
+    /// What was asked, with an empty prompt: that is in `tokens`.
+    request: SampleRequest,
+    sampler: Sampler,
+    /// Prompt and answer so far.
+    tokens: Vec<u32>,
+    prompt_len: usize,
+    /// Tokens whose keys and values are in the cache.
+    computed: usize,
+    /// Prompt tokens that the prefix cache gave when the answer began.
+    cached: usize,
+    started: bool,
+    blocks: Vec<BlockId>,
+    /// Full blocks that the prefix cache knows, and the node of the last.
+    known: usize,
+    node: Option<NodeId>,
+}
+
+impl Sequence {
+    /// A sequence that has nothing in the cache.
+    pub fn new(mut request: SampleRequest, isa: Isa) -> Self {
+        let tokens = std::mem::take(&mut request.prompt);
+        Self {
+            sampler: Sampler::new(request.params.clone(), isa),
+            prompt_len: tokens.len(),
+            request,
+            tokens,
+            computed: 0,
+            cached: 0,
+            started: false,
+            blocks: vec![],
+            known: 0,
+            node: None,
+        }
+    }
+
+    /// The request's id.
+    pub fn id(&self) -> u64 {
+        self.request.id
+    }
+
+    /// The request's group.
+    pub fn group(&self) -> &str {
+        &self.request.group
+    }
+
+    /// Prompt and answer so far.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// Tokens to compute before the next one can be sampled; 1 while decoding.
+    pub fn remaining(&self) -> usize {
+        self.tokens.len() - self.computed
+    }
+
+    /// Whether nobody listens any more.
+    pub fn is_abandoned(&self) -> bool {
+        self.request.events.is_closed()
+    }
+
+    /// Blocks for all tokens so far.
+    pub fn blocks_needed(&self) -> usize {
+        self.tokens.len().div_ceil(BLOCK_TOKENS)
+    }
+
+    /// Blocks that are missing for all tokens so far.
+    pub fn blocks_missing(&self) -> usize {
+        self.blocks_needed() - self.blocks.len()
+    }
+
+    /// Whether `other` will compute more of this sequence's tokens than `found` are there, so that waiting for it saves
+    /// work.
+    pub fn gains_from(&self, other: &Self, found: usize) -> bool {
+        let shared = common(&self.tokens, &other.tokens).min(self.tokens.len() - 1);
+        other.remaining() > 1 && shared > found && (shared - found) * 2 > self.tokens.len() - found
+    }
+
+    /// Begins from what the prefix cache has. The blocks of the hit are held already; `copy` is a block of the sequence's
+    /// own with the contents of the hit's partial one.
+    pub fn begin(&mut self, hit: Hit, copy: Option<BlockId>) {
+        debug_assert!(self.blocks.is_empty(), "sequence {} has begun", self.id());
+        self.computed = hit.tokens();
+        if !self.started {
+            self.cached = self.computed.min(self.prompt_len);
+        }
+        self.known = hit.blocks.len();
+        self.node = hit.node;
+        self.blocks = hit.blocks;
+        self.blocks.extend(copy);
+    }
+
+    /// Gives it another block.
+    pub fn push_block(&mut self, block: BlockId) {
+        self.blocks.push(block);
+    }
+
+    /// Its next `count` tokens to compute.
+    pub fn chunk(&self, count: usize) -> Chunk<'_> {
+        Chunk {
+            tokens: &self.tokens[self.computed..self.computed + count],
+            start: self.computed,
+            blocks: &self.blocks,
+            logits: count == self.remaining(),
+        }
+    }
+
+    /// `count` tokens were computed. Full blocks, and the last one of a whole prompt, become known to the prefix cache.
+    pub fn advance(&mut self, count: usize, cache: &mut PrefixCache, pool: &mut BlockPool) {
+        self.computed += count;
+        while (self.known + 1) * BLOCK_TOKENS <= self.computed {
+            self.publish(BLOCK_TOKENS, cache, pool);
+        }
+        if self.computed == self.prompt_len {
+            self.publish(self.computed % BLOCK_TOKENS, cache, pool);
+        }
+    }
+
+    /// Makes the next block, with its first `count` tokens, known.
+    fn publish(&mut self, count: usize, cache: &mut PrefixCache, pool: &mut BlockPool) {
+        if count == 0 {
+            return;
+        }
+        let start = self.known * BLOCK_TOKENS;
+        let tokens = &self.tokens[start..start + count];
+        if let Some(node) = cache.insert(pool, self.node, tokens, &mut self.blocks[self.known]) {
+            self.node = Some(node);
+            self.known += 1;
+        }
+    }
+
+    /// Lets its blocks go; what the prefix cache knows of them can be found again.
+    pub fn release(&mut self, cache: &mut PrefixCache, pool: &mut BlockPool) {
+        self.publish(self.computed - self.known * BLOCK_TOKENS, cache, pool);
+        self.forget(pool);
+    }
+
+    /// Lets its blocks go without a trace: their contents are stale.
+    pub fn forget(&mut self, pool: &mut BlockPool) {
+        self.blocks.drain(..).for_each(|block| pool.release(block));
+        (self.computed, self.known, self.node) = (0, 0, None);
+    }
+
+    /// Samples the next token and tells it. Returns the end, where this is it.
+    pub fn sample(&mut self, logits: &[f32]) -> Option<SampleEvent> {
+        let Some(token) = self.sampler.sample(logits) else {
+            return Some(SampleEvent::Failed(
+                "the model's logits are not finite: its weights are broken".into(),
+            ));
+        };
+        let id = token.id;
+        if !self.started {
+            self.started = true;
+            self.tell(SampleEvent::Started {
+                cached_tokens: self.cached,
+            });
+        }
+        self.tokens.push(id);
+        self.tell(SampleEvent::Token(token));
+        let params = &self.request.params;
+        let stopped = self.request.stop.as_mut().is_some_and(|stop| stop.push(id));
+        if stopped || params.stop_token_ids.contains(&id) {
+            Some(SampleEvent::Finished(FinishReason::Stop))
+        } else if self.tokens.len() - self.prompt_len >= params.max_tokens {
+            Some(SampleEvent::Finished(FinishReason::Length))
+        } else {
+            None
+        }
+    }
+
+    /// Sends an event to whoever asked, who may be gone: then the next step notices.
+    pub fn tell(&self, event: SampleEvent) {
+        let _ = self.request.events.send(event);
+    }
+}
