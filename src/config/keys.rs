@@ -1,7 +1,6 @@
 //! Which configuration keys exist: those that have an effect, from the schema, and those that AgentJet and verl know
 //! and that have none here, from an embedded table with their defaults.
 
-use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use indexmap::IndexMap;
@@ -106,7 +105,8 @@ pub struct Keys {
     pub used: IndexMap<String, UsedKey>,
     /// Those that have none, with their defaults.
     pub accepted: IndexMap<String, Value>,
-    sections: BTreeSet<String>,
+    /// What the sections hold, in the schema's order; nothing for those that have no effect.
+    pub sections: IndexMap<String, String>,
 }
 
 /// The table of keys, made once.
@@ -124,7 +124,7 @@ impl Keys {
         let mut keys = Self {
             used: IndexMap::new(),
             accepted: IndexMap::new(),
-            sections: BTreeSet::new(),
+            sections: IndexMap::new(),
         };
         keys.add_used("ajet", schema.as_value());
         // A test loads the table, so it parses.
@@ -135,7 +135,7 @@ impl Keys {
 
     fn add_used(&mut self, path: &str, schema: &Json) {
         if let Some(properties) = schema["properties"].as_object() {
-            self.sections.insert(path.to_owned());
+            self.sections.insert(path.to_owned(), text(schema, "description"));
             for (name, schema) in properties {
                 self.add_used(&join(path, name), schema);
             }
@@ -144,7 +144,7 @@ impl Keys {
         let key = UsedKey {
             kind: kind(schema),
             default: serde_yaml::to_value(&schema["default"]).unwrap_or_default(),
-            doc: schema["description"].as_str().unwrap_or_default().replace('\n', " "),
+            doc: text(schema, "description"),
         };
         self.used.insert(path.to_owned(), key);
     }
@@ -152,7 +152,7 @@ impl Keys {
     fn add_accepted(&mut self, path: &str, value: &Value) {
         match value {
             Value::Mapping(map) if !map.is_empty() => {
-                self.sections.insert(path.to_owned());
+                self.sections.entry(path.to_owned()).or_default();
                 for (name, value) in map {
                     self.add_accepted(&join(path, name.as_str().unwrap_or_default()), value);
                 }
@@ -165,7 +165,7 @@ impl Keys {
 
     /// What `path` is.
     pub fn class(&self, path: &str) -> Class<'_> {
-        if self.sections.contains(path) {
+        if self.sections.contains_key(path) {
             Class::Section
         } else if let Some(key) = self.used.get(path) {
             Class::Used(key)
@@ -204,7 +204,7 @@ impl Keys {
     /// The known key or section that an unknown path was most likely meant to be.
     pub fn nearest(&self, path: &str) -> Option<&str> {
         let used = self.used.keys().map(String::as_str);
-        let sections = self.sections.iter().map(String::as_str);
+        let sections = self.sections.keys().map(String::as_str);
         let accepted = self.accepted.keys().map(String::as_str);
         let known = used.chain(sections).chain(accepted);
         nearest(path, known.filter(|known| known.starts_with("ajet")))
@@ -263,11 +263,15 @@ fn kind(schema: &Json) -> Kind {
 }
 
 fn choice(schema: &Json) -> Choice {
-    let text = |field: &str| schema[field].as_str().unwrap_or_default().replace('\n', " ");
     Choice {
-        name: text("const"),
-        doc: text("description"),
+        name: text(schema, "const"),
+        doc: text(schema, "description"),
     }
+}
+
+/// A field's text on one line.
+fn text(schema: &Json, field: &str) -> String {
+    schema[field].as_str().unwrap_or_default().replace('\n', " ")
 }
 
 #[cfg(test)]
@@ -280,7 +284,7 @@ mod tests {
         assert!(keys.accepted.len() > 500, "{}", keys.accepted.len());
         for path in keys.accepted.keys() {
             assert!(!keys.used.contains_key(path), "{path} has an effect");
-            assert!(!keys.sections.contains(path), "{path} is a section");
+            assert!(!keys.sections.contains_key(path), "{path} is a section");
         }
     }
 

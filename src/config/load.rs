@@ -8,6 +8,10 @@ use super::schema::Ajet;
 use super::validate;
 use super::value::{as_written, fit, same, show, show_quoted};
 
+/// What says how Python reads the document or loads its own engine; never told as being without effect, since every
+/// document has it.
+const PYTHONS_OWN: [&str; 4] = ["hydra", "defaults", "ajet.lora.load_format", "ajet.lora.layered_summon"];
+
 /// How an unknown key is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strictness {
@@ -126,8 +130,8 @@ impl Reader<'_> {
             let name = show(name);
             match name.as_str() {
                 "ajet" => ajet = self.entry(&name, value).unwrap_or_default(),
-                // `roll` is the client's own part; the other two say how Python puts a configuration together.
-                "roll" | "hydra" | "defaults" => {}
+                // The client's own part.
+                "roll" => {}
                 _ => match nearest(&name, ["ajet", "roll"].into_iter()) {
                     Some(meant) if self.strictness == Strictness::Job => {
                         let message = format!("unknown section; did you mean `{meant}`?");
@@ -184,6 +188,7 @@ impl Reader<'_> {
     fn without_effect(&mut self, path: &str, value: &Value) {
         match (self.keys.class(path), value) {
             (_, Value::Null) => {}
+            _ if PYTHONS_OWN.contains(&path) => {}
             (Class::Accepted(default), value) if same(default, value) => {}
             (Class::Section | Class::Unknown, Value::Mapping(entries)) => {
                 for (name, value) in entries {
@@ -429,8 +434,6 @@ mod tests {
                 "actor_rollout_ref.actor.clip_ratio_c = 5.0",
                 "trainer.logger = [console, swanlab]",
                 "ajet.trainer_common.val_before_train = true",
-                "ajet.lora.load_format = safetensors",
-                "ajet.lora.layered_summon = true",
             ]
         );
     }

@@ -101,15 +101,15 @@ pub struct Rollout {
     pub max_env_worker: usize,
     /// Most tokens sampled in one LLM call. Default: 4096, at most `max_response_length`.
     pub max_response_length_in_one_turn: Option<usize>,
-    /// Most tokens of prompt and answer together. Default: 18000, or prompt + response length where those are set.
+    /// Most tokens of prompt and answer together. Default: `max_prompt_length` + `max_response_length`.
     pub max_model_len: Option<usize>,
     /// Most sequences sampled together.
     pub max_num_seqs: usize,
-    /// Of train episodes.
+    /// Sampling temperature of train episodes, whatever their requests say.
     pub temperature: f64,
-    /// Of train episodes.
+    /// Nucleus sampling of train episodes: the most likely tokens that together reach this probability.
     pub top_p: f64,
-    /// Of train episodes; −1 is all.
+    /// Number of most likely tokens that train episodes are sampled from; −1 is all.
     pub top_k: i64,
     /// What eval episodes are sampled with, where the request does not say.
     pub val_kwargs: ValKwargs,
@@ -169,11 +169,11 @@ impl Default for Rollout {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ValKwargs {
-    /// 0 is greedy.
+    /// Sampling temperature of eval episodes; 0 is greedy.
     pub temperature: f64,
-    /// Nucleus sampling.
+    /// Nucleus sampling of eval episodes.
     pub top_p: f64,
-    /// −1 is all.
+    /// Number of most likely tokens that eval episodes are sampled from; −1 is all.
     pub top_k: i64,
     /// `false` is greedy.
     pub do_sample: bool,
@@ -226,13 +226,13 @@ pub struct TrainerCommon {
     pub entropy_coeff: f64,
     /// Add the divergence from the reference weights to the loss.
     pub use_kl_loss: bool,
-    /// Its weight.
+    /// Weight of the divergence, in the loss or in the reward.
     pub kl_loss_coef: f64,
-    /// Its estimator: `kl`, `mse` or `low_var_kl`; a trailing `+` back-propagates `mse` and reports the named one.
+    /// Estimator of the divergence in the loss: `kl`, `mse` or `low_var_kl`; a trailing `+` back-propagates `mse` and reports the named one.
     pub kl_loss_type: String,
-    /// Subtract the divergence from the reward instead.
+    /// Subtract the divergence from the reward.
     pub use_kl_in_reward: bool,
-    /// Estimator of the divergence in the reward.
+    /// Estimator of the divergence in the reward, with the same names.
     pub kl_penalty_type: String,
     /// An episode weighs once in the loss, whatever its number of rows.
     pub loss_weight_normalization_episode_level: bool,
@@ -266,13 +266,13 @@ pub struct TrainerCommon {
     pub n_gpus_per_node: usize,
     /// Machines to use; only 1 is built.
     pub nnodes: usize,
-    /// Where metrics go besides `metrics.jsonl`: `console`, `tensorboard`.
+    /// Where metrics go besides `metrics.jsonl`: `console`.
     pub logger: Vec<String>,
     /// Write every episode's conversation into the experiment directory.
     pub save_trajectory_as_json_file: bool,
     /// The loss is multiplied by this.
     pub loss_extra_scale_ratio: f64,
-    /// Of everything that draws random numbers.
+    /// Seed of everything that draws random numbers.
     pub seed: u64,
 }
 
@@ -340,15 +340,15 @@ impl Default for Algorithm {
 pub struct Optim {
     /// Learning rate. LoRA wants more, around 1e-4.
     pub lr: f64,
-    /// Decay of the moments.
+    /// Decay of the two moments.
     pub betas: [f64; 2],
-    /// Added to the denominator.
+    /// Added to the denominator of a step.
     pub eps: f64,
-    /// Not on norms and biases.
+    /// Decay of the weights, norms and biases excepted.
     pub weight_decay: f64,
     /// Largest global gradient norm.
     pub grad_clip: f64,
-    /// Course of the learning rate.
+    /// Course of the learning rate after warm-up.
     pub lr_scheduler_type: LrScheduler,
     /// Updates of linear warm-up; negative or absent: by ratio.
     pub lr_warmup_steps: Option<i64>,
@@ -380,7 +380,7 @@ impl Default for Optim {
 pub struct ImportanceSampling {
     /// By token, by sequence or off.
     pub mode: ImportanceMode,
-    /// Largest weight.
+    /// Largest correction weight.
     pub cap: f64,
 }
 
@@ -438,7 +438,7 @@ impl Default for Lora {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(default)]
 pub struct ContextTracker {
-    /// When two calls are one row.
+    /// When two LLM calls become one training row.
     pub timeline_merging_policy: TimelineMergingPolicy,
 }
 
@@ -446,7 +446,7 @@ pub struct ContextTracker {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct TimelineMergingPolicy {
-    /// What is compared.
+    /// What is compared to find that a call continues another. `text_and_image` is `text`.
     pub timeline_compare_level: CompareLevel,
     /// Ignore a changed tool list.
     pub ignore_tools: bool,
@@ -467,9 +467,9 @@ impl Default for TimelineMergingPolicy {
 pub struct Engine {
     /// `auto`, `cpu`, `cuda:N` or `metal`.
     pub device: String,
-    /// Of weights and matmuls.
+    /// Type of weights and matrix products.
     pub dtype: Dtype,
-    /// `plain` forces candle's own tensor operations.
+    /// Which kernels compute.
     pub kernels: Kernels,
     /// Threads that compute. Default: physical cores.
     pub threads: Option<usize>,
