@@ -1,0 +1,129 @@
+//! The clients that take part in a batch, and whether they agreed to end it.
+//!
+//! Pure: time comes in as Unix seconds.
+
+use indexmap::IndexMap;
+
+use crate::protocol::swarm::ActiveClient;
+
+/// Seconds without a claim, LLM call or end after which a client is no longer active.
+pub const ACTIVE_SECONDS: f64 = 600.0;
+
+#[derive(Debug)]
+struct Client {
+    last_activity: f64,
+    agreed: bool,
+}
+
+/// Active clients, in the order in which they became so.
+#[derive(Debug, Default)]
+pub struct ActiveClients {
+    clients: IndexMap<String, Client>,
+}
+
+impl ActiveClients {
+    /// An end or abort makes a client active.
+    pub fn enter(&mut self, client_uuid: &str, now: f64) {
+        if !self.refresh(client_uuid, now) {
+            self.clients.insert(
+                client_uuid.to_owned(),
+                Client {
+                    last_activity: now,
+                    agreed: false,
+                },
+            );
+        }
+    }
+
+    /// A claim, LLM call or end keeps an active client active. Whether it was.
+    pub fn refresh(&mut self, client_uuid: &str, now: f64) -> bool {
+        let client = self.clients.get_mut(client_uuid);
+        client.map(|client| client.last_activity = now).is_some()
+    }
+
+    /// Notes that a client agreed to the update; `false` if it is not active.
+    pub fn agree(&mut self, client_uuid: &str) -> bool {
+        let client = self.clients.get_mut(client_uuid);
+        client.map(|client| client.agreed = true).is_some()
+    }
+
+    /// Whether any active client agreed.
+    pub fn any_agreed(&self) -> bool {
+        self.clients.values().any(|client| client.agreed)
+    }
+
+    /// Whether there is an active client and all of them agreed.
+    pub fn all_agreed(&self) -> bool {
+        !self.clients.is_empty() && self.clients.values().all(|client| client.agreed)
+    }
+
+    /// Takes out the clients that were silent for [`ACTIVE_SECONDS`].
+    pub fn expire(&mut self, now: f64) {
+        self.clients
+            .retain(|_, client| now - client.last_activity < ACTIVE_SECONDS);
+    }
+
+    /// Takes all out: the batch is over.
+    pub fn clear(&mut self) {
+        self.clients.clear();
+    }
+
+    /// As the pool information lists them.
+    pub fn list(&self) -> Vec<ActiveClient> {
+        let list = self.clients.iter().map(|(client_uuid, client)| ActiveClient {
+            client_uuid: client_uuid.clone(),
+            last_activity_at: client.last_activity,
+            allowed_sync_weight: client.agreed,
+        });
+        list.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_active_clients_agree_and_all_means_at_least_one() {
+        let mut clients = ActiveClients::default();
+        assert!(!clients.all_agreed(), "nobody is active");
+        assert!(!clients.agree("a"), "not active");
+        assert!(!clients.refresh("a", 0.0), "a claim does not make a client active");
+        clients.enter("a", 0.0);
+        clients.enter("b", 1.0);
+        assert!(clients.agree("a"));
+        assert!(clients.any_agreed() && !clients.all_agreed());
+        assert!(clients.agree("b"));
+        assert!(clients.all_agreed());
+        clients.clear();
+        assert!(!clients.any_agreed() && clients.list().is_empty());
+    }
+
+    #[test]
+    fn a_silent_client_leaves_and_the_rest_may_then_all_have_agreed() {
+        let mut clients = ActiveClients::default();
+        clients.enter("silent", 0.0);
+        clients.enter("busy", 0.0);
+        clients.agree("busy");
+        assert!(clients.refresh("busy", 599.0));
+        clients.expire(599.9);
+        assert!(!clients.all_agreed());
+        clients.expire(600.0);
+        assert!(clients.all_agreed());
+        let list = clients.list();
+        assert_eq!(list.len(), 1);
+        assert_eq!(
+            (list[0].client_uuid.as_str(), list[0].last_activity_at),
+            ("busy", 599.0)
+        );
+    }
+
+    #[test]
+    fn entering_again_keeps_the_agreement() {
+        let mut clients = ActiveClients::default();
+        clients.enter("a", 0.0);
+        clients.agree("a");
+        clients.enter("a", 5.0);
+        assert!(clients.list()[0].allowed_sync_weight);
+    }
+}

@@ -1,0 +1,366 @@
+//! The claimed episodes: who runs which, with which key, and what became of those that are gone.
+//!
+//! Pure but for the random ids and keys: time comes in as Unix seconds.
+
+use std::collections::{HashMap, VecDeque};
+
+use indexmap::IndexMap;
+use rand::RngCore;
+
+use crate::protocol::swarm::{EPISODE_KEY_PREFIX, EpisodeType};
+
+/// Seconds for which an episode that is gone is remembered: its end can be repeated, its key is told from a made-up one.
+pub const REMEMBER_SECONDS: f64 = 600.0;
+
+/// A claimed episode.
+#[derive(Clone, Debug)]
+pub struct Episode {
+    /// Its id.
+    pub uuid: String,
+    /// The secret by which its agent reaches the model API.
+    pub key: String,
+    /// Who runs it.
+    pub client_uuid: String,
+    /// Train or eval.
+    pub kind: EpisodeType,
+    /// Seconds without an LLM request after which it is discarded.
+    pub discard_timeout: f64,
+    /// The `global_step` at which it was claimed.
+    pub claimed_at_step: u64,
+    /// Where the claim's throttle policy named it.
+    pub task_id: String,
+    /// When it was claimed or an LLM request of it last began or finished.
+    pub last_activity: f64,
+    /// LLM requests begun.
+    pub llm_calls: u64,
+    /// LLM requests that have not finished.
+    in_flight: u32,
+    /// Its end is on the way to the engine.
+    ending: bool,
+}
+
+/// What a claim asks for.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// Who asks.
+    pub client_uuid: String,
+    /// Train or eval.
+    pub kind: EpisodeType,
+    /// Seconds.
+    pub discard_timeout: f64,
+    /// Empty where unknown.
+    pub task_id: String,
+    /// The step whose batch is sampled.
+    pub global_step: u64,
+}
+
+/// How an episode went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Its client ended it.
+    Ended,
+    /// It was aborted or discarded, or the engine stopped under it.
+    Lost,
+}
+
+/// What an episode key leads to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum KeyOwner<'a> {
+    /// The id of an episode that runs.
+    Running(&'a str),
+    /// An episode that is gone.
+    Gone,
+    /// Nothing: never given out, or long forgotten.
+    Unknown,
+}
+
+/// Whether a client may end an episode.
+#[derive(Debug, PartialEq, Eq)]
+pub enum EndCheck {
+    /// It runs, it is this client's.
+    Running,
+    /// The same end is on the way to the engine already.
+    Ending,
+    /// This client has ended it already.
+    AlreadyEnded,
+    /// Never claimed, or lost.
+    NotFound,
+    /// It is another client's.
+    Foreign,
+}
+
+#[derive(Debug)]
+struct Gone {
+    client_uuid: String,
+    key: String,
+    fate: Fate,
+}
+
+/// Every claimed episode, in the order of the claims, and those that went in the last [`REMEMBER_SECONDS`].
+#[derive(Debug, Default)]
+pub struct Registry {
+    running: IndexMap<String, Episode>,
+    gone: HashMap<String, Gone>,
+    /// When each of `gone` went, oldest first.
+    gone_order: VecDeque<(f64, String)>,
+    /// Key → id, of running and gone episodes. A map with secret hash seeds, so that the time of a lookup tells nothing
+    /// about the keys in it.
+    keys: HashMap<String, String>,
+}
+
+impl Registry {
+    /// Claims an episode; `None` while `slots` episodes run.
+    pub fn claim(&mut self, claim: Claim, slots: usize, now: f64) -> Option<&Episode> {
+        if self.running.len() >= slots {
+            return None;
+        }
+        let uuid = uuid::Uuid::new_v4().to_string();
+        let episode = Episode {
+            uuid: uuid.clone(),
+            key: new_key(),
+            client_uuid: claim.client_uuid,
+            kind: claim.kind,
+            discard_timeout: claim.discard_timeout,
+            claimed_at_step: claim.global_step,
+            task_id: claim.task_id,
+            last_activity: now,
+            llm_calls: 0,
+            in_flight: 0,
+            ending: false,
+        };
+        self.keys.insert(episode.key.clone(), uuid.clone());
+        Some(self.running.entry(uuid).or_insert(episode))
+    }
+
+    /// The episode with this id, if it runs.
+    pub fn get(&self, uuid: &str) -> Option<&Episode> {
+        self.running.get(uuid)
+    }
+
+    /// Running episodes, oldest claim first.
+    pub fn iter(&self) -> impl Iterator<Item = &Episode> {
+        self.running.values()
+    }
+
+    /// Whether nothing runs.
+    pub fn is_empty(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    /// Whom a key belongs to.
+    pub fn owner_of(&self, key: &str) -> KeyOwner<'_> {
+        match self.keys.get(key) {
+            Some(uuid) if self.running.contains_key(uuid) => KeyOwner::Running(uuid),
+            Some(_) => KeyOwner::Gone,
+            None => KeyOwner::Unknown,
+        }
+    }
+
+    /// An LLM request of the episode begins.
+    pub fn begin_call(&mut self, uuid: &str, now: f64) -> Option<&Episode> {
+        let episode = self.running.get_mut(uuid)?;
+        episode.in_flight += 1;
+        episode.llm_calls += 1;
+        episode.last_activity = now;
+        Some(episode)
+    }
+
+    /// An LLM request that [`Self::begin_call`] counted finished, well or not.
+    pub fn finish_call(&mut self, uuid: &str, now: f64) {
+        if let Some(episode) = self.running.get_mut(uuid) {
+            episode.in_flight = episode.in_flight.saturating_sub(1);
+            episode.last_activity = now;
+        }
+    }
+
+    /// Whether `client_uuid` may end or abort the episode.
+    pub fn check_end(&self, uuid: &str, client_uuid: &str) -> EndCheck {
+        if let Some(episode) = self.running.get(uuid) {
+            return match (episode.client_uuid == client_uuid, episode.ending) {
+                (false, _) => EndCheck::Foreign,
+                (true, true) => EndCheck::Ending,
+                (true, false) => EndCheck::Running,
+            };
+        }
+        match self.gone.get(uuid) {
+            Some(gone) if gone.fate == Fate::Ended && gone.client_uuid == client_uuid => EndCheck::AlreadyEnded,
+            _ => EndCheck::NotFound,
+        }
+    }
+
+    /// Marks an episode whose end is on the way to the engine; nothing discards it meanwhile.
+    pub fn set_ending(&mut self, uuid: &str, ending: bool) {
+        if let Some(episode) = self.running.get_mut(uuid) {
+            episode.ending = ending;
+        }
+    }
+
+    /// Takes an episode out and remembers its fate. An end that the engine acknowledged after the episode was lost
+    /// corrects what is remembered.
+    pub fn remove(&mut self, uuid: &str, fate: Fate, now: f64) -> Option<Episode> {
+        let Some(episode) = self.running.shift_remove(uuid) else {
+            if let (Some(gone), Fate::Ended) = (self.gone.get_mut(uuid), fate) {
+                gone.fate = Fate::Ended;
+            }
+            return None;
+        };
+        let gone = Gone {
+            client_uuid: episode.client_uuid.clone(),
+            key: episode.key.clone(),
+            fate,
+        };
+        self.gone.insert(uuid.to_owned(), gone);
+        self.gone_order.push_back((now, uuid.to_owned()));
+        Some(episode)
+    }
+
+    /// Takes out every running episode as lost; how many those were.
+    pub fn clear(&mut self, now: f64) -> u64 {
+        let uuids = self.discardable(|_| true, true);
+        for uuid in &uuids {
+            self.remove(uuid, Fate::Lost, now);
+        }
+        uuids.len() as u64
+    }
+
+    /// Episodes without an LLM request in flight or finished for their discard timeout.
+    pub fn idle(&self, now: f64) -> Vec<String> {
+        self.discardable(
+            |episode| episode.in_flight == 0 && now - episode.last_activity >= episode.discard_timeout,
+            false,
+        )
+    }
+
+    /// All episodes but those whose end is on the way.
+    pub fn unended(&self) -> Vec<String> {
+        self.discardable(|_| true, false)
+    }
+
+    fn discardable(&self, want: impl Fn(&Episode) -> bool, ending_too: bool) -> Vec<String> {
+        let episodes = self.running.values();
+        let wanted = episodes.filter(|episode| (ending_too || !episode.ending) && want(episode));
+        wanted.map(|episode| episode.uuid.clone()).collect()
+    }
+
+    /// Forgets the episodes that went more than [`REMEMBER_SECONDS`] ago.
+    pub fn forget_old(&mut self, now: f64) {
+        while let Some((went, uuid)) = self.gone_order.front()
+            && now - went >= REMEMBER_SECONDS
+        {
+            if let Some(gone) = self.gone.remove(uuid) {
+                self.keys.remove(&gone.key);
+            }
+            self.gone_order.pop_front();
+        }
+    }
+}
+
+/// 256 random bits from a cryptographic generator.
+fn new_key() -> String {
+    let mut bytes = [0_u8; 32];
+    rand::rng().fill_bytes(&mut bytes);
+    let mut key = String::with_capacity(EPISODE_KEY_PREFIX.len() + 64);
+    key.push_str(EPISODE_KEY_PREFIX);
+    for byte in bytes {
+        for nibble in [byte >> 4, byte & 15] {
+            key.extend(char::from_digit(nibble.into(), 16));
+        }
+    }
+    key
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(client: &str) -> Claim {
+        Claim {
+            client_uuid: client.into(),
+            kind: EpisodeType::Train,
+            discard_timeout: 10.0,
+            task_id: String::new(),
+            global_step: 1,
+        }
+    }
+
+    fn claimed(registry: &mut Registry, client: &str, now: f64) -> (String, String) {
+        let episode = registry.claim(claim(client), usize::MAX, now).unwrap();
+        (episode.uuid.clone(), episode.key.clone())
+    }
+
+    #[test]
+    fn slots_bound_the_claims_and_come_back() {
+        let mut registry = Registry::default();
+        let (first, _) = claimed(&mut registry, "a", 0.0);
+        assert!(registry.claim(claim("a"), 2, 0.0).is_some());
+        assert!(registry.claim(claim("a"), 2, 0.0).is_none());
+        registry.remove(&first, Fate::Lost, 0.0);
+        assert!(registry.claim(claim("a"), 2, 0.0).is_some());
+    }
+
+    #[test]
+    fn keys_differ_and_lead_to_their_episode_until_it_is_forgotten() {
+        let mut registry = Registry::default();
+        let (one, key_one) = claimed(&mut registry, "a", 0.0);
+        let (_, key_two) = claimed(&mut registry, "a", 0.0);
+        assert_ne!(key_one, key_two);
+        assert_eq!(key_one.len(), EPISODE_KEY_PREFIX.len() + 64);
+        assert_eq!(registry.owner_of(&key_one), KeyOwner::Running(&one));
+        registry.remove(&one, Fate::Ended, 100.0);
+        registry.forget_old(699.0);
+        assert_eq!(registry.owner_of(&key_one), KeyOwner::Gone);
+        registry.forget_old(700.0);
+        assert_eq!(registry.owner_of(&key_one), KeyOwner::Unknown);
+        assert_eq!(registry.owner_of("sk-ajet-made-up"), KeyOwner::Unknown);
+    }
+
+    #[test]
+    fn a_request_in_flight_is_activity() {
+        let mut registry = Registry::default();
+        let (id, _) = claimed(&mut registry, "a", 0.0);
+        assert!(registry.idle(9.9).is_empty());
+        assert_eq!(registry.idle(10.0), [id.clone()]);
+        registry.begin_call(&id, 9.0);
+        registry.begin_call(&id, 9.0);
+        registry.finish_call(&id, 20.0);
+        assert!(registry.idle(1e6).is_empty(), "one is still in flight");
+        registry.finish_call(&id, 30.0);
+        assert!(registry.idle(39.9).is_empty());
+        assert_eq!(registry.idle(40.0), [id]);
+    }
+
+    #[test]
+    fn ends_are_checked_by_owner_and_remembered_for_ten_minutes() {
+        let mut registry = Registry::default();
+        let (ended, _) = claimed(&mut registry, "a", 0.0);
+        let (aborted, _) = claimed(&mut registry, "a", 0.0);
+        assert_eq!(registry.check_end(&ended, "a"), EndCheck::Running);
+        assert_eq!(registry.check_end(&ended, "b"), EndCheck::Foreign);
+        assert_eq!(registry.check_end("never", "a"), EndCheck::NotFound);
+        registry.set_ending(&ended, true);
+        assert_eq!(registry.check_end(&ended, "a"), EndCheck::Ending);
+        assert_eq!(
+            registry.unended(),
+            [aborted.clone()],
+            "an end on the way is not cut off"
+        );
+        registry.remove(&ended, Fate::Ended, 0.0);
+        registry.remove(&aborted, Fate::Lost, 0.0);
+        assert_eq!(registry.check_end(&ended, "a"), EndCheck::AlreadyEnded);
+        assert_eq!(registry.check_end(&ended, "b"), EndCheck::NotFound);
+        assert_eq!(registry.check_end(&aborted, "a"), EndCheck::NotFound);
+        registry.forget_old(REMEMBER_SECONDS);
+        assert_eq!(registry.check_end(&ended, "a"), EndCheck::NotFound);
+    }
+
+    #[test]
+    fn an_end_that_the_engine_took_before_the_batch_closed_counts_as_ended() {
+        let mut registry = Registry::default();
+        let (id, _) = claimed(&mut registry, "a", 0.0);
+        registry.set_ending(&id, true);
+        assert_eq!(registry.clear(1.0), 1);
+        assert!(registry.is_empty());
+        assert!(registry.remove(&id, Fate::Ended, 2.0).is_none());
+        assert_eq!(registry.check_end(&id, "a"), EndCheck::AlreadyEnded);
+    }
+}

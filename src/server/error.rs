@@ -1,0 +1,170 @@
+//! What the server refuses, and the one place where that becomes HTTP.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+
+use crate::protocol::openai::{ErrorBody, ErrorObject};
+use crate::protocol::swarm::{EngineStatus, ErrorDetail};
+
+/// Why a request was not done.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Error {
+    /// The call needs an offline engine.
+    #[error("the engine must be offline for this, but its status is [{0}]; hint: call stop_engine first")]
+    NotOffline(EngineStatus),
+    /// `start_engine` before `sync_train_config`. Clients match on the phrase.
+    #[error("No training config found. hint: call sync_train_config before start_engine")]
+    NoConfig,
+    /// The configuration does not parse or validate.
+    #[error("the training configuration is refused: {0}")]
+    Config(String),
+    /// The engine cannot start with this configuration.
+    #[error("the engine cannot start: {0}")]
+    CannotStart(String),
+    /// `end_episode` while no episodes run. Clients match on `WEIGHT_SYNCING`.
+    #[error("Engine is not rolling. Current status: [{0}]")]
+    NotRolling(EngineStatus),
+    /// Not claimed, or lost.
+    #[error("Episode {0} not found.")]
+    EpisodeNotFound(String),
+    /// Another client's.
+    #[error("Episode {0} is claimed by another client.")]
+    ForeignEpisode(String),
+    /// A field of the request has a value that is not allowed.
+    #[error("{0}")]
+    Invalid(String),
+    /// The body is not the JSON that the endpoint takes.
+    #[error("the request body is not valid: {0}")]
+    Body(String),
+    /// The body is larger than the endpoint takes.
+    #[error("the request body is larger than the limit of {limit} bytes")]
+    BodyTooLarge {
+        /// Bytes.
+        limit: usize,
+    },
+    /// The engine could not be asked.
+    #[error("the engine does not answer: {0}")]
+    EngineUnreachable(String),
+    /// The engine refused.
+    #[error("{message}")]
+    Engine {
+        /// HTTP status of its answer.
+        status: StatusCode,
+        /// Its sentence.
+        message: String,
+    },
+    /// `replay_latest_llm_call` before the first call.
+    #[error("there was no LLM call yet")]
+    NoCallYet,
+    /// Neither token nor episode key.
+    #[error(
+        "this server wants its token; hint: send `Authorization: Bearer TOKEN`, or put /t/TOKEN before the path of the URL"
+    )]
+    TokenMissing,
+    /// The model API without an episode key.
+    #[error("no API key; hint: use the openai_api_key that claim_episode returned")]
+    KeyMissing,
+    /// A key that names no episode.
+    #[error("the API key is unknown or expired; hint: use the openai_api_key that claim_episode returned")]
+    KeyUnknown,
+    /// The key's episode was ended, aborted or discarded.
+    #[error("the episode of this API key has ended or was discarded")]
+    EpisodeGone,
+    /// No such path.
+    #[error("there is no {0} here")]
+    NoSuchPath(String),
+    /// The path takes another method.
+    #[error("{0} is not allowed here")]
+    MethodNotAllowed(String),
+    /// A fault of ours.
+    #[error("the server failed on this request: {0}")]
+    Internal(String),
+}
+
+/// Seconds after which a call that the engine could not take should be tried again.
+const RETRY_AFTER_SECONDS: u64 = 3;
+
+impl Error {
+    /// The HTTP status it is answered with.
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::NotOffline(_)
+            | Self::NoConfig
+            | Self::Config(_)
+            | Self::CannotStart(_)
+            | Self::NotRolling(_)
+            | Self::EpisodeNotFound(_)
+            | Self::Invalid(_)
+            | Self::Body(_) => StatusCode::BAD_REQUEST,
+            Self::TokenMissing | Self::KeyMissing | Self::KeyUnknown => StatusCode::UNAUTHORIZED,
+            Self::ForeignEpisode(_) | Self::NoCallYet | Self::EpisodeGone | Self::NoSuchPath(_) => {
+                StatusCode::NOT_FOUND
+            }
+            Self::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
+            Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::EngineUnreachable(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Engine { status, .. } => *status,
+            Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// `code` of OpenAI's error object.
+    fn code(&self) -> Option<&'static str> {
+        match self {
+            Self::KeyMissing | Self::KeyUnknown | Self::TokenMissing => Some("invalid_api_key"),
+            Self::EpisodeGone => Some("episode_not_found"),
+            Self::EngineUnreachable(_) => Some("engine_unavailable"),
+            _ => None,
+        }
+    }
+
+    fn with_headers(&self, mut response: Response) -> Response {
+        *response.status_mut() = self.status();
+        if matches!(
+            self.status(),
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS
+        ) {
+            let seconds = HeaderValue::from(RETRY_AFTER_SECONDS);
+            response.headers_mut().insert(header::RETRY_AFTER, seconds);
+        }
+        response
+    }
+}
+
+/// `{"detail": …}`, the shape outside `/v1`.
+impl IntoResponse for Error {
+    fn into_response(self) -> Response {
+        let detail = self.to_string();
+        self.with_headers(Json(ErrorDetail { detail }).into_response())
+    }
+}
+
+/// An [`Error`] on the model API: answered with OpenAI's error object.
+#[derive(Debug)]
+pub struct ModelApiError(pub Error);
+
+impl From<Error> for ModelApiError {
+    fn from(error: Error) -> Self {
+        Self(error)
+    }
+}
+
+impl IntoResponse for ModelApiError {
+    fn into_response(self) -> Response {
+        let status = self.0.status();
+        let kind = match status.as_u16() {
+            401 => "authentication_error",
+            429 => "rate_limit_error",
+            500.. => "server_error",
+            _ => "invalid_request_error",
+        };
+        let error = ErrorObject {
+            message: self.0.to_string(),
+            kind: kind.into(),
+            param: None,
+            code: self.0.code().map(str::to_owned),
+        };
+        self.0.with_headers(Json(ErrorBody { error }).into_response())
+    }
+}

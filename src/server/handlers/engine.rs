@@ -1,0 +1,68 @@
+//! Health, status, configuration, start and stop.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+
+use crate::protocol::swarm::{
+    EngineStatusAnswer, ExperimentDirAnswer, Health, StartEngineAnswer, SuccessAnswer, SuccessOrReason,
+    SyncTrainConfigRequest,
+};
+use crate::server::body::JsonBody;
+use crate::server::error::Error;
+use crate::server::shared::Shared;
+use crate::server::{lifecycle, synced_config};
+
+type Server = State<Arc<Shared>>;
+
+pub async fn health() -> Json<Health> {
+    Json(Health { status: "ok".into() })
+}
+
+pub async fn status(State(shared): Server) -> Json<EngineStatusAnswer> {
+    Json(shared.with(|core, _| core.status()))
+}
+
+pub async fn sync_train_config(
+    State(shared): Server,
+    JsonBody(request): JsonBody<SyncTrainConfigRequest>,
+) -> Result<Json<SuccessAnswer>, Error> {
+    let config = synced_config::read(&request.yaml_as_string, shared.options.default_config.as_deref());
+    if let Ok(notice) = config
+        .as_ref()
+        .map(|config| config.notice.as_deref().unwrap_or_default())
+    {
+        notice.lines().for_each(|line| tracing::warn!("{line}"));
+    }
+    shared.with(|core, _| core.sync_config(config))?;
+    Ok(Json(SuccessAnswer { success: true }))
+}
+
+pub async fn start(State(shared): Server) -> Result<Json<StartEngineAnswer>, Error> {
+    // A task of its own: a caller that hangs up does not leave a start half done.
+    let started = tokio::spawn(async move { lifecycle::start(&shared).await });
+    let pid = started.await.map_err(|error| Error::Internal(error.to_string()))??;
+    Ok(Json(StartEngineAnswer {
+        success: true,
+        pid: Some(pid),
+    }))
+}
+
+pub async fn stop(State(shared): Server) -> Result<Json<SuccessOrReason>, Error> {
+    let stopped = tokio::spawn(async move {
+        let patience = shared.options.stop_patience;
+        lifecycle::stop(&shared, patience).await;
+    });
+    stopped.await.map_err(|error| Error::Internal(error.to_string()))?;
+    Ok(Json(SuccessOrReason {
+        success: true,
+        failure_reason: String::new(),
+    }))
+}
+
+pub async fn experiment_dir(State(shared): Server) -> Json<ExperimentDirAnswer> {
+    Json(ExperimentDirAnswer {
+        server_experiment_dir: shared.with(|core, _| core.experiment_dir()),
+    })
+}

@@ -1,0 +1,33 @@
+//! Verbose logs and the last chat call.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+
+use crate::protocol::swarm::{PushVerboseLogRequest, ReplayLatestLlmCallAnswer, SuccessOrReason, VerboseLogsAnswer};
+use crate::server::body::JsonBody;
+use crate::server::error::Error;
+use crate::server::shared::Shared;
+
+type Server = State<Arc<Shared>>;
+
+pub async fn push(State(shared): Server, JsonBody(request): JsonBody<PushVerboseLogRequest>) -> Json<SuccessOrReason> {
+    let now = shared.now();
+    shared.verbose_logs().push(request.tag, request.message, now);
+    Json(SuccessOrReason {
+        success: true,
+        failure_reason: String::new(),
+    })
+}
+
+pub async fn recent(State(shared): Server) -> Json<VerboseLogsAnswer> {
+    let now = shared.now();
+    let entries = shared.verbose_logs().recent(now);
+    Json(VerboseLogsAnswer { entries })
+}
+
+pub async fn replay(State(shared): Server) -> Result<Json<ReplayLatestLlmCallAnswer>, Error> {
+    let call = shared.latest_call().clone();
+    call.map(|call| Json(call.replay())).ok_or(Error::NoCallYet)
+}

@@ -1,0 +1,6 @@
+//! HTTP in, HTTP out: each handler reads a request, asks the core, and shapes the answer.
+
+pub mod engine;
+pub mod episodes;
+pub mod logs;
+pub mod model_api;

@@ -1,0 +1,106 @@
+//! What can be told about a start before an engine is started, so that the caller hears it at once.
+
+use std::path::{Path, PathBuf};
+
+use crate::config::schema::Ajet;
+
+/// Checks model and experiment directory; the latter, made and absolute.
+///
+/// # Errors
+///
+/// A sentence for the user.
+pub fn check(config: &Ajet) -> Result<PathBuf, String> {
+    check_model(&config.model.path)?;
+    let wanted = Path::new(&config.experiment_dir);
+    let cannot = |error: std::io::Error| {
+        format!(
+            "the experiment directory {} cannot be written: {error}; hint: set ajet.experiment_dir",
+            wanted.display()
+        )
+    };
+    std::fs::create_dir_all(wanted).map_err(cannot)?;
+    tempfile::Builder::new()
+        .prefix(".writable")
+        .tempfile_in(wanted)
+        .map_err(cannot)?;
+    std::path::absolute(wanted).map_err(cannot)
+}
+
+/// A name that can only be a path must be there; `builtin:NAME` and hub ids are the engine's to find.
+fn check_model(model: &str) -> Result<(), String> {
+    if model.is_empty() {
+        return Err("ajet.model.path is not set".into());
+    }
+    if model.starts_with("builtin:") {
+        return Ok(());
+    }
+    let path = Path::new(model);
+    if path.is_dir() {
+        return match path.join("config.json").is_file() {
+            true => Ok(()),
+            false => Err(format!("the model directory {model} has no config.json")),
+        };
+    }
+    let can_only_be_a_path = model.starts_with(['/', '.', '~']) || model.matches('/').count() != 1;
+    if !path.exists() && (can_only_be_a_path || model.ends_with(".gguf")) {
+        return Err(format!(
+            "the model {model} does not exist; hint: ajet.model.path is a directory or .gguf file on the server's \
+             machine, a hub id such as Qwen/Qwen2.5-0.5B-Instruct, or builtin:tiny"
+        ));
+    }
+    Ok(())
+}
+
+/// The configuration as the engine reads it: YAML with `ajet:` at the top.
+///
+/// # Errors
+///
+/// It cannot be written as YAML.
+pub fn config_file(config: &Ajet) -> Result<String, String> {
+    #[derive(serde::Serialize)]
+    struct File<'a> {
+        ajet: &'a Ajet,
+    }
+    serde_yaml::to_string(&File { ajet: config }).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn models_that_cannot_be_there_are_refused_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let here = dir.path().to_str().unwrap();
+        for (model, said) in [
+            (String::new(), "not set"),
+            ("/no/such/model".into(), "/no/such/model does not exist"),
+            ("./model.gguf".into(), "does not exist"),
+            ("org/model.gguf".into(), "does not exist"),
+            ("model".into(), "does not exist"),
+            (here.to_owned(), "has no config.json"),
+        ] {
+            let message = check_model(&model).unwrap_err();
+            assert!(message.contains(said), "{model:?}: {message}");
+        }
+        std::fs::write(dir.path().join("config.json"), "{}").unwrap();
+        for model in [here, "builtin:tiny", "Qwen/Qwen2.5-0.5B-Instruct"] {
+            assert_eq!(check_model(model), Ok(()), "{model}");
+        }
+    }
+
+    #[test]
+    fn an_experiment_directory_is_made_and_one_that_cannot_be_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = Ajet::default();
+        config.model.path = "builtin:tiny".into();
+        let wanted = dir.path().join("a/b");
+        config.experiment_dir = wanted.to_str().unwrap().into();
+        assert_eq!(check(&config), Ok(wanted.clone()));
+        assert_eq!(std::fs::read_dir(&wanted).unwrap().count(), 0, "the probe is gone");
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        config.experiment_dir = dir.path().join("file/x").to_str().unwrap().into();
+        let message = check(&config).unwrap_err();
+        assert!(message.contains("file/x cannot be written"), "{message}");
+    }
+}

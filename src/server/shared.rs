@@ -1,0 +1,113 @@
+//! What all handlers and background tasks share: the core behind its mutex, the engine that runs, the odds and ends.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Notify, mpsc};
+
+use super::Options;
+use super::clock::Clock;
+use super::core::{Core, Effect};
+use super::engine_client::EngineClient;
+use super::engine_process::{EngineHandle, EngineLauncher};
+use super::replay::LatestCall;
+use super::verbose_log::VerboseLogs;
+
+/// An engine process and the ways to reach it.
+#[derive(Clone)]
+pub struct EngineLink {
+    /// Calls.
+    pub client: EngineClient,
+    /// The process.
+    pub process: EngineHandle,
+    /// Carried out in order by one task.
+    pub effects: mpsc::UnboundedSender<Effect>,
+}
+
+struct Inner {
+    core: Core,
+    link: Option<EngineLink>,
+}
+
+/// See the module.
+pub struct Shared {
+    /// How the server was set up.
+    pub options: Options,
+    /// Starts engines.
+    pub launcher: Arc<dyn EngineLauncher>,
+    /// `http://HOST:PORT/v1`.
+    pub base_url: String,
+    /// One start or stop at a time, to its end.
+    pub lifecycle: tokio::sync::Mutex<()>,
+    /// Woken whenever an end is through.
+    pub end_is_through: Notify,
+    clock: Clock,
+    inner: Mutex<Inner>,
+    latest_call: Mutex<Option<LatestCall>>,
+    verbose_logs: Mutex<VerboseLogs>,
+}
+
+impl Shared {
+    /// Offline.
+    pub fn new(options: Options, launcher: Arc<dyn EngineLauncher>, base_url: String) -> Self {
+        let core = Core::new(options.slow_poll.as_secs_f64());
+        Self {
+            options,
+            launcher,
+            base_url,
+            lifecycle: tokio::sync::Mutex::new(()),
+            end_is_through: Notify::new(),
+            clock: Clock::start(),
+            inner: Mutex::new(Inner { core, link: None }),
+            latest_call: Mutex::new(None),
+            verbose_logs: Mutex::new(VerboseLogs::default()),
+        }
+    }
+
+    /// Runs `f` on the core at the present time and sends the effects on their way. Never waits: what needs the engine's
+    /// answer is done by the caller outside.
+    pub fn with<R>(&self, f: impl FnOnce(&mut Core, f64) -> R) -> R {
+        let mut inner = lock(&self.inner);
+        // Read under the lock, so that the core never sees time go back.
+        let now = self.clock.now();
+        let result = f(&mut inner.core, now);
+        // Sent under the lock, so that effects keep the order of the decisions.
+        for effect in inner.core.take_effects() {
+            if let Some(link) = &inner.link {
+                // A closed channel is an engine that is gone, and with it what the effect was about.
+                let _ = link.effects.send(effect);
+            }
+        }
+        result
+    }
+
+    /// The engine that runs.
+    pub fn link(&self) -> Option<EngineLink> {
+        lock(&self.inner).link.clone()
+    }
+
+    /// Puts an engine in place, or takes it away; the one before.
+    pub fn set_link(&self, link: Option<EngineLink>) -> Option<EngineLink> {
+        std::mem::replace(&mut lock(&self.inner).link, link)
+    }
+
+    /// Unix seconds.
+    pub fn now(&self) -> f64 {
+        self.clock.now()
+    }
+
+    /// The last chat call that finished.
+    pub fn latest_call(&self) -> MutexGuard<'_, Option<LatestCall>> {
+        lock(&self.latest_call)
+    }
+
+    /// Lines that clients pushed.
+    pub fn verbose_logs(&self) -> MutexGuard<'_, VerboseLogs> {
+        lock(&self.verbose_logs)
+    }
+}
+
+/// A panic elsewhere must not stop the server: the core's methods leave it consistent at every point where they can
+/// panic at all.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
