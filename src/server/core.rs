@@ -43,7 +43,7 @@ pub enum EndStep {
     /// The same end is on its way; ask again when it is through.
     Wait,
     /// Tell the engine, then [`Core::finish_end`] or [`Core::end_failed`].
-    TellEngine(EndEpisode),
+    TellEngine(Box<EndEpisode>),
 }
 
 /// What the end of an engine process leads to.
@@ -388,7 +388,7 @@ impl Core {
             log_metrics: request.workflow_output.log_metrics,
         };
         self.episodes.set_ending(&uuid, true);
-        Ok(EndStep::TellEngine(end))
+        Ok(EndStep::TellEngine(Box::new(end)))
     }
 
     /// The engine has the episode on disk.

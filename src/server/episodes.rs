@@ -319,7 +319,7 @@ mod tests {
         let mut registry = Registry::default();
         let (id, _) = claimed(&mut registry, "a", 0.0);
         assert!(registry.idle(9.9).is_empty());
-        assert_eq!(registry.idle(10.0), [id.clone()]);
+        assert_eq!(registry.idle(10.0), [id.as_str()]);
         registry.begin_call(&id, 9.0);
         registry.begin_call(&id, 9.0);
         registry.finish_call(&id, 20.0);
@@ -341,7 +341,7 @@ mod tests {
         assert_eq!(registry.check_end(&ended, "a"), EndCheck::Ending);
         assert_eq!(
             registry.unended(),
-            [aborted.clone()],
+            [aborted.as_str()],
             "an end on the way is not cut off"
         );
         registry.remove(&ended, Fate::Ended, 0.0);

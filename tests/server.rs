@@ -1,0 +1,962 @@
+//! The swarm protocol and the model API against fake engines, over real sockets.
+
+mod support;
+
+use std::time::Duration;
+
+use ajet_swarm::protocol::engine::{CONTRACT_VERSION, DropReason, EngineEvent};
+use ajet_swarm::server::{Options, Token};
+use futures_util::StreamExt;
+use reqwest::Method;
+use serde_json::{Value, json};
+use support::swarm::{Swarm, answer, end_body, quick};
+
+const EPISODES: &str = "rollout_until_finish_enough_episodes";
+const TASKS: &str = "rollout_until_finish_enough_tasks";
+const NON_DUMMY: &str = "rollout_until_finish_enough_non_dummy_tasks";
+const ANY: &str = "rollout_until_any_client_agree_sync_weight";
+const ALL: &str = "rollout_until_all_clients_agree_sync_weight";
+
+fn success() -> (u16, Value) {
+    (200, json!({"success": true}))
+}
+
+fn detail(answer: &(u16, Value)) -> &str {
+    answer.1["detail"]
+        .as_str()
+        .unwrap_or_else(|| panic!("no detail in {answer:?}"))
+}
+
+// ---- engine control ----
+
+#[tokio::test]
+async fn an_offline_server_answers_everything_it_can() {
+    let swarm = Swarm::start().await;
+    assert_eq!(swarm.get("/health").await, (200, json!({"status": "ok"})));
+    assert_eq!(
+        swarm.status().await,
+        json!({"engine_status": "ENGINE.OFFLINE", "engine_status_detail": null, "global_step": 0})
+    );
+    let pool = swarm.pool().await;
+    for (field, value) in [
+        ("engine_status", json!("ENGINE.OFFLINE")),
+        ("global_step", json!(0)),
+        ("sample_collection_method", json!("")),
+        ("completed_tasks_details", json!({})),
+        ("completed_tasks_rewards", json!({})),
+        ("completed_tasks_client_uuids", json!({})),
+        ("running_episode_details", Value::Null),
+        ("booting_start_time", Value::Null),
+        ("training_model_path", Value::Null),
+        ("swarm_client_instruction", json!({"active_clients": []})),
+    ] {
+        assert_eq!(pool[field], value, "{field}");
+    }
+    assert_eq!(
+        swarm.get("/get_server_experiment_dir").await,
+        (200, json!({"server_experiment_dir": null}))
+    );
+    assert_eq!(
+        swarm.post("/get_episode_buffer", json!({})).await,
+        (200, json!({"buffer": []}))
+    );
+    assert_eq!(swarm.post("/replay_latest_llm_call", json!({})).await.0, 404);
+    let start = swarm.post("/start_engine", json!({})).await;
+    assert_eq!(start.0, 400);
+    assert!(detail(&start).contains("No training config found"));
+    let stopped = (200, json!({"success": true, "failure_reason": ""}));
+    assert_eq!(swarm.post("/stop_engine", json!({})).await, stopped);
+}
+
+#[tokio::test]
+async fn all_five_states_are_walked_and_the_step_advances() {
+    let swarm = Swarm::start().await;
+    swarm.rolling(EPISODES, 1, 2).await;
+    let status = swarm.status().await;
+    assert_eq!(status["global_step"], 1);
+    let directory = swarm.get("/get_server_experiment_dir").await.1["server_experiment_dir"].clone();
+    assert!(directory.as_str().unwrap().ends_with("/test") && directory.as_str().unwrap().starts_with('/'));
+    swarm.engines.behave(|engine| engine.hold_updates = true);
+
+    let first = swarm.claim("a").await;
+    let second = swarm.claim("a").await;
+    let third = swarm.try_claim("a", "train", 240.0).await.1;
+    assert!(
+        third["fail_cause"]
+            .as_str()
+            .unwrap()
+            .contains("No available episodes to claim.")
+    );
+    for episode in [&first, &second] {
+        assert_eq!(swarm.chat(&episode.key).await.0, 200);
+    }
+    assert_eq!(swarm.end(&first, "t", 1.0).await, success());
+    // The batch has two episodes only with the second one; a third claim keeps it open after that.
+    let last = swarm.claim("b").await;
+    assert_eq!(swarm.end(&second, "t", 0.0).await, success());
+    assert_eq!(swarm.status().await["engine_status"], "ENGINE.ROLLING_POST");
+    let refused = swarm.try_claim("a", "train", 240.0).await.1;
+    let cause = refused["fail_cause"].as_str().unwrap();
+    assert!(
+        cause.contains("Engine not ready. Current status: [ENGINE.ROLLING_POST]."),
+        "{cause}"
+    );
+    assert!(cause.contains("Engine is in post-rolling phase"), "{cause}");
+    assert_eq!(swarm.chat(&last.key).await.0, 200, "what runs may go on");
+
+    assert_eq!(swarm.end(&last, "t", 0.5).await, success());
+    let status = swarm
+        .until_true("exporting", async |swarm| {
+            let status = swarm.status().await;
+            (status["engine_status_detail"] == "exporting step 1").then_some(status)
+        })
+        .await;
+    assert_eq!(
+        (&status["engine_status"], &status["global_step"]),
+        (&json!("ENGINE.WEIGHT_SYNCING"), &json!(1))
+    );
+    let refused = swarm.try_claim("a", "train", 240.0).await.1;
+    let cause = refused["fail_cause"].as_str().unwrap();
+    assert!(
+        cause.contains("Engine not ready. Current status: [ENGINE.WEIGHT_SYNCING]."),
+        "{cause}"
+    );
+    assert!(cause.contains("Engine is syncing weights"), "{cause}");
+    let pool = swarm.pool().await;
+    assert_eq!(
+        (&pool["completed_episodes"], &pool["running_episode_details"]),
+        (&json!(0), &Value::Null)
+    );
+
+    swarm.engines.behave(|engine| engine.hold_updates = false);
+    swarm.until_step(2).await;
+    assert_eq!(swarm.pool().await["latest_metrics"], json!({"actor/loss": 0.25}));
+    swarm.post("/stop_engine", json!({})).await;
+    let status = swarm.status().await;
+    assert_eq!(
+        (&status["engine_status"], &status["global_step"]),
+        (&json!("ENGINE.OFFLINE"), &json!(0))
+    );
+    assert_eq!(
+        swarm.get("/get_server_experiment_dir").await.1["server_experiment_dir"],
+        directory,
+        "kept after the first start"
+    );
+    let record = swarm.engines.record();
+    assert_eq!((record.updates, record.shutdowns, record.launches), (1, 1, 1));
+}
+
+#[tokio::test]
+async fn configuration_and_start_are_only_taken_offline() {
+    let swarm = Swarm::start().await;
+    swarm.rolling(TASKS, 2, 2).await;
+    for (path, body) in [
+        ("/sync_train_config", json!({"yaml_as_string": swarm.yaml(json!({}))})),
+        ("/start_engine", json!({})),
+    ] {
+        let refused = swarm.post(path, body).await;
+        assert_eq!(refused.0, 400);
+        assert!(detail(&refused).contains("ENGINE.ROLLING"), "{refused:?}");
+    }
+    swarm.post("/stop_engine", json!({})).await;
+    let restarted = swarm.post("/start_engine", json!({})).await;
+    assert_eq!(restarted.0, 200, "the synced configuration is kept: {restarted:?}");
+}
+
+#[tokio::test]
+async fn a_wrong_configuration_is_named_and_an_earlier_one_forgotten() {
+    let swarm = Swarm::start().await;
+    assert_eq!(swarm.sync(json!({})).await, success());
+    for (yaml, said) in [
+        ("ajet: [".to_owned(), "ajet"),
+        (
+            swarm.yaml(json!({"data": {"train_batch_size": "many"}})),
+            "train_batch_size",
+        ),
+        (
+            swarm.yaml(json!({"swarm_mode_sample_collection_method": "whenever"})),
+            "whenever",
+        ),
+    ] {
+        let refused = swarm.post("/sync_train_config", json!({"yaml_as_string": yaml})).await;
+        assert_eq!(refused.0, 400);
+        assert!(detail(&refused).contains(said), "{refused:?}");
+    }
+    assert!(detail(&swarm.post("/start_engine", json!({})).await).contains("No training config found"));
+}
+
+#[tokio::test]
+async fn a_start_that_cannot_go_well_is_refused_at_once() {
+    let swarm = Swarm::start().await;
+    let ajet = json!({"model": {"path": "/no/such/model"}});
+    assert_eq!(swarm.sync(ajet).await, success());
+    let refused = swarm.post("/start_engine", json!({})).await;
+    assert_eq!(refused.0, 400);
+    assert!(
+        detail(&refused).contains("/no/such/model does not exist"),
+        "{refused:?}"
+    );
+    assert_eq!(swarm.status().await["engine_status"], "ENGINE.OFFLINE");
+    assert_eq!(swarm.engines.record().launches, 0);
+}
+
+#[tokio::test]
+async fn a_boot_that_fails_stays_visible_and_tells_why() {
+    let swarm = Swarm::with(Options {
+        slow_poll: Duration::from_millis(300),
+        ..quick()
+    })
+    .await;
+    swarm
+        .engines
+        .behave(|engine| engine.boot_error = Some("the weights are torn".into()));
+    swarm.sync(json!({})).await;
+    let started = std::time::Instant::now();
+    assert_eq!(swarm.post("/start_engine", json!({})).await.0, 200);
+    let booting = swarm
+        .until_true("the reason", async |swarm| {
+            let status = swarm.status().await;
+            let detail = status["engine_status_detail"].as_str().unwrap_or("").to_owned();
+            detail.contains("the weights are torn").then_some(status)
+        })
+        .await;
+    assert_eq!(booting["engine_status"], "ENGINE.BOOTING");
+    let offline = swarm.until("ENGINE.OFFLINE").await;
+    assert!(started.elapsed() >= Duration::from_millis(300));
+    assert!(
+        offline["engine_status_detail"]
+            .as_str()
+            .unwrap()
+            .contains("the weights are torn")
+    );
+}
+
+#[tokio::test]
+async fn an_engine_of_another_contract_is_refused_with_both_numbers() {
+    let swarm = Swarm::start().await;
+    swarm.engines.behave(|engine| engine.contract_version = 99);
+    swarm.sync(json!({})).await;
+    swarm.post("/start_engine", json!({})).await;
+    let offline = swarm.until("ENGINE.OFFLINE").await;
+    let detail = offline["engine_status_detail"].as_str().unwrap();
+    assert!(
+        detail.contains("version 99") && detail.contains(&format!("version {CONTRACT_VERSION}")),
+        "{detail}"
+    );
+}
+
+#[tokio::test]
+async fn a_crashed_engine_is_started_again_and_its_episodes_are_lost() {
+    let swarm = Swarm::start().await;
+    swarm.rolling(TASKS, 2, 2).await;
+    let episode = swarm.claim("a").await;
+    for crash in 1..=3 {
+        swarm.engines.die("the engine was killed (signal 9): out of memory");
+        swarm
+            .until_true("the restart", async |swarm| {
+                (swarm.engines.record().launches == crash + 1).then_some(())
+            })
+            .await;
+        swarm.until("ENGINE.ROLLING").await;
+    }
+    assert_eq!(swarm.chat(&episode.key).await.0, 404);
+    assert_eq!(swarm.pool().await["dropped_episodes"], json!({"engine_lost": 1}));
+    swarm.engines.die("the engine was killed (signal 9): out of memory");
+    let offline = swarm.until("ENGINE.OFFLINE").await;
+    assert!(
+        offline["engine_status_detail"]
+            .as_str()
+            .unwrap()
+            .contains("out of memory")
+    );
+}
+
+#[tokio::test]
+async fn a_crash_without_restart_is_the_end_with_its_words() {
+    let swarm = Swarm::start().await;
+    swarm.rolling_with(json!({"engine": {"restart_on_crash": false}})).await;
+    swarm.engines.die("the engine ended with exit code 101: boom");
+    let offline = swarm.until("ENGINE.OFFLINE").await;
+    assert_eq!(
+        offline["engine_status_detail"],
+        "the engine ended with exit code 101: boom"
+    );
+    assert_eq!(offline["global_step"], 0);
+}
+
+#[tokio::test]
+async fn the_end_of_the_server_ends_the_engine() {
+    let swarm = Swarm::start().await;
+    swarm.rolling(TASKS, 2, 2).await;
+    let engines = swarm.shut_down().await;
+    assert_eq!(engines.record().shutdowns, 1);
+}
+
+// ---- claims ----
+
+#[tokio::test]
+async fn claims_are_refused_with_the_phrases_that_clients_match_on() {
+    let swarm = Swarm::start().await;
+    let (status, refused) = swarm.try_claim("a", "train", 240.0).await;
+    assert_eq!(status, 200);
+    assert_eq!(
+        (
+            &refused["success"],
+            &refused["episode_uuid"],
+            &refused["openai_api_key"],
+            &refused["openai_base_url"]
+        ),
+        (&json!(false), &json!(""), &json!(""), &json!(""))
+    );
+    let cause = refused["fail_cause"].as_str().unwrap();
+    assert!(
+        cause.contains("Engine not ready. Current status: [ENGINE.OFFLINE]."),
+        "{cause}"
+    );
+    for (kind, timeout) in [("test", 240.0), ("train", 0.0), ("train", -1.0)] {
+        assert_eq!(swarm.try_claim("a", kind, timeout).await.0, 400, "{kind} {timeout}");
+    }
+}
+
+#[tokio::test]
+async fn a_claim_names_the_episode_its_key_and_where_the_model_is() {
+    let swarm = Swarm::start().await;
+    swarm.rolling(TASKS, 2, 2).await;
+    let (_, claimed) = swarm
+        .post(
+            "/claim_episode",
+            json!({
+                "client_uuid": "a", "episode_type": "train", "discard_episode_timeout": 240, "unknown": 1,
+                "throttle_policy": {"ratio": 1.5, "expected_batch_size": 2, "expected_num_repeat": 2, "current_task_id": "t7"},
+            }),
+        )
+        .await;
+    assert_eq!(
+        (&claimed["success"], &claimed["client_uuid"], &claimed["fail_cause"]),
+        (&json!(true), &json!("a"), &json!(""))
+    );
+    assert_eq!(claimed["openai_base_url"], format!("{}/v1", swarm.url));
+    let key = claimed["openai_api_key"].as_str().unwrap();
+    assert!(key.starts_with("sk-ajet-") && key.len() > 50);
+    let uuid = claimed["episode_uuid"].as_str().unwrap();
+
+    let (_, buffer) = swarm.post("/get_episode_buffer", json!({})).await;
+    let listed = &buffer["buffer"][0];
+    for (field, value) in [
+        ("episode_uuid", json!(uuid)),
+        ("episode_status", json!("claimed")),
+        ("episode_type", json!("train")),
+        ("openai_api_key", json!("")),
+        ("client_uuid", json!("a")),
+        ("zmq_listen_result_addr", json!("")),
+        ("discard_episode_timeout", json!(240.0)),
+        ("llm_call_count", json!(0)),
+        ("debug_log", json!([])),
+        ("optional_task_id", json!("t7")),
+    ] {
+        assert_eq!(listed[field], value, "{field}");
+    }
+    let running = &swarm.pool().await["running_episode_details"][uuid];
+    assert_eq!(running["optional_task_id"], "t7");
+    assert!(running.as_object().unwrap().values().all(Value::is_string), "{running}");
+    for (id, claimed) in [(uuid, true), ("never", false)] {
+        let (_, answer) = swarm.post("/is_episode_claimed", json!({"episode_uuid": id})).await;
+        assert_eq!(answer["success"], claimed);
+    }
+    for (client, id, can) in [("a", uuid, true), ("b", uuid, false), ("a", "never", false)] {
+        let body = json!({"client_uuid": client, "episode_uuid": id});
+        let (_, answer) = swarm.post("/can_continue_episode", body).await;
+        assert_eq!(answer, json!({ "can_continue": can }));
+    }
+}
+
+#[tokio::test]
+async fn slots_are_bounded_by_the_workers_too() {
+    let swarm = Swarm::start().await;
+    swarm
+        .rolling_with(json!({"data": {"train_batch_size": 8}, "rollout": {"num_repeat": 8, "max_env_worker": 3}}))
+        .await;
+    for _ in 0..3 {
+        swarm.claim("a").await;
+    }
+    let refused = swarm.try_claim("b", "train", 240.0).await.1;
+    assert!(
+        refused["fail_cause"]
+            .as_str()
+            .unwrap()
+            .contains("No available episodes to claim.")
+    );
+}
+
+// ---- ends and aborts ----
+
+#[tokio::test]
+async fn an_end_that_is_wrong_is_refused_and_the_episode_stays_claimed() {
+    let swarm = Swarm::start().await;
+    swarm.rolling(TASKS, 2, 2).await;
+    let episode = swarm.claim("a").await;
+    for (reward, said) in [
+        (json!(null), "null"),
+        (json!([1.0]), "a list of 1"),
+        (json!("NaN"), "NaN"),
+    ] {
+        let refused = swarm.end(&episode, "t", reward).await;
+        assert_eq!(refused.0, 400);
+        assert!(detail(&refused).contains(said), "{refused:?}");
+    }
+    for literal in ["NaN", "Infinity", "-Infinity"] {
+        let body = end_body(&episode, "t", "REWARD")
+            .to_string()
+            .replace("\"REWARD\"", literal);
+        let refused = answer(swarm.request(Method::POST, "/end_episode").body(body)).await;
+        assert_eq!(refused.0, 400);
+        assert!(
+            detail(&refused).contains(&format!("one finite number, got {literal}")),
+            "{refused:?}"
+        );
+    }
+    let mut other_task = end_body(&episode, "t", 1.0);
+    other_task["task_id"] = "u".into();
+    assert_eq!(swarm.post("/end_episode", other_task).await.0, 400);
+    assert_eq!(swarm.end(&episode, "", 1.0).await.0, 400);
+
+    let mut foreign = episode.clone();
+    foreign.client = "b".into();
+    assert_eq!(swarm.end(&foreign, "t", 1.0).await.0, 404);
+    let mut unknown = episode.clone();
+    unknown.uuid = "never".into();
+    let refused = swarm.end(&unknown, "t", 1.0).await;
+    assert_eq!(refused, (400, json!({"detail": "Episode never not found."})));
+    assert_eq!(swarm.post("/end_episode", json!({"client_uuid": 1})).await.0, 400);
+    assert!(swarm.engines.record().ends.is_empty());
+
+    assert_eq!(swarm.chat(&episode.key).await.0, 200);
+    assert_eq!(swarm.end(&episode, "t", 1).await, success());
+}
+
+#[tokio::test]
+async fn an_end_is_idempotent_in_every_state_and_reaches_the_engine_once() {
+    let swarm = Swarm::start().await;
+    swarm.rolling(EPISODES, 1, 1).await;
+    let episode = swarm.claim("a").await;
+    swarm.chat(&episode.key).await;
+    swarm.engines.behave(|engine| {
+        engine.hold_ends = true;
+        engine.hold_updates = true;
+    });
+    // Both are under way before the engine answers the first.
+    let both = async { tokio::join!(swarm.end(&episode, "t", 1.0), swarm.end(&episode, "t", 1.0)) };
+    let released = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        swarm.engines.behave(|engine| engine.hold_ends = false);
+    };
+    let ((first, second), ()) = tokio::join!(both, released);
+    assert_eq!((first, second), (success(), success()));
+    swarm.until("ENGINE.WEIGHT_SYNCING").await;
+    assert_eq!(swarm.end(&episode, "t", 1.0).await, success(), "while syncing");
+    let other = support::swarm::Claimed {
+        uuid: "other".into(),
+        ..episode.clone()
+    };
+    let refused = swarm.end(&other, "t", 1.0).await;
+    assert_eq!(refused.0, 400);
+    assert!(detail(&refused).contains("WEIGHT_SYNCING"), "{refused:?}");
+    swarm.engines.behave(|engine| engine.hold_updates = false);
+    swarm.until_step(2).await;
+    assert_eq!(swarm.end(&episode, "t", 1.0).await, success(), "in the next batch");
+    assert_eq!(swarm.engines.record().ends.len(), 1);
+    swarm.post("/stop_engine", json!({})).await;
+    assert_eq!(swarm.end(&episode, "t", 1.0).await, success(), "offline");
+}
+
+#[tokio::test]
+async fn what_ends_is_told_to_the_engine_and_listed_in_the_pool() {
+    let swarm = Swarm::start().await;
+    swarm.rolling(TASKS, 2, 2).await;
+    let episode = swarm.claim("a").await;
+    swarm.chat(&episode.key).await;
+    let mut body = end_body(&episode, "t", 0.5);
+    body["workflow_output"]["log_metrics"] = json!({"steps": 3});
+    body["workflow_output"]["metadata"]["note"] = "x".into();
+    body["workflow_output"]["is_success"] = true.into();
+    assert_eq!(swarm.post("/end_episode", body).await, success());
+    let (id, end) = swarm.engines.record().ends[0].clone();
+    assert_eq!(id, episode.uuid);
+    assert_eq!((end.reward, end.is_success, end.claimed_at_step), (0.5, Some(true), 1));
+    assert_eq!(
+        (end.metadata["note"].clone(), end.log_metrics["steps"].clone()),
+        (json!("x"), json!(3))
+    );
+    let pool = swarm.pool().await;
+    for (field, value) in [
+        ("sample_collection_method", json!(TASKS)),
+        ("completed_episodes", json!(1)),
+        ("completed_episode_target", json!(4)),
+        ("completed_tasks", json!(0)),
+        ("completed_task_target", json!(2)),
+        ("completed_non_dummy_tasks", json!(0)),
+        ("completed_non_dummy_task_target", json!(2)),
+        ("task_expected_num_repeat", json!(2)),
+        ("completed_tasks_details", json!({"t": [episode.uuid]})),
+        ("completed_tasks_rewards", json!({"t": [0.5]})),
+        ("completed_tasks_client_uuids", json!({"t": ["a"]})),
+        ("running_episode_details", Value::Null),
+        ("training_model_path", json!("builtin:tiny")),
+    ] {
+        assert_eq!(pool[field], value, "{field}");
+    }
+    let active = &pool["swarm_client_instruction"]["active_clients"];
+    assert_eq!(
+        (&active[0]["client_uuid"], &active[0]["allowed_sync_weight"]),
+        (&json!("a"), &json!(false))
+    );
+}
+
+#[tokio::test]
+async fn an_episode_without_a_call_enters_nothing_and_is_counted() {
+    let swarm = Swarm::start().await;
+    swarm.rolling(TASKS, 2, 2).await;
+    let episode = swarm.claim("a").await;
+    assert_eq!(swarm.end(&episode, "t", 1.0).await, success());
+    let pool = swarm.pool().await;
+    assert_eq!(
+        (&pool["completed_episodes"], &pool["dropped_episodes"]),
+        (&json!(0), &json!({"no_llm_call": 1}))
+    );
+}
+
+#[tokio::test]
+async fn an_eval_episode_leaves_pool_and_active_clients_alone() {
+    let swarm = Swarm::start().await;
+    swarm.rolling(TASKS, 2, 2).await;
+    let episode = swarm.claim_kind("a", "eval", 240.0).await;
+    let (_, answer) = swarm.chat(&episode.key).await;
+    assert_eq!(answer["choices"][0]["message"]["content"], "hi (eval)");
+    assert_eq!(swarm.end(&episode, "t", 1.0).await, success());
+    let pool = swarm.pool().await;
+    assert_eq!(pool["completed_episodes"], 0);
+    assert_eq!(pool["swarm_client_instruction"]["active_clients"], json!([]));
+    assert_eq!(swarm.engines.record().ends[0].1.claimed_at_step, 1);
+}
+
+#[tokio::test]
+async fn an_abort_frees_the_slot_and_forgets_the_episode() {
+    let swarm = Swarm::start().await;
+    swarm.rolling(EPISODES, 1, 1).await;
+    let episode = swarm.claim("a").await;
+    swarm.chat(&episode.key).await;
+    let mut foreign = episode.clone();
+    foreign.client = "b".into();
+    assert_eq!(swarm.abort(&foreign).await.0, 404);
+    assert_eq!(swarm.abort(&episode).await, success());
+    assert_eq!(swarm.abort(&episode).await, success(), "unknown by now");
+    let refused = swarm.end(&episode, "t", 1.0).await;
+    assert_eq!(refused.0, 400);
+    assert!(detail(&refused).contains("not found."));
+    assert_eq!(swarm.chat(&episode.key).await.0, 404);
+    swarm.claim("b").await;
+    let pool = swarm.pool().await;
+    assert_eq!(
+        (&pool["completed_episodes"], &pool["dropped_episodes"]),
+        (&json!(0), &json!({"aborted": 1}))
+    );
+    assert_eq!(
+        pool["swarm_client_instruction"]["active_clients"][0]["client_uuid"], "a",
+        "an abort activates"
+    );
+    let forgotten = (episode.uuid.clone(), DropReason::Aborted);
+    swarm
+        .until_true("the engine to forget", async |swarm| {
+            (swarm.engines.record().forgotten == [forgotten.clone()]).then_some(())
+        })
+        .await;
+    swarm.post("/stop_engine", json!({})).await;
+    assert_eq!(swarm.abort(&episode).await, success(), "offline");
+}
+
+#[tokio::test]
+async fn an_abort_of_the_last_episode_lets_a_full_batch_go_on() {
+    let swarm = Swarm::start().await;
+    swarm.rolling(EPISODES, 2, 1).await;
+    swarm.episode("a", "t", 1.0).await;
+    let (one, two) = (swarm.claim("a").await, swarm.claim("b").await);
+    swarm.chat(&one.key).await;
+    swarm.end(&one, "u", 1.0).await;
+    assert_eq!(swarm.status().await["engine_status"], "ENGINE.ROLLING_POST");
+    assert_eq!(swarm.abort(&two).await, success());
+    swarm.until_step(2).await;
+}
+
+#[tokio::test]
+async fn idle_episodes_are_discarded_but_not_those_with_a_request_in_flight() {
+    let swarm = Swarm::start().await;
+    swarm.rolling(TASKS, 2, 2).await;
+    swarm.engines.behave(|engine| engine.hold_chats = true);
+    let busy = swarm.claim_kind("a", "train", 0.1).await;
+    let idle = swarm.claim_kind("a", "train", 0.1).await;
+    let waited = async {
+        let gone = swarm
+            .until_true("the discard", async |swarm| {
+                (swarm.pool().await["dropped_episodes"] == json!({"idle": 1})).then_some(())
+            })
+            .await;
+        assert_eq!(swarm.chat(&idle.key).await.0, 404);
+        assert!(detail(&swarm.end(&idle, "t", 1.0).await).contains("not found."));
+        swarm.engines.behave(|engine| engine.hold_chats = false);
+        gone
+    };
+    let (chatted, ()) = tokio::join!(swarm.chat(&busy.key), waited);
+    assert_eq!(chatted.0, 200);
+}
+
+#[tokio::test]
+async fn what_still_runs_when_post_rolling_times_out_is_late() {
+    let swarm = Swarm::start().await;
+    swarm
+        .rolling_with(json!({
+            "data": {"train_batch_size": 2}, "rollout": {"num_repeat": 1},
+            "swarm_mode_sample_collection_method": EPISODES, "swarm_mode_rolling_post_timeout": 0.05,
+        }))
+        .await;
+    swarm.episode("a", "t", 1.0).await;
+    let (one, late) = (swarm.claim("a").await, swarm.claim("b").await);
+    swarm.chat(&one.key).await;
+    swarm.end(&one, "u", 1.0).await;
+    swarm.until_step(2).await;
+    assert_eq!(swarm.chat(&late.key).await.0, 404);
+    assert_eq!(swarm.pool().await["dropped_episodes"], json!({"late": 1}));
+}
+
+// ---- stop rules and agreement ----
+
+#[tokio::test]
+async fn batches_end_by_tasks_and_by_tasks_that_differ() {
+    for (method, episodes) in [
+        (TASKS, vec![("t", 1.0), ("u", 0.0), ("t", 1.0), ("u", 0.0)]),
+        (
+            NON_DUMMY,
+            vec![("t", 1.0), ("u", 0.0), ("t", 1.0), ("u", 1.0), ("v", 0.0), ("v", 1.0)],
+        ),
+    ] {
+        let swarm = Swarm::start().await;
+        swarm.rolling(method, 2, 2).await;
+        for (task, reward) in episodes {
+            assert_eq!(swarm.status().await["global_step"], 1, "{method}: not before the last");
+            swarm.episode("a", task, reward).await;
+        }
+        swarm.until_step(2).await;
+    }
+}
+
+#[tokio::test]
+async fn clients_agree_to_end_a_batch() {
+    for (method, both_needed) in [(ANY, false), (ALL, true)] {
+        let swarm = Swarm::start().await;
+        swarm.rolling(method, 2, 2).await;
+        let agree = async |client: &str| swarm.post("/agree_sync_weight", json!({"client_uuid": client})).await.1;
+        assert_eq!(agree("a").await["success"], false, "not active yet");
+        swarm.episode("a", "t", 1.0).await;
+        swarm.episode("b", "u", 0.0).await;
+        assert_eq!(agree("a").await, json!({"success": true, "failure_reason": ""}));
+        if both_needed {
+            assert_eq!(swarm.status().await["global_step"], 1);
+            let clients = &swarm.pool().await["swarm_client_instruction"]["active_clients"];
+            assert_eq!(
+                (&clients[0]["allowed_sync_weight"], &clients[1]["allowed_sync_weight"]),
+                (&json!(true), &json!(false))
+            );
+            assert_eq!(agree("b").await["success"], true);
+        }
+        swarm.until_step(2).await;
+        assert_eq!(
+            swarm.pool().await["swarm_client_instruction"]["active_clients"],
+            json!([])
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_agreement_under_another_method_gives_the_reason() {
+    let swarm = Swarm::start().await;
+    let body = json!({"client_uuid": "a"});
+    let offline = swarm.post("/agree_sync_weight", body.clone()).await.1;
+    assert!(offline["failure_reason"].as_str().unwrap().contains("ENGINE.OFFLINE"));
+    swarm.rolling(TASKS, 2, 2).await;
+    swarm.episode("a", "t", 1.0).await;
+    let refused = swarm.post("/agree_sync_weight", body).await.1;
+    assert!(refused["failure_reason"].as_str().unwrap().contains(TASKS), "{refused}");
+}
+
+#[tokio::test]
+async fn slow_pollers_see_the_update_they_agreed_to_and_our_own_clients_do_not_wait() {
+    let slow_poll = Duration::from_millis(400);
+    for (header, waits) in [(None, true), (Some("0.1.0"), false)] {
+        let swarm = Swarm::with(Options { slow_poll, ..quick() }).await;
+        swarm.rolling(ANY, 1, 1).await;
+        swarm.episode("a", "t", 1.0).await;
+        let started = std::time::Instant::now();
+        let mut request = swarm
+            .request(Method::POST, "/agree_sync_weight")
+            .json(&json!({"client_uuid": "a"}));
+        if let Some(version) = header {
+            request = request.header("x-ajet-client", version);
+        }
+        assert_eq!(answer(request).await.1["success"], true);
+        swarm.until_step(2).await;
+        if waits {
+            assert!(started.elapsed() >= slow_poll);
+        }
+    }
+}
+
+// ---- model API ----
+
+#[tokio::test]
+async fn a_chat_call_reaches_the_engine_and_can_be_replayed() {
+    let swarm = Swarm::start().await;
+    swarm.rolling(TASKS, 2, 2).await;
+    let episode = swarm.claim("a").await;
+    for stream in [false, true] {
+        let body = json!({"model": "my-model", "messages": [{"role": "user", "content": "hi"}], "stream": stream});
+        let response = swarm.chat_request(&episode.key, &body).send().await.unwrap();
+        assert_eq!(response.status(), 200);
+        let kind = response.headers()["content-type"].to_str().unwrap().to_owned();
+        let text = response.text().await.unwrap();
+        if stream {
+            assert_eq!(kind, "text/event-stream");
+            assert!(
+                text.ends_with("data: [DONE]\n\n") && text.matches("data: {").count() == 3,
+                "{text}"
+            );
+        } else {
+            assert_eq!(kind, "application/json");
+        }
+        let expected = if stream {
+            "hi (train)".repeat(3)
+        } else {
+            "hi (train)".into()
+        };
+        let (_, replay) = swarm.post("/replay_latest_llm_call", json!({})).await;
+        assert_eq!(replay["input"], body);
+        assert_eq!(replay["output"]["choices"][0]["message"]["content"], expected);
+        assert_eq!(replay["output"]["model"], "my-model");
+    }
+    let running = &swarm.pool().await["running_episode_details"][&episode.uuid];
+    assert_eq!(running["llm_call_count"], "2");
+    let models = answer(swarm.request(Method::GET, "/v1/models").bearer_auth(&episode.key)).await;
+    assert_eq!((models.0, &models.1["data"][0]["id"]), (200, &json!("builtin:tiny")));
+}
+
+#[tokio::test]
+async fn errors_of_the_model_api_are_openais() {
+    let swarm = Swarm::start().await;
+    swarm.rolling(TASKS, 2, 2).await;
+    let ended = swarm.claim("a").await;
+    swarm.chat(&ended.key).await;
+    swarm.end(&ended, "t", 1.0).await;
+    let live = swarm.claim("a").await;
+    let ok = json!({"messages": [{"role": "user", "content": "hi"}]});
+    for (key, body, status, code) in [
+        (None, ok.clone(), 401, json!("invalid_api_key")),
+        (Some("sk-ajet-0123"), ok.clone(), 401, json!("invalid_api_key")),
+        (Some(ended.key.as_str()), ok.clone(), 404, json!("episode_not_found")),
+        (Some(live.key.as_str()), json!([]), 400, Value::Null),
+        (Some(live.key.as_str()), json!({"messages": []}), 400, Value::Null),
+    ] {
+        let mut request = swarm.request(Method::POST, "/v1/chat/completions").json(&body);
+        if let Some(key) = key {
+            request = request.bearer_auth(key);
+        }
+        let (got, answer) = answer(request).await;
+        assert_eq!(got, status, "{answer}");
+        assert_eq!(answer["error"]["code"], code, "{answer}");
+        assert!(
+            answer["error"]["message"].is_string() && answer["error"]["type"].is_string(),
+            "{answer}"
+        );
+    }
+    let large = "x".repeat(17 * 1024 * 1024);
+    let request = swarm.chat_request(&live.key, &json!({"messages": [{"role": "user", "content": large}]}));
+    // A server that has said no need not read on, so the client may be cut off before it reads the answer.
+    if let Ok(response) = request.send().await {
+        assert_eq!(response.status(), 413);
+    }
+    let (status, answer) = swarm.get("/v1/nothing").await;
+    assert_eq!(
+        (status, answer["error"]["type"].as_str()),
+        (404, Some("invalid_request_error"))
+    );
+}
+
+#[tokio::test]
+async fn a_live_episode_is_told_to_come_again_while_the_engine_cannot_serve_it() {
+    let swarm = Swarm::start().await;
+    swarm.rolling(TASKS, 2, 2).await;
+    swarm.engines.behave(|engine| engine.hold_chats = true);
+    let episode = swarm.claim("a").await;
+    let body = json!({"messages": [{"role": "user", "content": "hi"}]});
+    let killed = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        swarm.engines.die("the engine was killed (signal 9)");
+    };
+    let (response, ()) = tokio::join!(swarm.chat_request(&episode.key, &body).send(), killed);
+    let response = response.unwrap();
+    assert_eq!(response.status(), 503);
+    assert!(response.headers().contains_key("retry-after"));
+}
+
+#[tokio::test]
+async fn an_agent_that_hangs_up_cancels_its_generation() {
+    let swarm = Swarm::start().await;
+    swarm.rolling(TASKS, 2, 2).await;
+    let episode = swarm.claim("a").await;
+    swarm
+        .engines
+        .behave(|engine| engine.stream = (1000, Duration::from_millis(5)));
+    let body = json!({"messages": [{"role": "user", "content": "hi"}], "stream": true});
+    let mut pieces = swarm
+        .chat_request(&episode.key, &body)
+        .send()
+        .await
+        .unwrap()
+        .bytes_stream();
+    let first = pieces.next().await.unwrap().unwrap();
+    assert!(first.starts_with(b"data: {"), "pieces come as they are made");
+    drop(pieces);
+    swarm
+        .until_true("the cut", async |swarm| {
+            (swarm.engines.record().chats_cut == 1).then_some(())
+        })
+        .await;
+
+    swarm.engines.behave(|engine| engine.hold_chats = true);
+    let request = swarm.chat_request(&episode.key, &json!({"messages": [{"role": "user", "content": "hi"}]}));
+    let waited = tokio::time::timeout(Duration::from_millis(100), request.send()).await;
+    assert!(waited.is_err(), "held");
+    swarm
+        .until_true("the cut", async |swarm| {
+            (swarm.engines.record().chats_cut == 2).then_some(())
+        })
+        .await;
+    assert_eq!(
+        swarm.post("/replay_latest_llm_call", json!({})).await.0,
+        404,
+        "neither was answered"
+    );
+}
+
+// ---- the rest ----
+
+#[tokio::test]
+async fn verbose_logs_are_kept_in_order() {
+    let swarm = Swarm::start().await;
+    for message in ["one", "two"] {
+        let pushed = swarm
+            .post("/push_verbose_log", json!({"tag": "t", "message": message}))
+            .await;
+        assert_eq!(pushed, (200, json!({"success": true, "failure_reason": ""})));
+    }
+    let (_, logs) = swarm.get("/get_verbose_logs").await;
+    assert_eq!(
+        (&logs["entries"][0]["message"], &logs["entries"][1]["message"]),
+        (&json!("one"), &json!("two"))
+    );
+    assert!(logs["entries"][0]["timestamp"].as_f64().unwrap() > 1.7e9);
+}
+
+#[tokio::test]
+async fn paths_and_methods_that_are_not_there_are_told() {
+    let swarm = Swarm::start().await;
+    assert_eq!(swarm.get("//health").await.0, 200);
+    let missing = swarm.get("/nothing").await;
+    assert_eq!(missing, (404, json!({"detail": "there is no /nothing here"})));
+    let wrong = swarm.get("/claim_episode").await;
+    assert_eq!(
+        wrong,
+        (405, json!({"detail": "GET /claim_episode is not allowed here"}))
+    );
+}
+
+#[tokio::test]
+async fn without_the_token_there_is_nothing_but_health() {
+    let swarm = Swarm::with(Options {
+        token: Some(Token::new("correct-horse").unwrap()),
+        ..quick()
+    })
+    .await;
+    assert_eq!(swarm.get("/health").await.0, 200);
+    for path in [
+        "/get_engine_status",
+        "/nothing",
+        "/t/wrong-horse/get_engine_status",
+        "/v1/models",
+        "/t/wrong-horse/v1/models",
+    ] {
+        assert_eq!(swarm.get(path).await.0, 401, "{path}");
+        let wrong = answer(swarm.request(Method::GET, path).bearer_auth("wrong-horse")).await;
+        assert_eq!(wrong.0, 401, "{path}");
+    }
+    assert_eq!(
+        answer(
+            swarm
+                .request(Method::GET, "/get_engine_status")
+                .bearer_auth("correct-horse")
+        )
+        .await
+        .0,
+        200
+    );
+    for path in [
+        "/t/correct-horse/get_engine_status",
+        "/t/correct-horse//get_engine_status",
+    ] {
+        assert_eq!(swarm.get(path).await.0, 200, "{path}");
+    }
+
+    let yaml = swarm.yaml(json!({}));
+    let post = async |path: &str, body: Value| swarm.post(&format!("/t/correct-horse{path}"), body).await;
+    post("/sync_train_config", json!({"yaml_as_string": yaml})).await;
+    assert_eq!(post("/start_engine", json!({})).await.0, 200);
+    let claimed = swarm
+        .until_true("a claim", async |_| {
+            let body = json!({"client_uuid": "a", "episode_type": "train", "discard_episode_timeout": 240});
+            let claimed = post("/claim_episode", body).await.1;
+            (claimed["success"] == true).then_some(claimed)
+        })
+        .await;
+    let key = claimed["openai_api_key"].as_str().unwrap();
+    let body = json!({"messages": [{"role": "user", "content": "hi"}]});
+    assert_eq!(answer(swarm.chat_request(key, &body)).await.0, 200, "the key alone");
+    let behind_prefix = swarm
+        .request(Method::POST, "/t/correct-horse/v1/chat/completions")
+        .bearer_auth(key)
+        .json(&body);
+    assert_eq!(answer(behind_prefix).await.0, 200);
+    assert_eq!(
+        swarm
+            .chat_request("sk-ajet-made-up", &body)
+            .send()
+            .await
+            .unwrap()
+            .status(),
+        401
+    );
+}
+
+#[tokio::test]
+async fn drops_that_the_engine_decides_are_counted() {
+    let swarm = Swarm::start().await;
+    swarm.rolling(TASKS, 2, 2).await;
+    for (reason, count) in [
+        (DropReason::Dummy, 2),
+        (DropReason::OverCache, 1),
+        (DropReason::Aborted, 5),
+    ] {
+        swarm.engines.send(&EngineEvent::Dropped { reason, count });
+    }
+    swarm
+        .until_true("the counts", async |swarm| {
+            (swarm.pool().await["dropped_episodes"] == json!({"dummy": 2, "over_cache": 1})).then_some(())
+        })
+        .await;
+}

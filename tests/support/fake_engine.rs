@@ -1,0 +1,456 @@
+//! An engine without a model: it speaks the engine contract over a Unix socket, in this process, and its model echoes.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use ajet_swarm::config::schema::{Ajet, CollectionMethod};
+use ajet_swarm::protocol::engine::*;
+use ajet_swarm::protocol::openai::{ErrorBody, ErrorObject};
+use ajet_swarm::protocol::swarm::EpisodeType;
+use ajet_swarm::server::{EngineHandle, EngineLauncher, Kill, Launch};
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use futures_util::StreamExt;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use serde_json::{Value, json};
+use tokio::net::UnixListener;
+use tokio::sync::{broadcast, mpsc, watch};
+use tokio::task::JoinSet;
+
+/// What the engines of a launcher do; tests change it before a start or while one runs.
+#[derive(Clone, Debug)]
+pub struct Behaviour {
+    pub contract_version: u32,
+    /// The boot fails with this.
+    pub boot_error: Option<String>,
+    /// Updates wait until this is false.
+    pub hold_updates: bool,
+    /// Chats wait until this is false.
+    pub hold_chats: bool,
+    /// Ends wait until this is false.
+    pub hold_ends: bool,
+    /// Pieces of a streamed answer, and the pause between them.
+    pub stream: (usize, Duration),
+}
+
+impl Default for Behaviour {
+    fn default() -> Self {
+        Self {
+            contract_version: CONTRACT_VERSION,
+            boot_error: None,
+            hold_updates: false,
+            hold_chats: false,
+            hold_ends: false,
+            stream: (3, Duration::ZERO),
+        }
+    }
+}
+
+/// What the engines of a launcher were asked to do.
+#[derive(Clone, Debug, Default)]
+pub struct Record {
+    pub launches: u32,
+    pub ends: Vec<(String, EndEpisode)>,
+    pub forgotten: Vec<(String, DropReason)>,
+    /// Chats that were cut off before their answer was out.
+    pub chats_cut: u32,
+    pub updates: u32,
+    pub shutdowns: u32,
+    pub configs: Vec<String>,
+}
+
+/// Starts fake engines.
+#[derive(Clone, Default)]
+pub struct FakeLauncher {
+    behaviour: Arc<Mutex<Behaviour>>,
+    record: Arc<Mutex<Record>>,
+    present: Arc<Mutex<Option<Engine>>>,
+}
+
+impl FakeLauncher {
+    pub fn behave(&self, change: impl FnOnce(&mut Behaviour)) {
+        change(&mut self.behaviour.lock().unwrap());
+    }
+
+    pub fn record(&self) -> Record {
+        self.record.lock().unwrap().clone()
+    }
+
+    /// The engine that runs dies, with these last words.
+    pub fn die(&self, words: &str) {
+        let engine = self.present.lock().unwrap().clone().expect("an engine was started");
+        engine.end(words);
+    }
+
+    /// The engine that runs sends an event.
+    pub fn send(&self, event: &EngineEvent) {
+        let engine = self.present.lock().unwrap().clone().expect("an engine was started");
+        engine.tell(event);
+    }
+}
+
+impl EngineLauncher for FakeLauncher {
+    fn launch(&self, launch: &Launch) -> io::Result<EngineHandle> {
+        static PIDS: AtomicU32 = AtomicU32::new(1_000_000);
+        #[derive(serde::Deserialize)]
+        struct File {
+            ajet: Ajet,
+        }
+        let File { ajet } = serde_yaml::from_str(&launch.config_yaml).map_err(io::Error::other)?;
+        {
+            let mut record = self.record.lock().unwrap();
+            record.launches += 1;
+            record.configs.push(launch.config_yaml.clone());
+        }
+        let directory = tempfile::tempdir()?;
+        let socket = directory.path().join("engine.sock");
+        let (ended_sender, ended) = watch::channel(None);
+        let (kill, mut kills) = mpsc::channel(4);
+        let (ending, ending_receiver) = watch::channel(None);
+        let engine = Engine {
+            model: ajet.model.path.clone(),
+            batch: Arc::new(Mutex::new(Batch::new(&ajet))),
+            calls: Arc::default(),
+            phase: Arc::new(Mutex::new(EnginePhase::Booting)),
+            events: broadcast::channel(1024).0,
+            ending: Arc::new(ending),
+            behaviour: Arc::clone(&self.behaviour),
+            record: Arc::clone(&self.record),
+        };
+        *self.present.lock().unwrap() = Some(engine.clone());
+        let listening = socket.clone();
+        tokio::spawn(async move {
+            let _directory = directory;
+            let mut ending_receiver = ending_receiver;
+            let words = tokio::select! {
+                words = engine.serve(listening) => words,
+                Some(how) = kills.recv() => match how {
+                    Kill::Terminate => "the engine was ended by signal 15".to_owned(),
+                    Kill::Kill => "the engine was killed (signal 9)".to_owned(),
+                },
+                words = ending_receiver.wait_for(Option::is_some) => words.unwrap().clone().unwrap(),
+            };
+            ended_sender.send_replace(Some(words));
+        });
+        Ok(EngineHandle {
+            socket,
+            pid: PIDS.fetch_add(1, Ordering::Relaxed),
+            ended,
+            kill,
+        })
+    }
+}
+
+/// The pool with its stop rule.
+struct Batch {
+    method: CollectionMethod,
+    tasks: usize,
+    repeats: usize,
+    snapshot: PoolSnapshot,
+    agreed: bool,
+}
+
+impl Batch {
+    fn new(ajet: &Ajet) -> Self {
+        let snapshot = PoolSnapshot {
+            revision: 1,
+            global_step: 1,
+            ..PoolSnapshot::default()
+        };
+        Self {
+            method: ajet.swarm_mode_sample_collection_method,
+            tasks: ajet.data.train_batch_size,
+            repeats: ajet.rollout.num_repeat,
+            snapshot,
+            agreed: false,
+        }
+    }
+
+    fn count(&mut self) {
+        let mut rewards: HashMap<&str, Vec<f64>> = HashMap::new();
+        for episode in &self.snapshot.episodes {
+            rewards.entry(&episode.task_id).or_default().push(episode.reward);
+        }
+        let complete = rewards.values().filter(|rewards| rewards.len() >= self.repeats);
+        let completed = complete.clone().count();
+        let non_dummy = complete
+            .filter(|rewards| rewards.iter().any(|reward| reward != &rewards[0]))
+            .count();
+        let episodes = self.snapshot.episodes.len();
+        self.snapshot.completed_tasks = completed as u64;
+        self.snapshot.completed_non_dummy_tasks = non_dummy as u64;
+        self.snapshot.full = match self.method {
+            CollectionMethod::RolloutUntilFinishEnoughEpisodes => episodes >= self.tasks * self.repeats,
+            CollectionMethod::RolloutUntilFinishEnoughTasks => completed >= self.tasks,
+            CollectionMethod::RolloutUntilFinishEnoughNonDummyTasks => non_dummy >= self.tasks,
+            CollectionMethod::RolloutUntilAnyClientAgreeSyncWeight
+            | CollectionMethod::RolloutUntilAllClientsAgreeSyncWeight => self.agreed,
+        };
+        self.snapshot.revision += 1;
+    }
+
+    fn next(&mut self) {
+        self.agreed = false;
+        self.snapshot.global_step += 1;
+        self.snapshot.episodes.clear();
+        self.count();
+    }
+}
+
+#[derive(Clone)]
+struct Engine {
+    model: String,
+    batch: Arc<Mutex<Batch>>,
+    /// Finished chats by episode.
+    calls: Arc<Mutex<HashMap<String, u64>>>,
+    phase: Arc<Mutex<EnginePhase>>,
+    events: broadcast::Sender<String>,
+    ending: Arc<watch::Sender<Option<String>>>,
+    behaviour: Arc<Mutex<Behaviour>>,
+    record: Arc<Mutex<Record>>,
+}
+
+impl Engine {
+    async fn serve(&self, socket: PathBuf) -> String {
+        let listener = UnixListener::bind(socket).unwrap();
+        let router = Router::new()
+            .route("/hello", get(hello))
+            .route("/episodes/{id}/chat", post(chat))
+            .route("/episodes/{id}/end", post(end))
+            .route("/episodes/{id}/forget", post(forget))
+            .route("/agree", post(agree))
+            .route("/update", post(update))
+            .route("/events", get(events))
+            .route("/shutdown", post(shutdown))
+            .with_state(self.clone());
+        let boot = async {
+            if let Some(error) = self.behaviour().boot_error.clone() {
+                self.tell(&EngineEvent::Fatal { message: error.clone() });
+                return format!("the engine ended with exit code 1: {error}");
+            }
+            self.set_phase(EnginePhase::Rolling, None);
+            std::future::pending().await
+        };
+        tokio::select! {
+            words = boot => words,
+            never = accept(listener, router) => match never {},
+        }
+    }
+
+    fn behaviour(&self) -> MutexGuard<'_, Behaviour> {
+        self.behaviour.lock().unwrap()
+    }
+
+    async fn while_held(&self, held: impl Fn(&Behaviour) -> bool) {
+        while held(&self.behaviour()) {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    fn end(&self, words: &str) {
+        self.ending.send_replace(Some(words.to_owned()));
+    }
+
+    fn tell(&self, event: &EngineEvent) {
+        let _ = self.events.send(serde_json::to_string(event).unwrap() + "\n");
+    }
+
+    fn status(&self, detail: Option<String>) -> EngineEvent {
+        EngineEvent::Status {
+            phase: *self.phase.lock().unwrap(),
+            detail,
+            global_step: self.batch.lock().unwrap().snapshot.global_step,
+        }
+    }
+
+    fn set_phase(&self, phase: EnginePhase, detail: Option<String>) {
+        *self.phase.lock().unwrap() = phase;
+        self.tell(&self.status(detail));
+    }
+}
+
+/// Serves until it is dropped; open connections are then closed, as those of a dead process are.
+async fn accept(listener: UnixListener, router: Router) -> std::convert::Infallible {
+    let mut connections = JoinSet::new();
+    loop {
+        let (stream, _) = listener.accept().await.unwrap();
+        let service = TowerToHyperService::new(router.clone());
+        connections.spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+async fn hello(State(engine): State<Engine>) -> Json<Hello> {
+    let batch = engine.batch.lock().unwrap();
+    Json(Hello {
+        contract_version: engine.behaviour().contract_version,
+        ready: *engine.phase.lock().unwrap() != EnginePhase::Booting,
+        model: engine.model.clone(),
+        device: "none".into(),
+        global_step: batch.snapshot.global_step,
+        pool: batch.snapshot.clone(),
+        ..Hello::default()
+    })
+}
+
+/// Counts a chat as cut off unless it is told otherwise.
+struct Cut(Engine, bool);
+
+impl Drop for Cut {
+    fn drop(&mut self) {
+        if self.1 {
+            self.0.record.lock().unwrap().chats_cut += 1;
+        }
+    }
+}
+
+async fn chat(State(engine): State<Engine>, Path(id): Path<String>, Json(call): Json<ChatCall>) -> Response {
+    let mut cut = Cut(engine.clone(), true);
+    engine.while_held(|behaviour| behaviour.hold_chats).await;
+    let request = &call.request;
+    let Some(text) = request["messages"][0]["content"].as_str() else {
+        cut.1 = false;
+        return refuse(StatusCode::BAD_REQUEST, "messages[0].content must be text");
+    };
+    let model = request["model"].clone();
+    let echo = format!(
+        "{text} ({})",
+        if call.episode_type == EpisodeType::Eval {
+            "eval"
+        } else {
+            "train"
+        }
+    );
+    let counted = move |cut: &mut Cut| {
+        cut.1 = false;
+        *cut.0.calls.lock().unwrap().entry(id.clone()).or_default() += 1;
+    };
+    if request["stream"] != true {
+        counted(&mut cut);
+        return Json(json!({
+            "id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": model,
+            "choices": [{"index": 0, "message": {"role": "assistant", "content": echo}, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
+        }))
+        .into_response();
+    }
+    let (pieces, pause) = engine.behaviour().stream;
+    let chunks = futures_util::stream::unfold((0, cut), move |(sent, mut cut)| {
+        let (model, echo, counted) = (model.clone(), echo.clone(), counted.clone());
+        async move {
+            if sent > pieces {
+                return None;
+            }
+            if sent == pieces {
+                counted(&mut cut);
+                return Some(("data: [DONE]\n\n".to_owned(), (sent + 1, cut)));
+            }
+            tokio::time::sleep(pause).await;
+            let chunk = json!({
+                "id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": model,
+                "choices": [{"index": 0, "delta": {"content": echo}, "finish_reason": null}],
+            });
+            Some((format!("data: {chunk}\n\n"), (sent + 1, cut)))
+        }
+    });
+    let body = Body::from_stream(chunks.map(Ok::<_, io::Error>));
+    ([("content-type", "text/event-stream")], body).into_response()
+}
+
+async fn end(State(engine): State<Engine>, Path(id): Path<String>, Json(end): Json<EndEpisode>) -> Json<EndOutcome> {
+    engine.while_held(|behaviour| behaviour.hold_ends).await;
+    engine.record.lock().unwrap().ends.push((id.clone(), end.clone()));
+    let llm_calls = engine.calls.lock().unwrap().remove(&id).unwrap_or(0);
+    let mut batch = engine.batch.lock().unwrap();
+    let dropped = (llm_calls == 0).then_some(DropReason::NoLlmCall);
+    if dropped.is_none() && end.episode_type == EpisodeType::Train {
+        batch.snapshot.episodes.push(PooledEpisode {
+            episode_uuid: id,
+            task_id: end.task_id,
+            client_uuid: end.client_uuid,
+            reward: end.reward,
+        });
+        batch.count();
+    }
+    Json(EndOutcome {
+        dropped,
+        rows: 1,
+        llm_calls,
+        pool: batch.snapshot.clone(),
+    })
+}
+
+async fn forget(
+    State(engine): State<Engine>,
+    Path(id): Path<String>,
+    Json(forget): Json<ForgetEpisode>,
+) -> Json<Value> {
+    engine.calls.lock().unwrap().remove(&id);
+    engine.record.lock().unwrap().forgotten.push((id, forget.reason));
+    Json(json!({}))
+}
+
+async fn agree(State(engine): State<Engine>) -> Json<BatchState> {
+    let mut batch = engine.batch.lock().unwrap();
+    batch.agreed = true;
+    batch.count();
+    Json(BatchState {
+        pool: batch.snapshot.clone(),
+    })
+}
+
+async fn update(State(engine): State<Engine>) -> Response {
+    if !engine.batch.lock().unwrap().snapshot.full {
+        return refuse(StatusCode::CONFLICT, "the batch is not full");
+    }
+    engine.record.lock().unwrap().updates += 1;
+    tokio::spawn(async move {
+        engine.set_phase(EnginePhase::WeightSyncing, Some("exporting step 1".into()));
+        engine.while_held(|behaviour| behaviour.hold_updates).await;
+        let step = engine.batch.lock().unwrap().snapshot.global_step;
+        let metrics = [("actor/loss".to_owned(), 0.25)].into_iter().collect();
+        engine.tell(&EngineEvent::Metrics {
+            global_step: step,
+            metrics,
+        });
+        engine.batch.lock().unwrap().next();
+        let pool = engine.batch.lock().unwrap().snapshot.clone();
+        engine.tell(&EngineEvent::Pool { pool });
+        engine.set_phase(EnginePhase::Rolling, None);
+    });
+    Json(json!({})).into_response()
+}
+
+async fn events(State(engine): State<Engine>) -> Body {
+    let events = tokio_stream::wrappers::BroadcastStream::new(engine.events.subscribe());
+    let first = serde_json::to_string(&engine.status(None)).unwrap() + "\n";
+    let first = futures_util::stream::once(async { Ok::<_, io::Error>(first) });
+    Body::from_stream(first.chain(events.map(|event| event.map_err(io::Error::other))))
+}
+
+async fn shutdown(State(engine): State<Engine>) -> Json<Value> {
+    engine.record.lock().unwrap().shutdowns += 1;
+    tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        engine.end("the engine ended");
+    });
+    Json(json!({}))
+}
+
+fn refuse(status: StatusCode, message: &str) -> Response {
+    let error = ErrorObject {
+        message: message.into(),
+        kind: "invalid_request_error".into(),
+        ..ErrorObject::default()
+    };
+    (status, Json(ErrorBody { error })).into_response()
+}
