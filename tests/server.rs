@@ -168,7 +168,7 @@ async fn a_wrong_configuration_is_named_and_an_earlier_one_forgotten() {
     let swarm = Swarm::start().await;
     assert_eq!(swarm.sync(json!({})).await, success());
     for (yaml, said) in [
-        ("ajet: [".to_owned(), "ajet"),
+        ("ajet: [".to_owned(), "not valid YAML"),
         (
             swarm.yaml(json!({"data": {"train_batch_size": "many"}})),
             "train_batch_size",

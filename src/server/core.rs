@@ -60,7 +60,7 @@ pub enum AfterEngine {
 pub struct SyncedConfig {
     /// Parsed and checked.
     pub ajet: Ajet,
-    /// What the user should know about it, such as keys that have no effect.
+    /// What its author should know, such as unknown keys.
     pub notice: Option<String>,
 }
 
@@ -326,7 +326,7 @@ impl Core {
         if self.state != State::Rolling {
             return Ok(refused(not_ready(self.state.status())));
         }
-        let slots = self.config().map_or(0, pool_info::slots);
+        let slots = self.config().map_or(0, Ajet::max_claimed_episodes);
         let claim = Claim {
             client_uuid: request.client_uuid.clone(),
             kind,

@@ -17,7 +17,7 @@ pub enum Error {
     #[error("No training config found. hint: call sync_train_config before start_engine")]
     NoConfig,
     /// The configuration does not parse or validate.
-    #[error("the training configuration is refused: {0}")]
+    #[error("{0}")]
     Config(String),
     /// The engine cannot start with this configuration.
     #[error("the engine cannot start: {0}")]

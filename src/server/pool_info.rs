@@ -18,12 +18,6 @@ pub fn method_name(method: CollectionMethod) -> &'static str {
     }
 }
 
-/// Most episodes claimed at once: B·N, or `max_env_worker` if that is less.
-pub fn slots(config: &Ajet) -> usize {
-    let batch = config.data.train_batch_size.saturating_mul(config.rollout.num_repeat);
-    batch.min(config.rollout.max_env_worker)
-}
-
 /// Targets of the configuration, contents of the pool, running episodes; what the engine's state adds is left empty.
 pub fn assemble(config: Option<&Ajet>, pool: &PoolSnapshot, episodes: &Registry, now: f64) -> PoolInformation {
     let mut info = PoolInformation {
@@ -34,12 +28,12 @@ pub fn assemble(config: Option<&Ajet>, pool: &PoolSnapshot, episodes: &Registry,
         ..PoolInformation::default()
     };
     if let Some(config) = config {
-        let (tasks, repeats) = (config.data.train_batch_size as u64, config.rollout.num_repeat as u64);
+        let tasks = config.data.train_batch_size as u64;
         info.sample_collection_method = method_name(config.swarm_mode_sample_collection_method).into();
-        info.completed_episode_target = tasks.saturating_mul(repeats);
+        info.completed_episode_target = config.episodes_per_batch() as u64;
         info.completed_task_target = tasks;
         info.completed_non_dummy_task_target = tasks;
-        info.task_expected_num_repeat = repeats;
+        info.task_expected_num_repeat = config.rollout.num_repeat as u64;
     }
     for episode in &pool.episodes {
         let task = || episode.task_id.clone();
@@ -113,16 +107,6 @@ mod tests {
         ] {
             assert_eq!(serde_json::to_value(method).unwrap(), method_name(method));
         }
-    }
-
-    #[test]
-    fn slots_are_the_lesser_of_batch_and_workers() {
-        let mut config = Ajet::default();
-        config.data.train_batch_size = 4;
-        config.rollout.num_repeat = 8;
-        assert_eq!(slots(&config), 32);
-        config.rollout.max_env_worker = 5;
-        assert_eq!(slots(&config), 5);
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! What can be told about a start before an engine is started, so that the caller hears it at once.
 
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
+use crate::config::experiment;
 use crate::config::schema::Ajet;
 
 /// Checks model and experiment directory; the latter, made and absolute.
@@ -11,19 +13,21 @@ use crate::config::schema::Ajet;
 /// A sentence for the user.
 pub fn check(config: &Ajet) -> Result<PathBuf, String> {
     check_model(&config.model.path)?;
-    let wanted = Path::new(&config.experiment_dir);
+    let here = std::env::current_dir().map_err(|error| format!("the working directory is gone: {error}"))?;
+    let experiment =
+        experiment::resolve(config, &here, SystemTime::now(), Path::exists).map_err(|problem| problem.to_string())?;
     let cannot = |error: std::io::Error| {
         format!(
             "the experiment directory {} cannot be written: {error}; hint: set ajet.experiment_dir",
-            wanted.display()
+            experiment.dir.display()
         )
     };
-    std::fs::create_dir_all(wanted).map_err(cannot)?;
+    std::fs::create_dir_all(&experiment.dir).map_err(cannot)?;
     tempfile::Builder::new()
         .prefix(".writable")
-        .tempfile_in(wanted)
+        .tempfile_in(&experiment.dir)
         .map_err(cannot)?;
-    std::path::absolute(wanted).map_err(cannot)
+    Ok(experiment.dir)
 }
 
 /// A name that can only be a path must be there; `builtin:NAME` and hub ids are the engine's to find.
@@ -94,13 +98,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut config = Ajet::default();
         config.model.path = "builtin:tiny".into();
+        config.experiment_name = "b".into();
         let wanted = dir.path().join("a/b");
         config.experiment_dir = wanted.to_str().unwrap().into();
         assert_eq!(check(&config), Ok(wanted.clone()));
         assert_eq!(std::fs::read_dir(&wanted).unwrap().count(), 0, "the probe is gone");
         std::fs::write(dir.path().join("file"), "").unwrap();
-        config.experiment_dir = dir.path().join("file/x").to_str().unwrap().into();
+        config.experiment_dir = dir.path().join("file/b").to_str().unwrap().into();
         let message = check(&config).unwrap_err();
-        assert!(message.contains("file/x cannot be written"), "{message}");
+        assert!(message.contains("file/b cannot be written"), "{message}");
     }
 }

@@ -1,21 +1,30 @@
 //! A synced YAML becomes the configuration of the next start.
 
 use super::core::SyncedConfig;
-use crate::config::schema::Ajet;
+use crate::config::{Strictness, load, load_over};
 
 /// Reads and checks `yaml`; `defaults`, another document, gives what it leaves out.
 ///
 /// # Errors
 ///
 /// What is wrong with it, as a sentence.
-pub fn read(yaml: &str, _defaults: Option<&str>) -> Result<SyncedConfig, String> {
-    #[derive(serde::Deserialize)]
-    struct File {
-        ajet: Ajet,
+pub fn read(yaml: &str, defaults: Option<&str>) -> Result<SyncedConfig, String> {
+    let loaded = match defaults {
+        Some(defaults) => load_over(defaults, yaml, Strictness::Synced),
+        None => load(yaml, Strictness::Synced),
+    };
+    let loaded = loaded.map_err(|error| error.to_string())?;
+    if !loaded.ignored.is_empty() {
+        tracing::info!(
+            "keys of the configuration without effect here: {}",
+            loaded.ignored.join(", ")
+        );
     }
-    let file: File = serde_yaml::from_str(yaml).map_err(|error| error.to_string())?;
+    for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
     Ok(SyncedConfig {
-        ajet: file.ajet,
-        notice: None,
+        ajet: loaded.ajet,
+        notice: (!loaded.warnings.is_empty()).then(|| loaded.warnings.join("; ")),
     })
 }

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use ajet_swarm::config::schema::{Ajet, CollectionMethod};
+use ajet_swarm::config::{Strictness, load};
+use ajet_swarm::engine::pool::{Pool, StopRule};
 use ajet_swarm::protocol::engine::*;
 use ajet_swarm::protocol::openai::{ErrorBody, ErrorObject};
 use ajet_swarm::protocol::swarm::EpisodeType;
@@ -101,11 +102,9 @@ impl FakeLauncher {
 impl EngineLauncher for FakeLauncher {
     fn launch(&self, launch: &Launch) -> io::Result<EngineHandle> {
         static PIDS: AtomicU32 = AtomicU32::new(1_000_000);
-        #[derive(serde::Deserialize)]
-        struct File {
-            ajet: Ajet,
-        }
-        let File { ajet } = serde_yaml::from_str(&launch.config_yaml).map_err(io::Error::other)?;
+        let ajet = load(&launch.config_yaml, Strictness::Job)
+            .map_err(io::Error::other)?
+            .ajet;
         {
             let mut record = self.record.lock().unwrap();
             record.launches += 1;
@@ -118,7 +117,7 @@ impl EngineLauncher for FakeLauncher {
         let (ending, ending_receiver) = watch::channel(None);
         let engine = Engine {
             model: ajet.model.path.clone(),
-            batch: Arc::new(Mutex::new(Batch::new(&ajet))),
+            pool: Arc::new(Mutex::new(Pool::new(StopRule::new(&ajet), 1))),
             calls: Arc::default(),
             phase: Arc::new(Mutex::new(EnginePhase::Booting)),
             events: broadcast::channel(1024).0,
@@ -150,66 +149,10 @@ impl EngineLauncher for FakeLauncher {
     }
 }
 
-/// The pool with its stop rule.
-struct Batch {
-    method: CollectionMethod,
-    tasks: usize,
-    repeats: usize,
-    snapshot: PoolSnapshot,
-    agreed: bool,
-}
-
-impl Batch {
-    fn new(ajet: &Ajet) -> Self {
-        let snapshot = PoolSnapshot {
-            revision: 1,
-            global_step: 1,
-            ..PoolSnapshot::default()
-        };
-        Self {
-            method: ajet.swarm_mode_sample_collection_method,
-            tasks: ajet.data.train_batch_size,
-            repeats: ajet.rollout.num_repeat,
-            snapshot,
-            agreed: false,
-        }
-    }
-
-    fn count(&mut self) {
-        let mut rewards: HashMap<&str, Vec<f64>> = HashMap::new();
-        for episode in &self.snapshot.episodes {
-            rewards.entry(&episode.task_id).or_default().push(episode.reward);
-        }
-        let complete = rewards.values().filter(|rewards| rewards.len() >= self.repeats);
-        let completed = complete.clone().count();
-        let non_dummy = complete
-            .filter(|rewards| rewards.iter().any(|reward| reward != &rewards[0]))
-            .count();
-        let episodes = self.snapshot.episodes.len();
-        self.snapshot.completed_tasks = completed as u64;
-        self.snapshot.completed_non_dummy_tasks = non_dummy as u64;
-        self.snapshot.full = match self.method {
-            CollectionMethod::RolloutUntilFinishEnoughEpisodes => episodes >= self.tasks * self.repeats,
-            CollectionMethod::RolloutUntilFinishEnoughTasks => completed >= self.tasks,
-            CollectionMethod::RolloutUntilFinishEnoughNonDummyTasks => non_dummy >= self.tasks,
-            CollectionMethod::RolloutUntilAnyClientAgreeSyncWeight
-            | CollectionMethod::RolloutUntilAllClientsAgreeSyncWeight => self.agreed,
-        };
-        self.snapshot.revision += 1;
-    }
-
-    fn next(&mut self) {
-        self.agreed = false;
-        self.snapshot.global_step += 1;
-        self.snapshot.episodes.clear();
-        self.count();
-    }
-}
-
 #[derive(Clone)]
 struct Engine {
     model: String,
-    batch: Arc<Mutex<Batch>>,
+    pool: Arc<Mutex<Pool>>,
     /// Finished chats by episode.
     calls: Arc<Mutex<HashMap<String, u64>>>,
     phase: Arc<Mutex<EnginePhase>>,
@@ -268,7 +211,7 @@ impl Engine {
         EngineEvent::Status {
             phase: *self.phase.lock().unwrap(),
             detail,
-            global_step: self.batch.lock().unwrap().snapshot.global_step,
+            global_step: self.pool.lock().unwrap().global_step(),
         }
     }
 
@@ -290,14 +233,14 @@ async fn accept(listener: UnixListener, router: Router) -> std::convert::Infalli
 }
 
 async fn hello(State(engine): State<Engine>) -> Json<Hello> {
-    let batch = engine.batch.lock().unwrap();
+    let pool = engine.pool.lock().unwrap().snapshot();
     Json(Hello {
         contract_version: engine.behaviour().contract_version,
         ready: *engine.phase.lock().unwrap() != EnginePhase::Booting,
         model: engine.model.clone(),
         device: "none".into(),
-        global_step: batch.snapshot.global_step,
-        pool: batch.snapshot.clone(),
+        global_step: pool.global_step,
+        pool,
         ..Hello::default()
     })
 }
@@ -370,22 +313,22 @@ async fn end(State(engine): State<Engine>, Path(id): Path<String>, Json(end): Js
     engine.while_held(|behaviour| behaviour.hold_ends).await;
     engine.record.lock().unwrap().ends.push((id.clone(), end.clone()));
     let llm_calls = engine.calls.lock().unwrap().remove(&id).unwrap_or(0);
-    let mut batch = engine.batch.lock().unwrap();
+    let mut pool = engine.pool.lock().unwrap();
     let dropped = (llm_calls == 0).then_some(DropReason::NoLlmCall);
     if dropped.is_none() && end.episode_type == EpisodeType::Train {
-        batch.snapshot.episodes.push(PooledEpisode {
+        let episode = PooledEpisode {
             episode_uuid: id,
             task_id: end.task_id,
             client_uuid: end.client_uuid,
             reward: end.reward,
-        });
-        batch.count();
+        };
+        pool.push(episode, ());
     }
     Json(EndOutcome {
         dropped,
         rows: 1,
         llm_calls,
-        pool: batch.snapshot.clone(),
+        pool: pool.snapshot(),
     })
 }
 
@@ -400,30 +343,27 @@ async fn forget(
 }
 
 async fn agree(State(engine): State<Engine>) -> Json<BatchState> {
-    let mut batch = engine.batch.lock().unwrap();
-    batch.agreed = true;
-    batch.count();
-    Json(BatchState {
-        pool: batch.snapshot.clone(),
-    })
+    let mut pool = engine.pool.lock().unwrap();
+    pool.close();
+    Json(BatchState { pool: pool.snapshot() })
 }
 
 async fn update(State(engine): State<Engine>) -> Response {
-    if !engine.batch.lock().unwrap().snapshot.full {
+    if !engine.pool.lock().unwrap().is_full() {
         return refuse(StatusCode::CONFLICT, "the batch is not full");
     }
     engine.record.lock().unwrap().updates += 1;
     tokio::spawn(async move {
         engine.set_phase(EnginePhase::WeightSyncing, Some("exporting step 1".into()));
         engine.while_held(|behaviour| behaviour.hold_updates).await;
-        let step = engine.batch.lock().unwrap().snapshot.global_step;
+        let step = engine.pool.lock().unwrap().global_step();
         let metrics = [("actor/loss".to_owned(), 0.25)].into_iter().collect();
         engine.tell(&EngineEvent::Metrics {
             global_step: step,
             metrics,
         });
-        engine.batch.lock().unwrap().next();
-        let pool = engine.batch.lock().unwrap().snapshot.clone();
+        engine.pool.lock().unwrap().advance(step + 1);
+        let pool = engine.pool.lock().unwrap().snapshot();
         engine.tell(&EngineEvent::Pool { pool });
         engine.set_phase(EnginePhase::Rolling, None);
     });

@@ -29,12 +29,6 @@ pub async fn sync_train_config(
     JsonBody(request): JsonBody<SyncTrainConfigRequest>,
 ) -> Result<Json<SuccessAnswer>, Error> {
     let config = synced_config::read(&request.yaml_as_string, shared.options.default_config.as_deref());
-    if let Ok(notice) = config
-        .as_ref()
-        .map(|config| config.notice.as_deref().unwrap_or_default())
-    {
-        notice.lines().for_each(|line| tracing::warn!("{line}"));
-    }
     shared.with(|core, _| core.sync_config(config))?;
     Ok(Json(SuccessAnswer { success: true }))
 }
