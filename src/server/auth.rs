@@ -8,6 +8,7 @@ use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderMap, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use rand::Rng;
 use sha2::{Digest, Sha256};
 
 use super::error::{Error, ModelApiError};
@@ -46,6 +47,12 @@ impl Token {
             Some(c) => Err(TokenError::Character(c)),
             None => Ok(Self(Sha256::digest(text).into())),
         }
+    }
+
+    /// A token that cannot be guessed, and its text.
+    pub fn random() -> (Self, String) {
+        let text = random_hex(16);
+        (Self(Sha256::digest(&text).into()), text)
     }
 
     /// Compares digests, so that the time it takes tells nothing about the token.
@@ -132,6 +139,14 @@ pub fn bearer(headers: &HeaderMap) -> Option<&str> {
         scheme.eq_ignore_ascii_case("bearer").then_some(credentials.trim())
     });
     bearer.or_else(|| headers.get("x-api-key")?.to_str().ok())
+}
+
+/// Secrets: `bytes` random bytes of a cryptographic generator as hexadecimal digits.
+pub fn random_hex(bytes: usize) -> String {
+    let mut generator = rand::rng();
+    (0..bytes)
+        .map(|_| format!("{:02x}", generator.random::<u8>()))
+        .collect()
 }
 
 #[cfg(test)]

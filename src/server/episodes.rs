@@ -5,8 +5,8 @@
 use std::collections::{HashMap, VecDeque};
 
 use indexmap::IndexMap;
-use rand::RngCore;
 
+use super::auth::random_hex;
 use crate::protocol::swarm::{EPISODE_KEY_PREFIX, EpisodeType};
 
 /// Seconds for which an episode that is gone is remembered: its end can be repeated, its key is told from a made-up one.
@@ -117,7 +117,7 @@ impl Registry {
         let uuid = uuid::Uuid::new_v4().to_string();
         let episode = Episode {
             uuid: uuid.clone(),
-            key: new_key(),
+            key: format!("{EPISODE_KEY_PREFIX}{}", random_hex(32)),
             client_uuid: claim.client_uuid,
             kind: claim.kind,
             discard_timeout: claim.discard_timeout,
@@ -253,20 +253,6 @@ impl Registry {
             self.gone_order.pop_front();
         }
     }
-}
-
-/// 256 random bits from a cryptographic generator.
-fn new_key() -> String {
-    let mut bytes = [0_u8; 32];
-    rand::rng().fill_bytes(&mut bytes);
-    let mut key = String::with_capacity(EPISODE_KEY_PREFIX.len() + 64);
-    key.push_str(EPISODE_KEY_PREFIX);
-    for byte in bytes {
-        for nibble in [byte >> 4, byte & 15] {
-            key.extend(char::from_digit(nibble.into(), 16));
-        }
-    }
-    key
 }
 
 #[cfg(test)]

@@ -1,0 +1,222 @@
+//! `ajet-swarm start`: the swarm server.
+
+use std::future::Future;
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::client::SwarmClient;
+use crate::config::{Strictness, load_over};
+use crate::protocol::swarm::DEFAULT_PORT;
+use crate::server::{ChildLauncher, Options, Server, Token};
+
+/// Python clients that start a server wait for this line in its output.
+const SERVING: &str = "Interchange server is running in blocking mode";
+
+/// Environment variable that holds the token.
+const TOKEN_VARIABLE: &str = "AJET_SWARM_TOKEN";
+
+/// Serve a swarm: clients bring a training configuration and roll episodes, the engine samples and trains.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  ajet-swarm start                          for clients on this machine
+  ajet-swarm start --host 0.0.0.0           for clients elsewhere; prints a token that they need
+  ssh -N -L 10086:127.0.0.1:10086 gpu-box   on a laptop, to reach a server that only listens locally")]
+pub struct Args {
+    /// Port to listen on; 0 takes a free one.
+    #[arg(long, value_name = "PORT", default_value_t = DEFAULT_PORT)]
+    swarm_port: u16,
+    /// Address to listen on. Any but this machine's own wants a token, or --insecure.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    host: IpAddr,
+    /// File with the token that clients must present. The variable AJET_SWARM_TOKEN does the same.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Let everyone in who reaches the port: to use the GPU, to read and to steer the training.
+    #[arg(long, conflicts_with = "token_file")]
+    insecure: bool,
+    /// Configuration (YAML) that gives what a client's configuration leaves out.
+    #[arg(long, value_name = "FILE")]
+    conf: Option<PathBuf>,
+    /// Without effect; taken because AgentJet's server has it.
+    #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "")]
+    debug: Option<String>,
+    /// Without effect; taken because AgentJet's server has it.
+    #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "")]
+    kill: Option<String>,
+    /// Without effect; taken because AgentJet's server has it.
+    #[arg(long, hide = true)]
+    autokill: bool,
+}
+
+/// Serves until it is interrupted, then stops the engine.
+///
+/// # Errors
+///
+/// The port is taken, or token or configuration file cannot be used.
+pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    for (given, flag) in [
+        (args.debug.is_some(), "--debug"),
+        (args.kill.is_some(), "--kill"),
+        (args.autokill, "--autokill"),
+    ] {
+        if given {
+            tracing::warn!("{flag} has no effect here");
+        }
+    }
+    let default_config = args.conf.as_ref().map(default_config).transpose()?;
+    let (token, made) = token(&args)?;
+    let listener = listen(&args).await?;
+    raise_file_limit();
+
+    let port = listener.local_addr()?.port();
+    banner(&args, port, made.as_deref(), token.is_some()).context("writing to standard output")?;
+    let options = Options {
+        token,
+        default_config,
+        ..Options::default()
+    };
+    let launcher = ChildLauncher::of_this_program().context("finding this program's own path")?;
+    Server::new(options, Arc::new(launcher))
+        .serve(listener, told_to_end()?)
+        .await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn default_config(path: &PathBuf) -> anyhow::Result<String> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path).with_context(|| format!("--conf {shown} cannot be read"))?;
+    // A client's configuration names the model; everything else is checked now.
+    load_over(&text, "ajet: {model: {path: 'builtin:tiny'}}", Strictness::Job)
+        .with_context(|| format!("--conf {shown} is refused"))?;
+    Ok(text)
+}
+
+/// The token that clients need, and its text where it was made here.
+fn token(args: &Args) -> anyhow::Result<(Option<Token>, Option<String>)> {
+    if let Some(path) = &args.token_file {
+        let shown = path.display();
+        let text = std::fs::read_to_string(path).with_context(|| format!("--token-file {shown} cannot be read"))?;
+        let token = Token::new(&text).with_context(|| format!("--token-file {shown} is refused"))?;
+        return Ok((Some(token), None));
+    }
+    if let Some(text) = std::env::var_os(TOKEN_VARIABLE).filter(|text| !text.is_empty() && !args.insecure) {
+        let token = Token::new(&text.to_string_lossy()).with_context(|| format!("{TOKEN_VARIABLE} is refused"))?;
+        return Ok((Some(token), None));
+    }
+    if args.host.is_loopback() || args.insecure {
+        return Ok((None, None));
+    }
+    let (token, text) = Token::random();
+    Ok((Some(token), Some(text)))
+}
+
+async fn listen(args: &Args) -> anyhow::Result<TcpListener> {
+    let (host, port) = (args.host, args.swarm_port);
+    let error = match TcpListener::bind((host, port)).await {
+        Ok(listener) => return Ok(listener),
+        Err(error) => error,
+    };
+    if error.kind() != io::ErrorKind::AddrInUse {
+        return Err(error).with_context(|| format!("cannot listen on {host} port {port}"));
+    }
+    let there = if host.is_unspecified() {
+        IpAddr::from([127, 0, 0, 1])
+    } else {
+        host
+    };
+    let url = format!("http://{}", std::net::SocketAddr::new(there, port));
+    let client = SwarmClient::new(&url)?;
+    let probe = tokio::time::timeout(Duration::from_secs(2), client.health());
+    if probe.await.is_ok_and(|health| health.is_ok()) {
+        // A client that started us finds the server it wanted.
+        say(&[SERVING.to_owned()])?;
+        bail!(
+            "port {port} is taken: a swarm server already listens there, at {url}\n\
+             hint: use that one, or start this one with --swarm-port"
+        );
+    }
+    bail!("port {port} is taken by another program\nhint: start with another --swarm-port");
+}
+
+fn banner(args: &Args, port: u16, made_token: Option<&str>, needs_token: bool) -> io::Result<()> {
+    let local = format!("http://127.0.0.1:{port}");
+    let mut lines = vec![
+        format!("ajet-swarm {}", env!("CARGO_PKG_VERSION")),
+        SERVING.to_owned(),
+        format!("  listens on     {} port {port}", args.host),
+    ];
+    if args.host.is_loopback() {
+        lines.push(format!("  here           {local}"));
+        lines.push(format!(
+            "  from a laptop  ssh -N -L {port}:127.0.0.1:{port} USER@THIS-MACHINE, then http://localhost:{port} there,"
+        ));
+        lines.push("                 or start with --host 0.0.0.0, which makes a token that clients need".into());
+    } else {
+        lines.push(format!("  from anywhere  http://THIS-MACHINE:{port}"));
+    }
+    match (made_token, needs_token) {
+        (Some(token), _) => lines.push(format!(
+            "  token          {token} (this once): clients use http://THIS-MACHINE:{port}/t/{token}"
+        )),
+        (None, true) => lines.push(format!(
+            "  token          wanted: clients use http://THIS-MACHINE:{port}/t/TOKEN"
+        )),
+        (None, false) if !args.host.is_loopback() => {
+            lines.push("  token          none: everyone who reaches this port steers the training".into());
+        }
+        (None, false) => {}
+    }
+    lines.push(format!("  watch          ajet-swarm overwatch --swarm-url={local}"));
+    lines.push("  end            Ctrl-C".into());
+    say(&lines)
+}
+
+/// Writes lines to standard output at once: clients read them through pipes.
+fn say(lines: &[String]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    for line in lines {
+        writeln!(out, "{line}")?;
+    }
+    out.flush()
+}
+
+/// Through with the first signal to end. With the second the process ends at once; the engine notices and follows.
+fn told_to_end() -> io::Result<impl Future<Output = ()>> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hang_up = signal(SignalKind::hangup())?;
+    let mut next = async move || {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hang_up.recv() => {}
+        }
+    };
+    Ok(async move {
+        next().await;
+        tracing::info!("ending: the engine is told to stop; again to end at once");
+        tokio::spawn(async move {
+            next().await;
+            std::process::exit(130);
+        });
+    })
+}
+
+/// Every running episode may hold two connections; many systems allow 1024 open files unless asked.
+fn raise_file_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(soft, hard)| setrlimit(Resource::RLIMIT_NOFILE, soft.max(hard.min(65_536)), hard));
+    if let Err(error) = raised {
+        tracing::debug!("the limit of open files stays: {error}");
+    }
+}
