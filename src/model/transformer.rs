@@ -141,16 +141,14 @@ impl<'a> Transformer<'a> {
     fn linear(&self, module: &str, x: &Tensor) -> Result<Tensor> {
         let name = format!("{module}.weight");
         let bias = self.weights.params.get(&format!("{module}.bias")).map(|p| p.tensor());
-        let y = self.ops.linear(x, self.weights.tensor(&name)?, bias)?;
-        let Some(lora) = self.weights.lora.as_ref().filter(|_| self.adapters) else {
-            return Ok(y);
-        };
-        let Some(adapter) = lora.adapters.get(&name) else {
-            return Ok(y);
-        };
-        let narrow = self.ops.linear(&x.to_dtype(DType::F32)?, adapter.a.as_tensor(), None)?;
-        let added = (self.ops.linear(&narrow, adapter.b.as_tensor(), None)? * lora.scale())?;
-        Ok((&y + added.to_dtype(y.dtype())?)?)
+        let weight = self.weights.tensor(&name)?;
+        let lora = self.weights.lora.as_ref().filter(|_| self.adapters);
+        match lora.and_then(|lora| Some((lora.adapters.get(&name)?, lora.scale()))) {
+            Some((adapter, scale)) => self
+                .ops
+                .adapted_linear(x, weight, bias, (&adapter.a, &adapter.b), scale),
+            None => self.ops.linear(x, weight, bias),
+        }
     }
 }
 
@@ -190,8 +188,8 @@ mod tests {
         (tree, [7, 8, 10], rows, [7, 13, 18])
     }
 
-    fn gradients(weights: &Weights, batch: &PackedBatch, at: [usize; 3]) -> (Vec<f32>, GradStore) {
-        let model = Transformer::new(weights, Ops::Plain);
+    fn gradients(ops: Ops, weights: &Weights, batch: &PackedBatch, at: [usize; 3]) -> (Vec<f32>, GradStore) {
+        let model = Transformer::new(weights, ops);
         let at = Tensor::new(at.map(|i| i as u32).as_slice(), &weights.device()).unwrap();
         let hidden = model.hidden(batch).unwrap().index_select(&at, 0).unwrap();
         let (log_probs, entropy) = model.log_probs(&hidden, &[12, 13, 14], 0.7).unwrap();
@@ -204,46 +202,94 @@ mod tests {
         norm(&(a - b).unwrap()) / norm(a).max(norm(b))
     }
 
+    /// All families, trained whole and by adapters (which are given values, as fresh ones pass no gradient to A).
+    fn models() -> Vec<(String, Weights)> {
+        let mut models = Vec::new();
+        for family in [Family::Llama, Family::Qwen2, Family::Qwen3] {
+            for trainable in [Trainable::All, lora()] {
+                let weights = weights(ModelConfig::small(family), &trainable);
+                for (_, var) in weights
+                    .trainable()
+                    .iter()
+                    .filter(|(name, _)| name.ends_with("lora_B.weight"))
+                {
+                    var.set(&var.ones_like().unwrap().affine(0.1, 0.0).unwrap()).unwrap();
+                }
+                models.push((format!("{family:?}, lora {}", weights.lora.is_some()), weights));
+            }
+        }
+        models
+    }
+
     #[test]
     fn a_tree_gives_what_its_rows_give_one_by_one() {
-        for family in [Family::Llama, Family::Qwen2, Family::Qwen3] {
-            let weights = weights(ModelConfig::small(family), &Trainable::All);
-            let (tree, tree_ends, rows, row_ends) = tree_and_rows();
-            let (shared, shared_gradients) = gradients(&weights, &tree, tree_ends);
-            let (single, single_gradients) = gradients(&weights, &rows, row_ends);
-            for (a, b) in shared.iter().zip(&single) {
-                assert!((a - b).abs() < 1e-5, "{family:?}: {a} and {b}");
-            }
-            for (name, var) in weights.trainable() {
-                let [a, b] = [&shared_gradients, &single_gradients].map(|g| g.get(&var).unwrap());
-                assert!(relative_difference(a, b) < 1e-5, "{family:?}: {name}");
+        for ops in [Ops::Plain, Ops::Kernels] {
+            for (what, weights) in models() {
+                let (tree, tree_ends, rows, row_ends) = tree_and_rows();
+                let (shared, shared_gradients) = gradients(ops, &weights, &tree, tree_ends);
+                let (single, single_gradients) = gradients(ops, &weights, &rows, row_ends);
+                for (a, b) in shared.iter().zip(&single) {
+                    assert!((a - b).abs() < 1e-5, "{what}: {a} and {b}");
+                }
+                for (name, var) in weights.trainable() {
+                    let [a, b] = [&shared_gradients, &single_gradients].map(|g| g.get(&var).unwrap());
+                    assert!(relative_difference(a, b) < 1e-5, "{ops:?}, {what}: {name}");
+                }
             }
         }
     }
 
     #[test]
-    fn every_trained_tensor_takes_a_gradient_and_no_frozen_one() {
-        for family in [Family::Llama, Family::Qwen2, Family::Qwen3] {
-            for trainable in [Trainable::All, lora()] {
-                let weights = weights(ModelConfig::small(family), &trainable);
-                for (name, var) in weights
-                    .trainable()
-                    .iter()
-                    .filter(|(name, _)| name.ends_with("lora_B.weight"))
-                {
-                    var.set(&(var.ones_like().unwrap() * 0.1).unwrap())
-                        .unwrap_or_else(|e| panic!("{name}: {e}"));
-                }
-                let (tree, ends, _, _) = tree_and_rows();
-                let (_, store) = gradients(&weights, &tree, ends);
-                for (name, var) in weights.trainable() {
-                    let gradient = store
-                        .get(&var)
-                        .unwrap_or_else(|| panic!("{family:?}: {name} has no gradient"));
-                    let size = gradient.abs().unwrap().sum_all().unwrap().to_scalar::<f32>().unwrap();
-                    assert!(size > 1e-6, "{family:?}: {name} has gradient {size}");
-                }
+    fn kernels_give_every_trained_tensor_the_gradient_of_the_plain_operations() {
+        for (what, weights) in models() {
+            // biases start at zero and norms at one: move all off their special values
+            for (i, (_, var)) in weights
+                .trainable()
+                .iter()
+                .enumerate()
+                .filter(|(_, (_, var))| var.rank() == 1)
+            {
+                let offset = Tensor::arange(0f32, var.elem_count() as f32, var.device()).unwrap();
+                let moved = (var.as_tensor() + offset.affine(0.01, 0.02 * i as f64).unwrap()).unwrap();
+                var.set(&moved).unwrap();
             }
+            let (tree, ends, _, _) = tree_and_rows();
+            let (plain, plain_gradients) = gradients(Ops::Plain, &weights, &tree, ends);
+            let (fast, fast_gradients) = gradients(Ops::Kernels, &weights, &tree, ends);
+            for (a, b) in plain.iter().zip(&fast) {
+                assert!((a - b).abs() < 1e-4, "{what}: {a} and {b}");
+            }
+            for (name, var) in weights.trainable() {
+                let gradient = |store: &GradStore| store.get(&var).cloned();
+                let plain = gradient(&plain_gradients).unwrap_or_else(|| panic!("{what}: {name} has no gradient"));
+                let fast = gradient(&fast_gradients).unwrap_or_else(|| panic!("{what}: {name} has no fast gradient"));
+                let size = plain.abs().unwrap().sum_all().unwrap().to_scalar::<f32>().unwrap();
+                assert!(size > 1e-6, "{what}: {name} has gradient {size}");
+                let distance = relative_difference(&plain, &fast);
+                assert!(distance < 1e-4, "{what}: {name} differs by {distance}");
+            }
+        }
+    }
+
+    #[test]
+    fn long_rows_and_wide_vocabularies_cross_the_kernels_blocks() {
+        let mut config = ModelConfig::small(Family::Llama);
+        config.vocab_size = 300;
+        let weights = weights(config, &Trainable::All);
+        let mut batch = PackedBatch::default();
+        let tokens: Vec<u32> = (0..400).map(|i| (i * 37 + i / 7) % 300).collect();
+        let root = batch.push(&tokens[..150], None);
+        batch.push(&tokens[150..290], root);
+        batch.push(&tokens[200..300], root);
+        batch.push(&tokens[5..75], None);
+        let (plain, plain_gradients) = gradients(Ops::Plain, &weights, &batch, [289, 388, 459]);
+        let (fast, fast_gradients) = gradients(Ops::Kernels, &weights, &batch, [289, 388, 459]);
+        for (a, b) in plain.iter().zip(&fast) {
+            assert!((a - b).abs() < 1e-4, "{a} and {b}");
+        }
+        for (name, var) in weights.trainable() {
+            let distance = relative_difference(plain_gradients.get(&var).unwrap(), fast_gradients.get(&var).unwrap());
+            assert!(distance < 1e-4, "{name} differs by {distance}");
         }
     }
 

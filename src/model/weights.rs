@@ -67,7 +67,7 @@ impl Weights {
     /// A tensor is missing or has another shape than `config` gives it; a LoRA target matches nothing.
     pub fn new(config: ModelConfig, mut tensors: IndexMap<String, Tensor>, trainable: &Trainable) -> Result<Self> {
         let mut params = IndexMap::new();
-        for (name, shape) in tensor_shapes(&config) {
+        for (name, shape) in config.tensor_shapes() {
             let Some(tensor) = tensors.swap_remove(&name) else {
                 return Err(ModelError::Tensors(format!(
                     "the model has no tensor `{name}` (shape {shape:?})"
@@ -195,45 +195,6 @@ impl Weights {
     }
 }
 
-/// The tensors that an architecture needs, with their shapes, in the model's order.
-pub fn tensor_shapes(config: &ModelConfig) -> Vec<(String, Vec<usize>)> {
-    let c = config;
-    let (q, kv) = (c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim);
-    let mut shapes = vec![(EMBEDDING.to_string(), vec![c.vocab_size, c.hidden_size])];
-    for layer in 0..c.num_layers {
-        let mut push =
-            |name: &str, shape: &[usize]| shapes.push((format!("model.layers.{layer}.{name}"), shape.to_vec()));
-        push("input_layernorm.weight", &[c.hidden_size]);
-        let projections = [
-            ("self_attn.q_proj", q, c.hidden_size, c.qkv_bias),
-            ("self_attn.k_proj", kv, c.hidden_size, c.qkv_bias),
-            ("self_attn.v_proj", kv, c.hidden_size, c.qkv_bias),
-            ("self_attn.o_proj", c.hidden_size, q, c.o_bias),
-            ("mlp.gate_proj", c.intermediate_size, c.hidden_size, c.mlp_bias),
-            ("mlp.up_proj", c.intermediate_size, c.hidden_size, c.mlp_bias),
-            ("mlp.down_proj", c.hidden_size, c.intermediate_size, c.mlp_bias),
-        ];
-        for (i, (name, rows, columns, bias)) in projections.into_iter().enumerate() {
-            if i == 4 {
-                push("post_attention_layernorm.weight", &[c.hidden_size]);
-            }
-            push(&format!("{name}.weight"), &[rows, columns]);
-            if bias {
-                push(&format!("{name}.bias"), &[rows]);
-            }
-        }
-        if c.qk_norm {
-            push("self_attn.q_norm.weight", &[c.head_dim]);
-            push("self_attn.k_norm.weight", &[c.head_dim]);
-        }
-    }
-    shapes.push((FINAL_NORM.to_string(), vec![c.hidden_size]));
-    if !c.tie_word_embeddings {
-        shapes.push((LM_HEAD.to_string(), vec![c.vocab_size, c.hidden_size]));
-    }
-    shapes
-}
-
 /// Fresh weights to train from nothing: matrices normal with standard deviation `std`, norms 1, biases 0. The same seed
 /// gives the same weights. f32 on CPU.
 ///
@@ -242,7 +203,7 @@ pub fn tensor_shapes(config: &ModelConfig) -> Vec<(String, Vec<usize>)> {
 pub fn random_tensors(config: &ModelConfig, std: f32, seed: u64) -> Result<IndexMap<String, Tensor>> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut tensors = IndexMap::new();
-    for (name, shape) in tensor_shapes(config) {
+    for (name, shape) in config.tensor_shapes() {
         let count = shape.iter().product();
         let values: Vec<f32> = match shape.len() {
             1 if name.ends_with(".bias") => vec![0.0; count],

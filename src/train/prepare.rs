@@ -81,8 +81,10 @@ pub struct Prepared {
     pub rows: Vec<TrainRow>,
     /// Reason → episodes with no row left.
     pub dropped: IndexMap<String, u64>,
-    /// Sizes and counts, by the names of `metrics.jsonl`.
-    pub metrics: IndexMap<String, f64>,
+    /// Rows that were cut at their end.
+    pub rows_cut: usize,
+    /// Rows left out of the loss because they were cut by length.
+    pub rows_masked: usize,
 }
 
 /// Sorts, cuts and filters.
@@ -90,7 +92,6 @@ pub fn prepare(episodes: &[TrainEpisode], limits: &Limits) -> Prepared {
     let mut sorted: Vec<&TrainEpisode> = episodes.iter().collect();
     sorted.sort_by(|a, b| (&a.task_id, &a.episode_uuid).cmp(&(&b.task_id, &b.episode_uuid)));
     let mut prepared = Prepared::default();
-    let mut counts = Counts::default();
     let mut groups: IndexMap<&str, usize> = IndexMap::new();
     for episode in sorted {
         let next = groups.len();
@@ -107,16 +108,14 @@ pub fn prepare(episodes: &[TrainEpisode], limits: &Limits) -> Prepared {
             let len = row.token_ids.len().min(limits.row_tokens);
             let targets: Vec<usize> = (1..len).filter(|i| row.loss_mask.get(*i) == Some(&true)).collect();
             let cut = len < row.token_ids.len();
-            let truncated = cut || row.truncated;
-            counts.cut += cut as usize;
+            prepared.rows_cut += cut as usize;
             let prompt = targets.first().copied().unwrap_or(len);
-            counts.row(prompt, len, truncated);
             member.response_length = member.response_length.max(len - prompt);
             if targets.is_empty() {
                 continue;
             }
-            if truncated && limits.mask_truncated {
-                counts.masked += 1;
+            if (cut || row.truncated) && limits.mask_truncated {
+                prepared.rows_masked += 1;
                 reason = "truncated";
                 continue;
             }
@@ -140,48 +139,7 @@ pub fn prepare(episodes: &[TrainEpisode], limits: &Limits) -> Prepared {
         }
         prepared.episodes.push(member);
     }
-    prepared.metrics = counts.metrics(prepared.rows.iter().map(|row| row.targets.len()).sum());
     prepared
-}
-
-/// What is counted over all rows.
-#[derive(Default)]
-struct Counts {
-    rows: usize,
-    cut: usize,
-    masked: usize,
-    truncated: usize,
-    prompt_tokens: usize,
-    response_tokens: usize,
-    longest: usize,
-}
-
-impl Counts {
-    fn row(&mut self, prompt: usize, len: usize, truncated: bool) {
-        self.rows += 1;
-        self.truncated += truncated as usize;
-        self.prompt_tokens += prompt;
-        self.response_tokens += len - prompt;
-        self.longest = self.longest.max(len - prompt);
-    }
-
-    fn metrics(&self, trained_tokens: usize) -> IndexMap<String, f64> {
-        let rows = self.rows.max(1) as f64;
-        [
-            ("rows", self.rows as f64),
-            ("row_cut", self.cut as f64),
-            ("rows_masked_truncated", self.masked as f64),
-            ("truncated_share", self.truncated as f64 / rows),
-            ("tokens_prompt", self.prompt_tokens as f64),
-            ("tokens_response", self.response_tokens as f64),
-            ("tokens_trained", trained_tokens as f64),
-            ("response_length_mean", self.response_tokens as f64 / rows),
-            ("response_length_max", self.longest as f64),
-        ]
-        .map(|(name, value)| (name.to_string(), value))
-        .into_iter()
-        .collect()
-    }
 }
 
 #[cfg(test)]
@@ -234,8 +192,7 @@ mod tests {
         assert_eq!(prepared.rows[0].tokens, [0, 1, 2, 3, 4, 5]);
         assert_eq!(prepared.rows[0].targets, [3, 5]);
         assert_eq!(prepared.rows[0].sampler, [-3.0, -5.0]);
-        assert_eq!(prepared.metrics["row_cut"], 1.0);
-        assert_eq!(prepared.metrics["truncated_share"], 1.0);
+        assert_eq!(prepared.rows_cut, 1);
         assert_eq!(prepared.episodes[0].response_length, 3);
     }
 
@@ -255,7 +212,6 @@ mod tests {
         assert_eq!(prepared.episodes.len(), 5);
         assert_eq!(prepared.dropped["no_response"], 3);
         assert_eq!(prepared.dropped["truncated"], 1);
-        assert_eq!(prepared.metrics["rows_masked_truncated"], 2.0);
-        assert_eq!(prepared.metrics["tokens_trained"], 2.0);
+        assert_eq!(prepared.rows_masked, 2);
     }
 }

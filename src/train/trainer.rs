@@ -21,7 +21,7 @@ use super::prepare::{Limits, Prepared, TrainRow, prepare};
 use super::recompute;
 use super::report::{Seconds, UpdateReport, loss_metrics};
 use super::schedule::Schedule;
-use crate::config::schema::Ajet;
+use crate::config::schema::{Ajet, Kernels};
 use crate::model::ops::Ops;
 use crate::model::{Transformer, Weights};
 
@@ -78,7 +78,11 @@ impl Trainer {
                 scale: common.loss_extra_scale_ratio,
             },
             schedule: Schedule::new(&common.optim, common.total_training_steps),
-            ops: Ops::Plain,
+            ops: Ops::choose(
+                &weights.device(),
+                weights.dtype(),
+                config.engine.kernels == Kernels::Plain,
+            ),
             reference: reference.filter(|_| Self::needs_reference(weights, config).unwrap_or(false)),
             config: config.clone(),
         })
@@ -117,16 +121,13 @@ impl Trainer {
         let started = Instant::now();
         self.score(weights, &mut batch, progress)?;
         seconds.scoring = started.elapsed().as_secs_f64();
-        self.set_advantages(&mut batch)?;
+        let advantages = self.set_advantages(&mut batch)?;
 
         let lr = self.schedule.learning_rate(self.updates);
         let mut run = Run {
-            totals: Totals::default(),
-            steps: 0,
-            norms: vec![],
-            tokens: 0,
-            skipped: vec![],
             seconds,
+            advantages,
+            ..Run::default()
         };
         for epoch in 0..self.config.trainer_common.ppo_epochs.max(1) {
             for (number, rows) in self.mini_batches(&batch).into_iter().enumerate() {
@@ -184,8 +185,8 @@ impl Trainer {
         pack(&views, common.ppo_max_token_len_per_gpu, common.share_prefixes)
     }
 
-    /// Rewards, with penalties taken off, become each row's advantage.
-    fn set_advantages(&self, batch: &mut Prepared) -> Result<()> {
+    /// Rewards, with penalties taken off, become each row's advantage. Returns those of the samples compared.
+    fn set_advantages(&self, batch: &mut Prepared) -> Result<Vec<f64>> {
         let common = &self.config.trainer_common;
         let limit = self.config.data.max_response_length;
         let mut rewards: Vec<f64> = batch.episodes.iter().map(|e| e.reward).collect();
@@ -225,10 +226,7 @@ impl Trainer {
         for (number, row) in batch.rows.iter_mut().enumerate() {
             row.advantage = found[if by_episode { row.episode } else { number }];
         }
-        let (mean, std) = mean_std(&found);
-        batch.metrics.insert("advantage_mean".into(), mean);
-        batch.metrics.insert("advantage_std".into(), std);
-        Ok(())
+        Ok(found)
     }
 
     /// The rows of each optimizer step: episodes in order, in parts of nearly the same number.
@@ -349,22 +347,11 @@ impl Trainer {
     }
 
     fn report(&self, batch: Prepared, run: Run, lr: f64) -> UpdateReport {
-        let mut metrics = batch.metrics;
-        let rewards: Vec<f64> = batch.episodes.iter().map(|e| e.reward).collect();
-        let (mean, std) = mean_std(&rewards);
-        let or_zero = |x: f64| if x.is_finite() { x } else { 0.0 };
         let seconds = run.seconds.total();
+        let (advantage_mean, advantage_std) = mean_std(&run.advantages);
         let named = [
-            ("reward_mean", mean),
-            ("reward_std", std),
-            (
-                "reward_min",
-                or_zero(rewards.iter().copied().fold(f64::INFINITY, f64::min)),
-            ),
-            (
-                "reward_max",
-                or_zero(rewards.iter().copied().fold(f64::NEG_INFINITY, f64::max)),
-            ),
+            ("advantage_mean", advantage_mean),
+            ("advantage_std", advantage_std),
             (
                 "grad_norm",
                 run.norms.iter().sum::<f64>() / run.norms.len().max(1) as f64,
@@ -381,7 +368,10 @@ impl Trainer {
                     0.0
                 },
             ),
+            ("counts/row_cut", batch.rows_cut as f64),
+            ("counts/row_masked", batch.rows_masked as f64),
         ];
+        let mut metrics = IndexMap::new();
         metrics.extend(loss_metrics(&run.totals, run.steps, self.objective.kl.is_some()));
         metrics.extend(
             named
@@ -398,7 +388,9 @@ impl Trainer {
 }
 
 /// What an update gathers over its optimizer steps.
+#[derive(Default)]
 struct Run {
+    advantages: Vec<f64>,
     totals: Totals,
     steps: usize,
     norms: Vec<f64>,

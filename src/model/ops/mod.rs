@@ -1,10 +1,11 @@
 //! The differentiable operations of the transformer, chosen by device in one place.
 
+mod fast;
 pub mod plain;
 
 use std::sync::Arc;
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 use super::config::{ModelConfig, Rope};
 use super::error::Result;
@@ -13,8 +14,10 @@ use super::packed::PackedBatch;
 /// Which operations compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ops {
-    /// candle's own differentiable operations.
+    /// candle's own differentiable operations, on any device.
     Plain,
+    /// Kernels of our own with a backward pass, for f32 on CPU.
+    Kernels,
 }
 
 /// What the layers need to know about a batch, made once a pass.
@@ -51,6 +54,14 @@ impl BatchContext {
 }
 
 impl Ops {
+    /// The fastest operations for weights of a type on a device; `plain` asks for candle's own.
+    pub fn choose(device: &Device, dtype: DType, plain: bool) -> Self {
+        match device.is_cpu() && dtype == DType::F32 && !plain {
+            true => Self::Kernels,
+            false => Self::Plain,
+        }
+    }
+
     /// y = x·wᵀ (+ bias); see [`plain::linear`].
     ///
     /// # Errors
@@ -58,6 +69,25 @@ impl Ops {
     pub fn linear(self, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
         match self {
             Self::Plain => plain::linear(x, weight, bias),
+            Self::Kernels => fast::linear(x, weight, bias),
+        }
+    }
+
+    /// y = x·wᵀ (+ bias) + scale·(x·aᵀ)·bᵀ, w frozen; a is rank × in and b out × rank, both f32.
+    ///
+    /// # Errors
+    /// As [`Ops::linear`].
+    pub fn adapted_linear(
+        self,
+        x: &Tensor,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        (a, b): (&Tensor, &Tensor),
+        scale: f64,
+    ) -> Result<Tensor> {
+        match self {
+            Self::Plain => plain::adapted_linear(x, weight, bias, (a, b), scale),
+            Self::Kernels => fast::adapted_linear(x, weight, bias, (a, b), scale),
         }
     }
 
@@ -68,6 +98,7 @@ impl Ops {
     pub fn rms_norm(self, x: &Tensor, weight: &Tensor, eps: f32) -> Result<Tensor> {
         match self {
             Self::Plain => plain::rms_norm(x, weight, eps),
+            Self::Kernels => fast::rms_norm(x, weight, eps),
         }
     }
 
@@ -78,6 +109,7 @@ impl Ops {
     pub fn rope(self, x: &Tensor, heads: usize, context: &BatchContext) -> Result<Tensor> {
         match self {
             Self::Plain => plain::rope(x, heads, context),
+            Self::Kernels => fast::rope(x, context),
         }
     }
 
@@ -88,6 +120,7 @@ impl Ops {
     pub fn swiglu(self, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
         match self {
             Self::Plain => plain::swiglu(gate, up),
+            Self::Kernels => fast::swiglu(gate, up),
         }
     }
 
@@ -105,6 +138,7 @@ impl Ops {
     ) -> Result<Tensor> {
         match self {
             Self::Plain => plain::attention(q, k, v, config, context),
+            Self::Kernels => fast::attention(q, k, v, config, context),
         }
     }
 
@@ -121,6 +155,7 @@ impl Ops {
     ) -> Result<(Tensor, Tensor)> {
         match self {
             Self::Plain => plain::log_probs(hidden, head, targets, temperature),
+            Self::Kernels => fast::log_probs(hidden, head, targets, temperature),
         }
     }
 }

@@ -18,6 +18,19 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
     })
 }
 
+/// The linear layer with a low-rank adapter, which is computed in its own type.
+pub fn adapted_linear(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    (a, b): (&Tensor, &Tensor),
+    scale: f64,
+) -> Result<Tensor> {
+    let y = linear(x, weight, bias)?;
+    let added = (linear(&linear(&x.to_dtype(a.dtype())?, a, None)?, b, None)? * scale)?;
+    Ok((&y + added.to_dtype(y.dtype())?)?)
+}
+
 /// x / rms(x) · weight along the last dimension, in f32.
 pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f32) -> Result<Tensor> {
     let wide = x.to_dtype(DType::F32)?;

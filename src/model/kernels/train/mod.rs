@@ -2,4 +2,12 @@
 //! whatever the number of threads is doing besides.
 
 pub mod adamw;
+pub mod attention;
+mod gemm;
+pub mod head;
+pub mod linear;
+pub mod rms_norm;
+pub mod rope;
 pub mod slices;
+pub mod swiglu;
+mod vectorize;
