@@ -11,3 +11,4 @@ pub mod metrics;
 pub mod model_thread;
 pub mod pool;
 pub mod replay;
+pub mod session;

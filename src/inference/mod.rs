@@ -2,6 +2,7 @@
 
 mod backend;
 mod blocks;
+pub mod detokenizer;
 pub mod error;
 pub mod forward;
 pub mod forward_cpu;

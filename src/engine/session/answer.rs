@@ -1,0 +1,238 @@
+//! One answer in the making: sampled tokens go in, additions to the assistant's message come out.
+//!
+//! A streamed answer is these additions, a whole one is their sum; so both are the same message.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+use super::backend::{ChatBackend, ChatModel};
+use super::request::Request;
+use super::stop::StopScanner;
+use super::visible::VisibleText;
+use crate::inference::parsers::{AnswerParser, Piece, ToolFormat};
+use crate::inference::{FinishReason, SampledToken};
+use crate::protocol::openai::{
+    ChatMessage, ChoiceLogprobs, Delta, FunctionCall, FunctionCallDelta, TokenLogprob, ToolCall, ToolCallDelta,
+    TopLogprob,
+};
+use crate::timeline::{Prompt, TurnEnd};
+
+/// Smallest log-probability told, since JSON has no infinity.
+const MIN_LOGPROB: f64 = -9999.0;
+
+/// Turns one answer's tokens into additions, and keeps all that is recorded.
+pub struct AnswerWriter {
+    model: Arc<dyn ChatModel>,
+    text: VisibleText,
+    stops: StopScanner,
+    parser: AnswerParser,
+    parallel_tool_calls: bool,
+    wants_logprobs: bool,
+    answer: Answer,
+}
+
+/// A finished answer.
+#[derive(Clone, Debug, Default)]
+pub struct Answer {
+    /// The assistant's message as the agent gets it.
+    pub message: ChatMessage,
+    /// What the model sampled.
+    pub sampled: Vec<u32>,
+    /// With these log-probabilities.
+    pub logprobs: Vec<f32>,
+    /// For the agent, where it asked.
+    pub told_logprobs: Vec<TokenLogprob>,
+}
+
+impl AnswerWriter {
+    /// For an answer to this prompt.
+    pub fn new(backend: &ChatBackend, request: &Request, prompt: &Prompt) -> Self {
+        let has_tools = !request.conversation.tools.is_empty();
+        let tool_format = if has_tools {
+            backend.tool_format
+        } else {
+            ToolFormat::None
+        };
+        Self {
+            model: backend.model.clone(),
+            text: VisibleText::new(backend.model.clone()),
+            stops: StopScanner::new(&request.stop),
+            parser: AnswerParser::new(backend.reasoning_format, tool_format, &prompt.rendered),
+            parallel_tool_calls: request.parallel_tool_calls,
+            wants_logprobs: request.logprobs,
+            answer: Answer {
+                message: ChatMessage {
+                    role: "assistant".into(),
+                    content: Value::Null,
+                    ..ChatMessage::default()
+                },
+                ..Answer::default()
+            },
+        }
+    }
+
+    /// Takes the next token.
+    pub fn push(&mut self, token: &SampledToken) -> Vec<Delta> {
+        self.answer.sampled.push(token.id);
+        self.answer.logprobs.push(token.logprob);
+        if self.wants_logprobs {
+            self.answer.told_logprobs.push(self.told(token));
+        }
+        let text = self.text.push(token.id);
+        let text = self.stops.push(&text);
+        let pieces = self.parser.push(&text);
+        self.answer.add(pieces, self.parallel_tool_calls)
+    }
+
+    /// Of the last token, where the request asks for it.
+    pub fn last_logprob(&self) -> Option<&TokenLogprob> {
+        self.answer.told_logprobs.last()
+    }
+
+    /// The answer has ended: the last additions, and all of it.
+    pub fn finish(self) -> (Vec<Delta>, Answer) {
+        let mut answer = self.answer;
+        let (mut stops, mut parser) = (self.stops, self.parser);
+        let mut text = stops.push(&self.text.finish());
+        if !stops.found() {
+            text += &stops.finish();
+        }
+        let mut pieces = parser.push(&text);
+        pieces.extend(parser.finish());
+        let deltas = answer.add(pieces, self.parallel_tool_calls);
+        let message = &mut answer.message;
+        if message.content.is_null() && message.tool_calls.is_none() {
+            message.content = "".into();
+        }
+        (deltas, answer)
+    }
+
+    fn told(&self, token: &SampledToken) -> TokenLogprob {
+        let top = token.top.iter().map(|(id, logprob)| {
+            let (token, bytes) = self.shown(*id);
+            let logprob = f64::from(*logprob).max(MIN_LOGPROB);
+            TopLogprob {
+                token,
+                logprob,
+                bytes: Some(bytes),
+            }
+        });
+        let (text, bytes) = self.shown(token.id);
+        TokenLogprob {
+            token: text,
+            logprob: f64::from(token.logprob).max(MIN_LOGPROB),
+            bytes: Some(bytes),
+            top_logprobs: top.collect(),
+        }
+    }
+
+    fn shown(&self, id: u32) -> (String, Vec<u8>) {
+        let bytes = self.model.token_bytes(id);
+        (String::from_utf8_lossy(&bytes).into_owned(), bytes)
+    }
+}
+
+impl Answer {
+    fn add(&mut self, pieces: Vec<Piece>, parallel_tool_calls: bool) -> Vec<Delta> {
+        pieces
+            .into_iter()
+            .filter_map(|piece| self.add_piece(piece, parallel_tool_calls))
+            .collect()
+    }
+
+    fn add_piece(&mut self, piece: Piece, parallel_tool_calls: bool) -> Option<Delta> {
+        let message = &mut self.message;
+        match piece {
+            Piece::Content(text) => {
+                match &mut message.content {
+                    Value::String(so_far) => so_far.push_str(&text),
+                    content => *content = text.as_str().into(),
+                }
+                Some(Delta {
+                    content: Some(text),
+                    ..Delta::default()
+                })
+            }
+            Piece::Reasoning(text) => {
+                message.reasoning_content.get_or_insert_default().push_str(&text);
+                Some(Delta {
+                    reasoning_content: Some(text),
+                    ..Delta::default()
+                })
+            }
+            Piece::ToolCall(_) if message.tool_calls.is_some() && !parallel_tool_calls => None,
+            Piece::ToolCall(call) => {
+                let calls = message.tool_calls.get_or_insert_default();
+                let call = ToolCall {
+                    id: format!("call_{}", &Uuid::new_v4().simple().to_string()[..24]),
+                    kind: "function".into(),
+                    function: FunctionCall {
+                        name: call.name,
+                        arguments: call.arguments,
+                    },
+                };
+                calls.push(call.clone());
+                Some(Delta {
+                    tool_calls: Some(vec![call_delta(calls.len() as u32 - 1, call)]),
+                    ..Delta::default()
+                })
+            }
+        }
+    }
+
+    /// `stop`, `length` or `tool_calls`.
+    pub fn finish_reason(&self, reason: FinishReason) -> &'static str {
+        match reason {
+            FinishReason::Length => "length",
+            _ if self.message.tool_calls.is_some() => "tool_calls",
+            _ => "stop",
+        }
+    }
+
+    /// How the turn ended, by its last token.
+    pub fn end(&self, reason: FinishReason, stop_token_ids: &[u32]) -> TurnEnd {
+        match (self.sampled.last(), reason) {
+            (Some(last), _) if stop_token_ids.contains(last) => TurnEnd::EndToken,
+            (_, FinishReason::Length) => TurnEnd::Length,
+            _ => TurnEnd::StopString,
+        }
+    }
+
+    /// For the agent, where it asked.
+    pub fn choice_logprobs(&self, asked: bool) -> Option<ChoiceLogprobs> {
+        asked.then(|| ChoiceLogprobs {
+            content: self.told_logprobs.clone(),
+        })
+    }
+
+    /// The message in the form of a request's: the content a string, no empty fields.
+    pub fn as_history(&self) -> Value {
+        let mut out = Map::new();
+        out.insert("role".into(), "assistant".into());
+        out.insert(
+            "content".into(),
+            self.message.content.as_str().unwrap_or_default().into(),
+        );
+        if let Some(reasoning) = &self.message.reasoning_content {
+            out.insert("reasoning_content".into(), reasoning.as_str().into());
+        }
+        if let Some(calls) = &self.message.tool_calls {
+            out.insert("tool_calls".into(), json!(calls));
+        }
+        Value::Object(out)
+    }
+}
+
+fn call_delta(index: u32, call: ToolCall) -> ToolCallDelta {
+    ToolCallDelta {
+        index,
+        id: Some(call.id),
+        kind: Some(call.kind),
+        function: Some(FunctionCallDelta {
+            name: Some(call.function.name),
+            arguments: Some(call.function.arguments),
+        }),
+    }
+}

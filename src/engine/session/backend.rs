@@ -1,0 +1,121 @@
+//! What a session stands on: the model's text side and the sampler, as traits, so that tests run in milliseconds.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::error::ChatError;
+use crate::config::schema::{Ajet, Rollout};
+use crate::inference::SampleRequest;
+use crate::inference::parsers::{ReasoningFormat, ToolFormat};
+use crate::timeline::{MergePolicy, Renderer};
+
+/// A model as far as text is concerned.
+pub trait ChatModel: Renderer + Send + Sync {
+    /// The bytes that a token adds to a text; those of several tokens may be needed for one character.
+    fn token_bytes(&self, id: u32) -> Vec<u8>;
+
+    /// Whether a token is special, such as an end of turn; special tokens are not shown.
+    fn is_special(&self, id: u32) -> bool;
+
+    /// The tokens that end a turn.
+    fn stop_token_ids(&self) -> &[u32];
+
+    /// The chat template's source, by which formats are chosen.
+    fn chat_template(&self) -> &str;
+}
+
+/// Token ids in, token ids and log-probabilities out.
+pub trait Sampler: Send + Sync {
+    /// Queues a request, whose answer arrives on its channel.
+    ///
+    /// # Errors
+    /// The queue is full or the sampler is gone.
+    fn submit(&self, request: SampleRequest) -> Result<(), ChatError>;
+
+    /// Which weights sample now; grows with every update.
+    fn weight_version(&self) -> u64;
+}
+
+/// Limits and choices that hold for every session of an engine.
+#[derive(Clone, Debug)]
+pub struct ChatSettings {
+    /// Sampling and what to do about overflow, tools and system prompts.
+    pub rollout: Rollout,
+    /// Most tokens sampled in one call.
+    pub max_turn_tokens: usize,
+    /// Most tokens of prompt and answer.
+    pub max_model_len: usize,
+    /// How calls become rows; seed and weight version are set per episode.
+    pub merging: MergePolicy,
+    /// Seed of the experiment.
+    pub seed: u64,
+}
+
+impl ChatSettings {
+    /// From a configuration.
+    pub fn new(ajet: &Ajet) -> Self {
+        let (data, rollout) = (&ajet.data, &ajet.rollout);
+        let row = data.max_prompt_length + data.max_response_length;
+        let max_model_len = rollout.max_model_len.unwrap_or(row);
+        let policy = &ajet.context_tracker.timeline_merging_policy;
+        Self {
+            max_turn_tokens: rollout
+                .max_response_length_in_one_turn
+                .unwrap_or(4096.min(data.max_response_length)),
+            max_model_len,
+            merging: MergePolicy {
+                compare_level: policy.timeline_compare_level,
+                ignore_tools: policy.ignore_tools,
+                max_row_len: row.min(max_model_len),
+                max_rows: rollout.multi_turn.max_sample_per_task,
+                seed: 0,
+                weight_version: 0,
+            },
+            seed: ajet.trainer_common.seed,
+            rollout: rollout.clone(),
+        }
+    }
+}
+
+/// What all sessions of an engine share.
+pub struct ChatBackend {
+    /// The model's text side.
+    pub model: Arc<dyn ChatModel>,
+    /// The sampler.
+    pub sampler: Arc<dyn Sampler>,
+    /// Limits and choices.
+    pub settings: ChatSettings,
+    pub(super) tool_format: ToolFormat,
+    pub(super) reasoning_format: ReasoningFormat,
+    next_request: AtomicU64,
+}
+
+impl ChatBackend {
+    /// Chooses the parsers by configuration and chat template.
+    ///
+    /// # Errors
+    /// A sentence, where the configuration names a parser that is not known.
+    pub fn new(model: Arc<dyn ChatModel>, sampler: Arc<dyn Sampler>, settings: ChatSettings) -> Result<Self, String> {
+        let rollout = &settings.rollout;
+        Ok(Self {
+            tool_format: ToolFormat::choose(rollout.tool_parser.as_deref(), model.chat_template())?,
+            reasoning_format: ReasoningFormat::choose(rollout.reasoning_parser.as_deref(), model.chat_template())?,
+            model,
+            sampler,
+            settings,
+            next_request: AtomicU64::new(0),
+        })
+    }
+
+    pub(super) fn next_request_id(&self) -> u64 {
+        self.next_request.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A seed of its own for each use in each episode.
+    pub(super) fn seed(&self, episode_uuid: &str, purpose: &str, number: u64) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (self.settings.seed, episode_uuid, purpose, number).hash(&mut hasher);
+        hasher.finish()
+    }
+}

@@ -1,0 +1,294 @@
+//! One agent's episode: chat requests in, OpenAI answers out, and what really happened recorded for training.
+//!
+//! A request is read ([`request`]), its prompt rendered or bridged (`timeline`), sampled ([`turn`]), and answered whole
+//! or as a stream ([`stream`]); at its end the call is recorded. Dropping an answer before its end, as a server does
+//! when the agent disconnects, cancels its sampling and records nothing.
+
+mod answer;
+mod backend;
+mod error;
+mod request;
+mod respond;
+mod stop;
+mod stream;
+#[cfg(test)]
+mod tests;
+mod turn;
+mod visible;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use futures_util::stream::BoxStream;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+pub use backend::{ChatBackend, ChatModel, ChatSettings, Sampler};
+pub use error::ChatError;
+pub use respond::respond;
+
+use super::finished::EpisodeUsage;
+use crate::config::schema::OnContextOverflow;
+use crate::protocol::openai::{ChatCompletion, ChatCompletionChunk, ChatMessage, Choice, PromptTokensDetails, Usage};
+use crate::protocol::swarm::EpisodeType;
+use crate::timeline::{Call, Counters, MergePolicy, Prompt, Row, SplitReason, merge, prompt_for};
+use request::Request;
+use turn::Turn;
+
+/// Answer of a chat request.
+pub enum ChatAnswer {
+    /// All at once.
+    Whole(Box<ChatCompletion>),
+    /// As it is sampled; ends at the first error.
+    Stream(BoxStream<'static, Result<ChatCompletionChunk, ChatError>>),
+}
+
+/// One running episode.
+pub struct Session {
+    backend: Arc<ChatBackend>,
+    episode_uuid: String,
+    state: Mutex<State>,
+    ended: CancellationToken,
+}
+
+/// What an episode came to.
+#[derive(Clone, Debug, Default)]
+pub struct EpisodeRecord {
+    /// Its training rows; none where the model sampled nothing.
+    pub rows: Vec<Row>,
+    /// What was counted.
+    pub usage: EpisodeUsage,
+    /// Its calls, in the order they were answered.
+    pub calls: Vec<Call>,
+}
+
+#[derive(Default)]
+struct State {
+    calls: Vec<Call>,
+    usage: EpisodeUsage,
+    counters: Counters,
+    /// Tokens of the first prompt that did not fit.
+    overflow: Option<usize>,
+    requests: u64,
+}
+
+impl Session {
+    /// A new episode.
+    pub fn new(backend: Arc<ChatBackend>, episode_uuid: impl Into<String>) -> Arc<Self> {
+        Arc::new(Self {
+            backend,
+            episode_uuid: episode_uuid.into(),
+            state: Mutex::default(),
+            ended: CancellationToken::new(),
+        })
+    }
+
+    /// Answers a chat request, the body of `POST /v1/chat/completions` as it came.
+    ///
+    /// # Errors
+    /// The request is wrong, the episode has ended, or the sampler cannot answer.
+    pub async fn chat(self: &Arc<Self>, body: Value, episode_type: EpisodeType) -> Result<ChatAnswer, ChatError> {
+        let request = Arc::new(Request::read(body, episode_type, &self.backend.settings.rollout)?);
+        let number = self.admit()?;
+        let overflow = self.lock().overflow;
+        if let Some(given) = overflow {
+            return self.answer_overflow(&request, given);
+        }
+        let prompt = Arc::new(self.prompt(request.clone()).await?);
+        if prompt.ids.len() > self.prompt_limit() {
+            return self.overflowed(&request, prompt.ids.len());
+        }
+        let mut turns = Vec::with_capacity(request.n);
+        for index in 0..request.n {
+            turns.push(Turn::submit(self, &request, &prompt, number, index)?);
+        }
+        for turn in &mut turns {
+            turn.started().await?;
+        }
+        let head = Head::new(&request);
+        if request.stream {
+            return Ok(ChatAnswer::Stream(stream::chunks(head, &request, &prompt, turns)));
+        }
+        let mut usage = usage(&prompt, &turns);
+        let mut choices = Vec::with_capacity(turns.len());
+        for turn in turns {
+            let (choice, tokens) = turn.whole().await?;
+            usage.completion_tokens += tokens;
+            choices.push(choice);
+        }
+        usage.total_tokens = usage.prompt_tokens + usage.completion_tokens;
+        let prompt_token_ids = request.return_token_ids.then(|| prompt.ids.clone());
+        Ok(head.whole(choices, usage, prompt_token_ids))
+    }
+
+    /// Ends the episode: what is being sampled is cancelled, further requests are refused.
+    pub fn end(&self) {
+        self.ended.cancel();
+    }
+
+    /// Ends the episode and makes training rows of its calls. Takes the record: a second call gives an empty one.
+    /// Computes for some milliseconds on long episodes.
+    pub fn finish(&self) -> EpisodeRecord {
+        self.end();
+        let state = std::mem::take(&mut *self.lock());
+        let policy = MergePolicy {
+            seed: self.backend.seed(&self.episode_uuid, "rows", 0),
+            weight_version: self.backend.sampler.weight_version(),
+            ..self.backend.settings.merging.clone()
+        };
+        let (rows, merged) = merge(state.calls.clone(), &policy, &*self.backend.model);
+        let mut counters = state.counters;
+        counters.add(&merged);
+        let mut usage = state.usage;
+        usage.counters = counters.named().into_iter().collect();
+        EpisodeRecord {
+            rows,
+            usage,
+            calls: state.calls,
+        }
+    }
+
+    /// LLM calls answered so far.
+    pub fn llm_calls(&self) -> u64 {
+        self.lock().usage.llm_calls
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic elsewhere leaves at most a call unrecorded; the state is whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Numbers the request, if the episode runs.
+    fn admit(&self) -> Result<u64, ChatError> {
+        if self.ended.is_cancelled() {
+            return Err(self.not_found());
+        }
+        let mut state = self.lock();
+        state.requests += 1;
+        Ok(state.requests)
+    }
+
+    fn not_found(&self) -> ChatError {
+        ChatError::EpisodeNotFound(self.episode_uuid.clone())
+    }
+
+    /// Rendering and encoding compute for milliseconds, so not on the I/O threads.
+    async fn prompt(self: &Arc<Self>, request: Arc<Request>) -> Result<Prompt, ChatError> {
+        let session = self.clone();
+        let prompt = tokio::task::spawn_blocking(move || {
+            let state = session.lock();
+            prompt_for(&state.calls, request.conversation.clone(), &*session.backend.model)
+        });
+        prompt
+            .await
+            .map_err(|error| ChatError::Sampling(format!("the prompt could not be rendered: {error}")))?
+            .map_err(|error| ChatError::invalid("messages", format!("the chat template refused `messages`: {error}")))
+    }
+
+    fn prompt_limit(&self) -> usize {
+        self.backend.settings.max_model_len.saturating_sub(1)
+    }
+
+    /// The prompt does not fit: from now on every request gets this answer, so that the agent stops.
+    fn overflowed(&self, request: &Request, given: usize) -> Result<ChatAnswer, ChatError> {
+        let limit = self.prompt_limit();
+        tracing::warn!(episode = %self.episode_uuid, given, limit, "a prompt is longer than the context allows");
+        {
+            let mut state = self.lock();
+            state.overflow = Some(given);
+            state.counters.episode_overflow = 1;
+        }
+        self.answer_overflow(request, given)
+    }
+
+    fn answer_overflow(&self, request: &Request, given: usize) -> Result<ChatAnswer, ChatError> {
+        let limit = self.prompt_limit();
+        if self.backend.settings.rollout.on_context_overflow == OnContextOverflow::Error {
+            return Err(ChatError::ContextLengthExceeded { given, limit });
+        }
+        self.lock().usage.llm_calls += 1;
+        let head = Head::new(request);
+        let usage = Usage {
+            prompt_tokens: given as u64,
+            total_tokens: given as u64,
+            ..Usage::default()
+        };
+        if request.stream {
+            return Ok(ChatAnswer::Stream(stream::empty_answer(head, request, usage)));
+        }
+        let empty = |index| Choice {
+            index,
+            message: ChatMessage {
+                role: "assistant".into(),
+                content: "".into(),
+                ..ChatMessage::default()
+            },
+            finish_reason: Some("length".into()),
+            ..Choice::default()
+        };
+        Ok(head.whole((0..request.n as u32).map(empty).collect(), usage, None))
+    }
+
+    /// Keeps a call that was sampled to its end. `first` is set for the first answer of a request: why it was split off,
+    /// and the prompt tokens that the prefix cache gave.
+    fn record(&self, call: Call, first: Option<(Option<SplitReason>, usize)>) -> Result<(), ChatError> {
+        let mut state = self.lock();
+        if self.ended.is_cancelled() {
+            return Err(self.not_found());
+        }
+        if let Some((split, cached_tokens)) = first {
+            state.usage.llm_calls += 1;
+            state.usage.prompt_tokens += call.prompt.len() as u64;
+            state.usage.cached_tokens += cached_tokens as u64;
+            if let Some(reason) = split {
+                *state.counters.timeline_splits.entry(reason).or_default() += 1;
+            }
+        }
+        state.usage.completion_tokens += call.sampled.len() as u64;
+        state.calls.push(call);
+        Ok(())
+    }
+}
+
+fn usage(prompt: &Prompt, turns: &[Turn]) -> Usage {
+    Usage {
+        prompt_tokens: prompt.ids.len() as u64,
+        prompt_tokens_details: Some(PromptTokensDetails {
+            cached_tokens: turns.first().map_or(0, |turn| turn.cached_tokens() as u64),
+        }),
+        ..Usage::default()
+    }
+}
+
+/// What is the same in all parts of an answer.
+#[derive(Clone)]
+struct Head {
+    id: String,
+    created: u64,
+    model: String,
+}
+
+impl Head {
+    fn new(request: &Request) -> Self {
+        Self {
+            id: format!("chatcmpl-{}", Uuid::new_v4().simple()),
+            created: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |time| time.as_secs()),
+            model: request.model.clone(),
+        }
+    }
+
+    fn whole(self, choices: Vec<Choice>, usage: Usage, prompt_token_ids: Option<Vec<u32>>) -> ChatAnswer {
+        ChatAnswer::Whole(Box::new(ChatCompletion {
+            id: self.id,
+            object: "chat.completion".into(),
+            created: self.created,
+            model: self.model,
+            choices,
+            usage,
+            prompt_token_ids,
+        }))
+    }
+}

@@ -1,0 +1,496 @@
+//! Reads a chat request: everything that is wrong with it is said with the field's name, the value and what is allowed.
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::error::ChatError;
+use crate::config::schema::Rollout;
+use crate::protocol::openai::{ChatMessage, ChatRequest, StreamOptions};
+use crate::protocol::swarm::EpisodeType;
+use crate::timeline::Conversation;
+
+const MAX_ANSWERS: u64 = 128;
+const MAX_TOP_LOGPROBS: u64 = 20;
+
+/// A request that is right.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// As it came.
+    pub model: String,
+    /// Messages and tools for the chat template.
+    pub conversation: Conversation,
+    /// Answers wanted.
+    pub n: usize,
+    /// Chunks instead of one answer.
+    pub stream: bool,
+    /// A last chunk with the usage.
+    pub include_usage: bool,
+    /// Strings that end an answer.
+    pub stop: Vec<String>,
+    /// Most tokens of an answer, as asked for.
+    pub max_tokens: Option<usize>,
+    /// How tokens are drawn.
+    pub drawing: Drawing,
+    /// Whether to tell log-probabilities.
+    pub logprobs: bool,
+    /// Of how many of the likeliest tokens.
+    pub top_logprobs: usize,
+    /// Whether to tell token ids.
+    pub return_token_ids: bool,
+    /// Whether an answer may have several tool calls.
+    pub parallel_tool_calls: bool,
+}
+
+/// How tokens are drawn.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Drawing {
+    pub temperature: f64,
+    pub top_p: f64,
+    pub top_k: Option<usize>,
+    pub min_p: f64,
+    /// As asked for; none in train episodes, whose answers to one prompt must differ.
+    pub seed: Option<i64>,
+}
+
+impl Request {
+    /// Reads a request of an episode of this type.
+    pub fn read(body: Value, episode_type: EpisodeType, rollout: &Rollout) -> Result<Self, ChatError> {
+        let request = typed(body)?;
+        let n = number("n", request.n, 1, MAX_ANSWERS)?.unwrap_or(1);
+        if n != 1 && episode_type == EpisodeType::Train {
+            return Err(ChatError::invalid(
+                "n",
+                format!("`n` is {n}; in a train episode it must be 1"),
+            ));
+        }
+        let top_logprobs = number("top_logprobs", request.top_logprobs, 0, MAX_TOP_LOGPROBS)?.unwrap_or(0);
+        let logprobs = request.logprobs.unwrap_or(false);
+        if top_logprobs > 0 && !logprobs {
+            return Err(ChatError::invalid(
+                "top_logprobs",
+                "`top_logprobs` needs `logprobs` to be true",
+            ));
+        }
+        let max_tokens = number("max_tokens", request.max_tokens, 1, u64::MAX)?;
+        let max_completion_tokens = number("max_completion_tokens", request.max_completion_tokens, 1, u64::MAX)?;
+        check_response_format(request.response_format.as_ref())?;
+        Ok(Self {
+            drawing: match episode_type {
+                EpisodeType::Train => Drawing::configured(rollout),
+                EpisodeType::Eval => Drawing::asked(&request, rollout)?,
+            },
+            n: n as usize,
+            stream: request.stream.unwrap_or(false),
+            include_usage: matches!(request.stream_options, Some(StreamOptions { include_usage: true })),
+            stop: stop_strings(&request)?,
+            max_tokens: max_completion_tokens
+                .or(max_tokens)
+                .map(|tokens| tokens.try_into().unwrap_or(usize::MAX)),
+            logprobs,
+            top_logprobs: top_logprobs as usize,
+            return_token_ids: request.return_token_ids.unwrap_or(false),
+            parallel_tool_calls: request.parallel_tool_calls.unwrap_or(true),
+            conversation: Conversation {
+                messages: messages(&request.messages, rollout)?,
+                tools: tools(&request, rollout)?,
+                template_kwargs: request.chat_template_kwargs.unwrap_or_default(),
+            },
+            model: request.model.unwrap_or_default(),
+        })
+    }
+}
+
+impl Drawing {
+    fn configured(rollout: &Rollout) -> Self {
+        Self {
+            temperature: rollout.temperature,
+            top_p: rollout.top_p,
+            top_k: usize::try_from(rollout.top_k).ok().filter(|k| *k > 0),
+            min_p: 0.0,
+            seed: None,
+        }
+    }
+
+    fn asked(request: &ChatRequest, rollout: &Rollout) -> Result<Self, ChatError> {
+        let defaults = &rollout.val_kwargs;
+        let temperature = if defaults.do_sample { defaults.temperature } else { 0.0 };
+        let top_k = request.top_k.unwrap_or(defaults.top_k);
+        if top_k < -1 {
+            return Err(ChatError::invalid(
+                "top_k",
+                format!("`top_k` is {top_k}; allowed are -1 or 0 for all, and up"),
+            ));
+        }
+        Ok(Self {
+            temperature: real("temperature", request.temperature, 0.0, 2.0)?.unwrap_or(temperature),
+            top_p: real("top_p", request.top_p, 0.0, 1.0)?.unwrap_or(defaults.top_p),
+            top_k: usize::try_from(top_k).ok().filter(|k| *k > 0),
+            min_p: real("min_p", request.min_p, 0.0, 1.0)?.unwrap_or(0.0),
+            seed: request.seed,
+        })
+    }
+}
+
+/// The request with its types; an error names the field, and the message's number where it is in one.
+fn typed(body: Value) -> Result<ChatRequest, ChatError> {
+    let Value::Object(fields) = body else {
+        return Err(ChatError::InvalidRequest {
+            param: None,
+            message: "the request must be a JSON object".into(),
+        });
+    };
+    if let Some(Value::Array(messages)) = fields.get("messages") {
+        for (at, message) in messages.iter().enumerate() {
+            if let Err(error) = ChatMessage::deserialize(message) {
+                let param = format!("messages[{at}]");
+                let message = format!("`{param}` is not a chat message: {error}");
+                return Err(ChatError::invalid(param, message));
+            }
+        }
+    }
+    ChatRequest::deserialize(&Value::Object(fields.clone())).map_err(|error| {
+        let alone = |(name, value): &(String, Value)| {
+            let field = Value::Object(Map::from_iter([(name.clone(), value.clone())]));
+            ChatRequest::deserialize(field).is_err()
+        };
+        let param = fields.into_iter().find(alone).map(|(name, _)| name);
+        let message = match &param {
+            Some(name) => format!("`{name}` cannot be read: {error}"),
+            None => error.to_string(),
+        };
+        ChatError::InvalidRequest { param, message }
+    })
+}
+
+fn number(name: &str, given: Option<u64>, min: u64, max: u64) -> Result<Option<u64>, ChatError> {
+    match given {
+        Some(value) if value < min || value > max => {
+            let allowed = if max == u64::MAX {
+                format!("{min} and up")
+            } else {
+                format!("{min} to {max}")
+            };
+            Err(ChatError::invalid(
+                name,
+                format!("`{name}` is {value}; allowed is {allowed}"),
+            ))
+        }
+        given => Ok(given),
+    }
+}
+
+fn real(name: &str, given: Option<f64>, min: f64, max: f64) -> Result<Option<f64>, ChatError> {
+    match given {
+        Some(value) if !(min..=max).contains(&value) => Err(ChatError::invalid(
+            name,
+            format!("`{name}` is {value}; allowed is {min} to {max}"),
+        )),
+        given => Ok(given),
+    }
+}
+
+fn check_response_format(format: Option<&Value>) -> Result<(), ChatError> {
+    let kind = match format {
+        None | Some(Value::Null) => return Ok(()),
+        Some(format) => &format["type"],
+    };
+    if kind == "text" {
+        return Ok(());
+    }
+    let message = format!("`response_format` of type {kind} is not supported; only `text` is");
+    Err(ChatError::invalid("response_format", message))
+}
+
+fn stop_strings(request: &ChatRequest) -> Result<Vec<String>, ChatError> {
+    let stop = request.stop.as_ref().map_or(&[][..], |stop| stop.as_slice());
+    if stop.iter().any(String::is_empty) {
+        return Err(ChatError::invalid(
+            "stop",
+            "`stop` has an empty string, at which every answer would end",
+        ));
+    }
+    Ok(stop.to_vec())
+}
+
+fn messages(given: &[ChatMessage], rollout: &Rollout) -> Result<Vec<Value>, ChatError> {
+    if given.is_empty() {
+        return Err(ChatError::invalid(
+            "messages",
+            "`messages` is empty; at least one message is needed",
+        ));
+    }
+    let mut messages = Vec::with_capacity(given.len() + 1);
+    for (at, message) in given.iter().enumerate() {
+        messages.push(template_message(at, message)?);
+    }
+    if let Some(prompt) = &rollout.default_system_prompt
+        && messages.iter().all(|message| message["role"] != "system")
+    {
+        messages.insert(0, json!({"role": "system", "content": prompt}));
+    }
+    Ok(messages)
+}
+
+/// A message as chat templates and timelines take it: the content a string, no empty fields.
+fn template_message(at: usize, message: &ChatMessage) -> Result<Value, ChatError> {
+    let role = match message.role.as_str() {
+        // Templates do not know OpenAI's newer name for it.
+        "developer" => "system",
+        role @ ("system" | "user" | "assistant" | "tool") => role,
+        role => {
+            let param = format!("messages[{at}].role");
+            let message = format!("`{param}` is `{role}`; allowed are system, developer, user, assistant and tool");
+            return Err(ChatError::invalid(param, message));
+        }
+    };
+    let mut out = Map::new();
+    out.insert("role".into(), role.into());
+    out.insert("content".into(), text_content(at, &message.content)?.into());
+    if let Some(reasoning) = message.reasoning_content.as_ref().filter(|text| !text.is_empty()) {
+        out.insert("reasoning_content".into(), reasoning.as_str().into());
+    }
+    if let Some(calls) = message.tool_calls.as_ref().filter(|calls| !calls.is_empty()) {
+        if role != "assistant" {
+            let param = format!("messages[{at}].tool_calls");
+            let message = format!("`{param}`: only assistant messages have tool calls, this one's role is `{role}`");
+            return Err(ChatError::invalid(param, message));
+        }
+        out.insert("tool_calls".into(), json!(calls));
+    }
+    if let Some(id) = &message.tool_call_id {
+        out.insert("tool_call_id".into(), id.as_str().into());
+    }
+    if let Some(name) = &message.name {
+        out.insert("name".into(), name.as_str().into());
+    }
+    Ok(Value::Object(out))
+}
+
+fn text_content(at: usize, content: &Value) -> Result<String, ChatError> {
+    let param = || format!("messages[{at}].content");
+    let parts = match content {
+        Value::Null => return Ok(String::new()),
+        Value::String(text) => return Ok(text.clone()),
+        Value::Array(parts) => parts,
+        other => {
+            let message = format!(
+                "`{}` is {other}; allowed are a string, null, or a list of text parts",
+                param()
+            );
+            return Err(ChatError::invalid(param(), message));
+        }
+    };
+    let texts = parts
+        .iter()
+        .enumerate()
+        .map(|(number, part)| match (&part["type"], &part["text"]) {
+            (Value::String(kind), Value::String(text)) if kind == "text" => Ok(text.as_str()),
+            (kind, _) => {
+                let param = format!("{}[{number}]", param());
+                let message = format!("`{param}` is a part of type {kind}; only text parts are supported");
+                Err(ChatError::invalid(param, message))
+            }
+        });
+    Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
+}
+
+/// The tools for the template; none where they are switched off.
+fn tools(request: &ChatRequest, rollout: &Rollout) -> Result<Vec<Value>, ChatError> {
+    let tools = request.tools.clone().unwrap_or_default();
+    for (at, tool) in tools.iter().enumerate() {
+        if tool["type"] != "function" || !tool["function"]["name"].is_string() {
+            let param = format!("tools[{at}]");
+            let message = format!("`{param}` must be of type `function` and have a `function.name`");
+            return Err(ChatError::invalid(param, message));
+        }
+    }
+    let refuse = |choice: &Value, why: &str| {
+        Err(ChatError::invalid(
+            "tool_choice",
+            format!("`tool_choice` is {choice}; {why}"),
+        ))
+    };
+    let wanted = match &request.tool_choice {
+        None | Some(Value::Null) => true,
+        Some(Value::String(choice)) if choice == "auto" => true,
+        Some(Value::String(choice)) if choice == "none" => false,
+        Some(choice @ Value::String(required)) if required == "required" => {
+            if tools.is_empty() {
+                return refuse(choice, "it needs `tools`");
+            }
+            true
+        }
+        Some(choice) => {
+            let name = &choice["function"]["name"];
+            if choice["type"] != "function" || !name.is_string() {
+                return refuse(choice, "allowed are `auto`, `none`, `required` or a function by name");
+            }
+            if tools.iter().all(|tool| tool["function"]["name"] != *name) {
+                return refuse(choice, "no function of that name is in `tools`");
+            }
+            true
+        }
+    };
+    Ok(if wanted && !rollout.force_disable_toolcalls {
+        tools
+    } else {
+        Vec::new()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(episode_type: EpisodeType, extra: Value) -> Result<Request, ChatError> {
+        let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]});
+        body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        Request::read(body, episode_type, &Rollout::default())
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let tool = json!({"type": "function", "function": {"name": "f"}});
+        let message = |message: Value| json!({"messages": [{"role": "user", "content": "a"}, message]});
+        let cases = [
+            (json!({"n": 2}), "n", "2"),
+            (json!({"n": 0}), "n", "0"),
+            (json!({"max_tokens": 0}), "max_tokens", "1 and up"),
+            (json!({"max_tokens": -1}), "max_tokens", "-1"),
+            (json!({"max_completion_tokens": 0}), "max_completion_tokens", "0"),
+            (json!({"top_logprobs": 21, "logprobs": true}), "top_logprobs", "21"),
+            (json!({"top_logprobs": 2}), "top_logprobs", "logprobs"),
+            (json!({"stop": [""]}), "stop", "empty"),
+            (json!({"stop": 3}), "stop", "stop"),
+            (json!({"stream": "yes"}), "stream", "yes"),
+            (
+                json!({"response_format": {"type": "json_object"}}),
+                "response_format",
+                "json_object",
+            ),
+            (json!({"messages": []}), "messages", "empty"),
+            (json!({"messages": "hi"}), "messages", "hi"),
+            (message(json!({"content": "a"})), "messages[1]", "role"),
+            (
+                message(json!({"role": "robot", "content": "a"})),
+                "messages[1].role",
+                "robot",
+            ),
+            (
+                message(json!({"role": "user", "content": 3})),
+                "messages[1].content",
+                "3",
+            ),
+            (
+                message(json!({"role": "user", "content": [{"type": "text", "text": "a"},
+                                                           {"type": "image_url", "image_url": {"url": "x"}}]})),
+                "messages[1].content[1]",
+                "image_url",
+            ),
+            (
+                message(json!({"role": "user", "tool_calls": [{"id": "1", "function": {"name": "f"}}]})),
+                "messages[1].tool_calls",
+                "user",
+            ),
+            (json!({"tools": [{"type": "retrieval"}]}), "tools[0]", "function"),
+            (json!({"tool_choice": "required"}), "tool_choice", "tools"),
+            (
+                json!({"tool_choice": "sometimes", "tools": [tool]}),
+                "tool_choice",
+                "sometimes",
+            ),
+            (
+                json!({"tool_choice": {"type": "function", "function": {"name": "g"}}, "tools": [tool]}),
+                "tool_choice",
+                "\"g\"",
+            ),
+        ];
+        for (extra, field, said) in cases {
+            match read(EpisodeType::Train, extra.clone()) {
+                Err(ChatError::InvalidRequest { param, message }) => {
+                    assert_eq!(param.as_deref(), Some(field), "{message}");
+                    assert!(message.contains(said), "{message}");
+                }
+                other => panic!("{extra}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn train_episodes_draw_as_configured_and_eval_episodes_as_asked() {
+        let asked = json!({"temperature": 0.2, "top_p": 0.5, "top_k": 3, "min_p": 0.1, "seed": 7});
+        let train = read(EpisodeType::Train, asked.clone()).unwrap().drawing;
+        assert_eq!(train, Drawing::configured(&Rollout::default()));
+        assert_eq!((train.temperature, train.top_k, train.seed), (1.0, None, None));
+
+        let eval = read(EpisodeType::Eval, asked).unwrap().drawing;
+        let expected = Drawing {
+            temperature: 0.2,
+            top_p: 0.5,
+            top_k: Some(3),
+            min_p: 0.1,
+            seed: Some(7),
+        };
+        assert_eq!(eval, expected);
+        assert!(read(EpisodeType::Eval, json!({"n": 2})).is_ok());
+        assert!(read(EpisodeType::Eval, json!({"temperature": 3})).is_err());
+        assert!(
+            read(EpisodeType::Train, json!({"temperature": 3})).is_ok(),
+            "what is ignored is not refused"
+        );
+
+        let mut rollout = Rollout::default();
+        rollout.val_kwargs.do_sample = false;
+        let body = json!({"messages": [{"role": "user", "content": "a"}]});
+        assert_eq!(
+            Request::read(body, EpisodeType::Eval, &rollout)
+                .unwrap()
+                .drawing
+                .temperature,
+            0.0
+        );
+    }
+
+    #[test]
+    fn messages_are_brought_into_one_form() {
+        let body = json!({"messages": [
+            {"role": "developer", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            {"role": "user", "content": "q", "name": "ann"},
+            {"role": "assistant", "content": null, "reasoning_content": "", "tool_calls": [
+                {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+            {"role": "tool", "content": null, "tool_call_id": "1"},
+            {"role": "assistant", "tool_calls": []},
+        ]});
+        let request = Request::read(body, EpisodeType::Train, &Rollout::default()).unwrap();
+        let expected = json!([
+            {"role": "system", "content": "a\nb"},
+            {"role": "user", "content": "q", "name": "ann"},
+            {"role": "assistant", "content": "", "tool_calls": [
+                {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+            {"role": "tool", "content": "", "tool_call_id": "1"},
+            {"role": "assistant", "content": ""},
+        ]);
+        assert_eq!(Value::from(request.conversation.messages), expected);
+    }
+
+    #[test]
+    fn system_prompts_and_tools_follow_the_configuration() {
+        let mut rollout = Rollout {
+            default_system_prompt: Some("be good".into()),
+            ..Rollout::default()
+        };
+        let tools = json!([{"type": "function", "function": {"name": "f"}}]);
+        let body = |choice: &str| json!({"messages": [{"role": "user", "content": "a"}], "tools": tools, "tool_choice": choice});
+        let request = Request::read(body("auto"), EpisodeType::Train, &rollout).unwrap();
+        assert_eq!(
+            request.conversation.messages[0],
+            json!({"role": "system", "content": "be good"})
+        );
+        assert_eq!(request.conversation.tools.len(), 1);
+        let request = Request::read(body("none"), EpisodeType::Train, &rollout).unwrap();
+        assert!(request.conversation.tools.is_empty());
+        rollout.force_disable_toolcalls = true;
+        let request = Request::read(body("auto"), EpisodeType::Train, &rollout).unwrap();
+        assert!(request.conversation.tools.is_empty());
+    }
+}

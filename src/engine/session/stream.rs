@@ -1,0 +1,189 @@
+//! An answer as chunks while it is sampled.
+
+use std::collections::VecDeque;
+use std::future::ready;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use futures_util::StreamExt;
+use futures_util::stream::{self, BoxStream, Stream};
+
+use super::error::ChatError;
+use super::request::Request;
+use super::turn::{Turn, TurnEvent};
+use super::{Head, usage};
+use crate::inference::SampledToken;
+use crate::protocol::openai::{ChatCompletionChunk, ChoiceLogprobs, ChunkChoice, Delta, TokenLogprob, Usage};
+use crate::timeline::Prompt;
+
+type Chunks = BoxStream<'static, Result<ChatCompletionChunk, ChatError>>;
+
+/// The chunks of a request's answers: a role each, additions as they come, the finish reason, the usage where asked
+/// for. Ends at the first error.
+pub fn chunks(head: Head, request: &Request, prompt: &Prompt, turns: Vec<Turn>) -> Chunks {
+    let mut usage = usage(prompt, &turns);
+    let completion_tokens = Arc::new(AtomicU64::new(0));
+    let first = ChatCompletionChunk {
+        prompt_token_ids: request.return_token_ids.then(|| prompt.ids.clone()),
+        ..head.chunk((0..turns.len() as u32).map(role).collect())
+    };
+    let choices = stream::select_all(
+        turns
+            .into_iter()
+            .map(|turn| additions(turn, completion_tokens.clone()).boxed()),
+    );
+    let last_head = head.clone();
+    let last = stream::once(async move {
+        usage.completion_tokens = completion_tokens.load(Ordering::Acquire);
+        usage.total_tokens = usage.prompt_tokens + usage.completion_tokens;
+        Ok(last_head.usage_chunk(usage))
+    });
+    let include_usage = request.include_usage;
+    stream::once(ready(Ok(first)))
+        .chain(choices.map(move |choice| choice.map(|choice| head.chunk(vec![choice]))))
+        .chain(last.filter(move |_| ready(include_usage)))
+        .scan(false, |failed, chunk| {
+            let told = (!*failed).then_some(chunk);
+            *failed |= matches!(told, Some(Err(_)));
+            ready(told)
+        })
+        .boxed()
+}
+
+/// The chunks of an answer that says nothing, since the prompt did not fit.
+pub fn empty_answer(head: Head, request: &Request, usage: Usage) -> Chunks {
+    let end = |index| ChunkChoice {
+        index,
+        finish_reason: Some("length".into()),
+        ..ChunkChoice::default()
+    };
+    let all = || 0..request.n as u32;
+    let mut chunks = vec![
+        head.chunk(all().map(role).collect()),
+        head.chunk(all().map(end).collect()),
+    ];
+    if request.include_usage {
+        chunks.push(head.usage_chunk(usage));
+    }
+    stream::iter(chunks.into_iter().map(Ok)).boxed()
+}
+
+fn role(index: u32) -> ChunkChoice {
+    ChunkChoice {
+        index,
+        delta: Delta {
+            role: Some("assistant".into()),
+            content: Some(String::new()),
+            ..Delta::default()
+        },
+        ..ChunkChoice::default()
+    }
+}
+
+/// One turn on its way into chunks.
+struct Additions {
+    /// None when it has ended.
+    turn: Option<Turn>,
+    ready: VecDeque<ChunkChoice>,
+    /// Tokens that are in no chunk yet, since no text came of them.
+    told: Told,
+    completion_tokens: Arc<AtomicU64>,
+}
+
+/// What a chunk tells of its tokens.
+#[derive(Default)]
+struct Told {
+    ids: Vec<u32>,
+    logprobs: Vec<TokenLogprob>,
+}
+
+fn additions(turn: Turn, completion_tokens: Arc<AtomicU64>) -> impl Stream<Item = Result<ChunkChoice, ChatError>> {
+    let start = Additions {
+        turn: Some(turn),
+        ready: VecDeque::new(),
+        told: Told::default(),
+        completion_tokens,
+    };
+    stream::try_unfold(start, |mut additions| async move {
+        loop {
+            if let Some(choice) = additions.ready.pop_front() {
+                return Ok(Some((choice, additions)));
+            }
+            let Some(turn) = &mut additions.turn else {
+                return Ok(None);
+            };
+            let event = turn.next().await?;
+            additions.take(event)?;
+        }
+    })
+}
+
+impl Additions {
+    fn take(&mut self, event: TurnEvent) -> Result<(), ChatError> {
+        // Only called while there is a turn.
+        let Some(mut turn) = self.turn.take() else {
+            return Ok(());
+        };
+        let (index, request) = (turn.index, turn.request.clone());
+        match event {
+            TurnEvent::Token(token) => {
+                let deltas = turn.push(&token);
+                self.tell(&turn, &token);
+                self.queue(index, &request, deltas);
+                self.turn = Some(turn);
+            }
+            TurnEvent::Finished(reason) => {
+                let (deltas, answer) = turn.finish(reason)?;
+                self.completion_tokens
+                    .fetch_add(answer.sampled.len() as u64, Ordering::AcqRel);
+                self.queue(index, &request, deltas);
+                self.queue(index, &request, vec![Delta::default()]);
+                if let Some(last) = self.ready.back_mut() {
+                    last.finish_reason = Some(answer.finish_reason(reason).into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, turn: &Turn, token: &SampledToken) {
+        self.told.ids.push(token.id);
+        self.told.logprobs.extend(turn.last_logprob().cloned());
+    }
+
+    /// Queues additions; the first also tells of the tokens that led to it.
+    fn queue(&mut self, index: u32, request: &Request, deltas: Vec<Delta>) {
+        for delta in deltas {
+            let told = std::mem::take(&mut self.told);
+            self.ready.push_back(ChunkChoice {
+                index,
+                delta,
+                finish_reason: None,
+                logprobs: (request.logprobs && !told.logprobs.is_empty())
+                    .then_some(ChoiceLogprobs { content: told.logprobs }),
+                token_ids: (request.return_token_ids && !told.ids.is_empty()).then_some(told.ids),
+            });
+        }
+    }
+}
+
+impl Head {
+    fn chunk(&self, choices: Vec<ChunkChoice>) -> ChatCompletionChunk {
+        ChatCompletionChunk {
+            id: self.id.clone(),
+            object: "chat.completion.chunk".into(),
+            created: self.created,
+            model: self.model.clone(),
+            choices,
+            usage: None,
+            prompt_token_ids: None,
+        }
+    }
+
+    fn usage_chunk(&self, usage: Usage) -> ChatCompletionChunk {
+        ChatCompletionChunk {
+            usage: Some(usage),
+            ..self.chunk(Vec::new())
+        }
+    }
+}

@@ -1,0 +1,491 @@
+//! Sessions on a made-up model and a sampler that plays given answers.
+
+use std::collections::VecDeque;
+
+use serde_json::json;
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::*;
+use crate::config::schema::Ajet;
+use crate::inference::{FinishReason, SampleEvent, SampleRequest, SampledToken, SamplingParams};
+use crate::protocol::openai::{ChatMessage, ChoiceLogprobs, ToolCall};
+use crate::timeline::Renderer;
+use crate::timeline::fake::{END_OF_TEXT, Fake, IM_END, Template};
+use futures_util::StreamExt;
+
+impl ChatModel for Fake {
+    fn token_bytes(&self, id: u32) -> Vec<u8> {
+        self.decode(&[id]).into_bytes()
+    }
+
+    fn is_special(&self, id: u32) -> bool {
+        id <= END_OF_TEXT
+    }
+
+    fn stop_token_ids(&self) -> &[u32] {
+        &[IM_END, END_OF_TEXT]
+    }
+
+    fn chat_template(&self) -> &str {
+        "<tool_call> </think>"
+    }
+}
+
+/// How the next request is answered.
+enum Script {
+    /// With this text and an end token, as far as `max_tokens` and stop strings allow.
+    Says(&'static str),
+    /// With these tokens so far; the test goes on by the channel.
+    Begins(&'static str),
+    /// Not at all.
+    Fails(&'static str),
+    /// It is not even queued.
+    QueueFull,
+}
+
+/// A request as it arrived.
+struct Asked {
+    prompt: Vec<u32>,
+    params: SamplingParams,
+    events: UnboundedSender<SampleEvent>,
+}
+
+#[derive(Default)]
+struct Scripted {
+    scripts: Mutex<VecDeque<Script>>,
+    asked: Mutex<Vec<Asked>>,
+}
+
+fn token(id: u32) -> SampleEvent {
+    SampleEvent::Token(SampledToken {
+        id,
+        logprob: -0.5,
+        top: vec![(id, -0.5), (IM_END, -2.0)],
+    })
+}
+
+impl Sampler for Scripted {
+    fn submit(&self, mut request: SampleRequest) -> Result<(), ChatError> {
+        let fake = Fake::new(Template::Keep);
+        let script = self
+            .scripts
+            .lock()
+            .unwrap()
+            .pop_front()
+            .expect("a script for each request");
+        let events = request.events.clone();
+        let tell = |event| events.send(event).unwrap();
+        self.asked.lock().unwrap().push(Asked {
+            prompt: request.prompt.clone(),
+            params: request.params.clone(),
+            events: request.events.clone(),
+        });
+        let (text, goes_on) = match script {
+            Script::QueueFull => return Err(ChatError::QueueFull("8 requests wait, 8 are allowed".into())),
+            Script::Fails(why) => {
+                tell(SampleEvent::Failed(why.into()));
+                return Ok(());
+            }
+            Script::Says(text) => (text, false),
+            Script::Begins(text) => (text, true),
+        };
+        tell(SampleEvent::Started { cached_tokens: 3 });
+        let mut ids = fake.encode(text).unwrap();
+        if goes_on {
+            ids.into_iter().for_each(|id| tell(token(id)));
+            return Ok(());
+        }
+        ids.push(IM_END);
+        for (at, id) in ids.into_iter().enumerate() {
+            tell(token(id));
+            let stopped = request.stop.as_mut().is_some_and(|stop| stop.push(id));
+            if stopped || request.params.stop_token_ids.contains(&id) {
+                tell(SampleEvent::Finished(FinishReason::Stop));
+                break;
+            }
+            if at + 1 == request.params.max_tokens {
+                tell(SampleEvent::Finished(FinishReason::Length));
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn weight_version(&self) -> u64 {
+        4
+    }
+}
+
+struct Bench {
+    sampler: Arc<Scripted>,
+    session: Arc<Session>,
+}
+
+impl Bench {
+    fn new(scripts: impl IntoIterator<Item = Script>) -> Self {
+        Self::configured(scripts, |_| {})
+    }
+
+    fn configured(scripts: impl IntoIterator<Item = Script>, configure: impl FnOnce(&mut Ajet)) -> Self {
+        let mut ajet = Ajet::default();
+        ajet.rollout.max_model_len = Some(400);
+        configure(&mut ajet);
+        let sampler = Arc::new(Scripted {
+            scripts: Mutex::new(scripts.into_iter().collect()),
+            ..Scripted::default()
+        });
+        let model = Arc::new(Fake::new(Template::Keep));
+        let backend = ChatBackend::new(model, sampler.clone(), ChatSettings::new(&ajet)).unwrap();
+        Self {
+            sampler,
+            session: Session::new(Arc::new(backend), "e"),
+        }
+    }
+
+    async fn train(&self, body: Value) -> Result<ChatAnswer, ChatError> {
+        self.session.chat(body, EpisodeType::Train).await
+    }
+
+    async fn whole(&self, body: Value) -> ChatCompletion {
+        match self.train(body).await.unwrap() {
+            ChatAnswer::Whole(completion) => *completion,
+            ChatAnswer::Stream(_) => panic!("a stream was not asked for"),
+        }
+    }
+
+    async fn chunks(&self, mut body: Value) -> Vec<ChatCompletionChunk> {
+        body["stream"] = json!(true);
+        match self.train(body).await.unwrap() {
+            ChatAnswer::Stream(chunks) => chunks.map(Result::unwrap).collect().await,
+            ChatAnswer::Whole(_) => panic!("a stream was asked for"),
+        }
+    }
+}
+
+fn user(content: &str) -> Value {
+    json!({"role": "user", "content": content})
+}
+
+fn ask(content: &str) -> Value {
+    json!({"model": "m", "messages": [user(content)]})
+}
+
+fn with_tools(mut body: Value) -> Value {
+    body["tools"] = json!([{"type": "function", "function": {"name": "f", "parameters": {}}}]);
+    body
+}
+
+/// The message that a client puts together from a stream, call ids left out.
+fn sum(chunks: &[ChatCompletionChunk]) -> (ChatMessage, Option<String>, Vec<u32>, usize) {
+    let mut message = ChatMessage {
+        content: Value::Null,
+        ..ChatMessage::default()
+    };
+    let (mut finish, mut ids, mut logprobs) = (None, vec![], 0);
+    for choice in chunks.iter().flat_map(|chunk| &chunk.choices) {
+        assert_eq!(finish, None, "nothing comes after the finish reason");
+        message.role += choice.delta.role.as_deref().unwrap_or("");
+        if let Some(more) = &choice.delta.content {
+            message.content = (message.content.as_str().unwrap_or("").to_owned() + more).into();
+        }
+        if let Some(more) = &choice.delta.reasoning_content {
+            message.reasoning_content.get_or_insert_default().push_str(more);
+        }
+        for call in choice.delta.tool_calls.iter().flatten() {
+            let calls = message.tool_calls.get_or_insert_default();
+            assert_eq!(call.index as usize, calls.len());
+            let function = call.function.clone().unwrap();
+            calls.push(ToolCall {
+                kind: call.kind.clone().unwrap(),
+                function: crate::protocol::openai::FunctionCall {
+                    name: function.name.unwrap(),
+                    arguments: function.arguments.unwrap(),
+                },
+                ..ToolCall::default()
+            });
+        }
+        ids.extend(choice.token_ids.iter().flatten());
+        logprobs += choice.logprobs.as_ref().map_or(0, |logprobs| logprobs.content.len());
+        finish = choice.finish_reason.clone();
+    }
+    (message, finish, ids, logprobs)
+}
+
+#[tokio::test]
+async fn a_conversation_with_a_tool_is_one_row() {
+    let bench = Bench::new([
+        Script::Says("ab\n<tool_call>\n{\"name\":  \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>"),
+        Script::Says("done"),
+    ]);
+    let first = bench.whole(with_tools(ask("q"))).await;
+    let choice = &first.choices[0];
+    assert_eq!(choice.finish_reason.as_deref(), Some("tool_calls"));
+    assert_eq!(choice.message.content, "ab");
+    let call = &choice.message.tool_calls.as_ref().unwrap()[0];
+    assert_eq!(
+        (call.function.name.as_str(), call.function.arguments.as_str()),
+        ("f", r#"{"a":1}"#)
+    );
+    assert!(call.id.starts_with("call_"));
+    assert_eq!(
+        first.usage.total_tokens,
+        first.usage.prompt_tokens + first.usage.completion_tokens
+    );
+    assert_eq!(first.usage.prompt_tokens_details.as_ref().unwrap().cached_tokens, 3);
+
+    let mut body = with_tools(ask("q"));
+    let messages = body["messages"].as_array_mut().unwrap();
+    messages.push(json!(choice.message));
+    messages.push(json!({"role": "tool", "content": "t", "tool_call_id": call.id}));
+    let second = bench.whole(body).await;
+    assert_eq!(second.choices[0].message.content, "done");
+
+    let record = bench.session.finish();
+    assert_eq!(record.rows.len(), 1);
+    let sampled = first.usage.completion_tokens + second.usage.completion_tokens;
+    assert_eq!(record.rows[0].response_tokens() as u64, sampled);
+    assert_eq!((record.usage.llm_calls, record.usage.completion_tokens), (2, sampled));
+    assert_eq!(record.usage.cached_tokens, 6);
+    assert!(record.usage.counters.is_empty(), "{:?}", record.usage.counters);
+    assert_eq!(record.calls[0].agent, "m");
+    assert_eq!(record.calls[0].weight_version, 4);
+    assert_eq!(bench.session.finish().rows.len(), 0, "the record is taken");
+}
+
+#[tokio::test]
+async fn a_stream_is_the_whole_answer_in_pieces() {
+    for text in [
+        "",
+        "abc 日本é\n",
+        "<think>\nab\n</think>\n\nabc",
+        "<think>ab",
+        "ab <tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>\n<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>",
+        "<tool_call>{\"name\": \"f\", \"arguments\": {a}}</tool_call>",
+        "a STOP b",
+    ] {
+        let bench = Bench::new([Script::Says(text), Script::Says(text)]);
+        let mut body = with_tools(ask("q"));
+        body["stop"] = json!(["STOP"]);
+        body["logprobs"] = json!(true);
+        body["top_logprobs"] = json!(2);
+        body["return_token_ids"] = json!(true);
+        body["stream_options"] = json!({"include_usage": true});
+        let mut whole = bench.whole(body.clone()).await;
+        let chunks = bench.chunks(body).await;
+
+        let choice = &mut whole.choices[0];
+        let calls = choice.message.tool_calls.iter_mut().flatten();
+        calls.for_each(|call| call.id.clear());
+        let (mut message, finish, ids, logprobs) = sum(&chunks);
+        if choice.message.content.is_null() && message.content == "" {
+            message.content = Value::Null; // the role chunk has an empty content
+        }
+        assert_eq!(message, choice.message, "{text}");
+        assert_eq!(finish, choice.finish_reason);
+        assert_eq!(Some(ids), choice.token_ids);
+        let told: &ChoiceLogprobs = choice.logprobs.as_ref().unwrap();
+        assert_eq!((logprobs, told.content[0].top_logprobs.len()), (told.content.len(), 2));
+        assert_eq!(chunks.last().unwrap().usage.as_ref(), Some(&whole.usage));
+        assert_eq!(chunks[0].prompt_token_ids, whole.prompt_token_ids);
+        assert!(whole.prompt_token_ids.is_some());
+        assert!(chunks.iter().all(|chunk| chunk.id == chunks[0].id));
+
+        let record = bench.session.finish();
+        assert_eq!(
+            record.calls[0].sampled, record.calls[1].sampled,
+            "both are recorded alike"
+        );
+        assert_eq!(record.rows.len(), 2);
+    }
+}
+
+#[tokio::test]
+async fn tokens_stream_as_they_are_sampled() {
+    let bench = Bench::new([Script::Begins("ab")]);
+    let mut body = ask("q");
+    body["stream"] = json!(true);
+    let Ok(ChatAnswer::Stream(mut chunks)) = bench.train(body).await else {
+        panic!()
+    };
+    assert_eq!(
+        chunks.next().await.unwrap().unwrap().choices[0].delta.role.as_deref(),
+        Some("assistant")
+    );
+    let delta = chunks.next().await.unwrap().unwrap().choices[0].delta.clone();
+    assert_eq!(delta.content.as_deref(), Some("ab"));
+    drop(chunks);
+    let events = bench.sampler.asked.lock().unwrap()[0].events.clone();
+    assert!(events.is_closed(), "an agent that goes away cancels its sampling");
+    assert_eq!(bench.session.finish().calls.len(), 0, "and nothing is recorded");
+}
+
+#[tokio::test]
+async fn ending_an_episode_cancels_what_is_sampled() {
+    let bench = Bench::new([Script::Begins("ab")]);
+    let mut body = ask("q");
+    body["stream"] = json!(true);
+    let Ok(ChatAnswer::Stream(mut chunks)) = bench.train(body).await else {
+        panic!()
+    };
+    bench.session.end();
+    let mut last = None;
+    while let Some(chunk) = chunks.next().await {
+        last = Some(chunk);
+    }
+    assert_eq!(last.unwrap().unwrap_err(), ChatError::EpisodeNotFound("e".into()));
+    assert_eq!(bench.train(ask("q")).await.err().unwrap().status(), 404);
+}
+
+#[tokio::test]
+async fn limits_of_a_turn() {
+    let bench = Bench::configured(
+        [Script::Says("abcabcabc"), Script::Says("a"), Script::Says("a")],
+        |ajet| ajet.rollout.max_response_length_in_one_turn = Some(200),
+    );
+    let mut body = ask("q");
+    body["max_tokens"] = json!(2);
+    body["temperature"] = json!(0.1);
+    let cut = bench.whole(body).await;
+    assert_eq!(cut.choices[0].finish_reason.as_deref(), Some("length"));
+    assert_eq!(cut.usage.completion_tokens, 2);
+    let mut body = ask("r");
+    body["max_completion_tokens"] = json!(10_000);
+    bench.whole(body).await;
+    bench.whole(ask(&"x ".repeat(150))).await;
+    let asked = bench.sampler.asked.lock().unwrap();
+    assert_eq!(asked[0].params.temperature, 1.0, "train episodes draw as configured");
+    assert_eq!(asked[1].params.max_tokens, 200);
+    assert_eq!(
+        asked[2].params.max_tokens,
+        400 - asked[2].prompt.len(),
+        "what is left of max_model_len"
+    );
+    drop(asked);
+    assert_eq!(bench.session.finish().usage.counters["turn_length_cut"], 1);
+}
+
+#[tokio::test]
+async fn a_prompt_that_does_not_fit_gets_an_empty_answer_from_then_on() {
+    let bench = Bench::new([]);
+    let long = bench.whole(ask(&"x ".repeat(400))).await;
+    let choice = &long.choices[0];
+    assert_eq!(
+        (choice.message.content.as_str(), choice.finish_reason.as_deref()),
+        (Some(""), Some("length"))
+    );
+    assert!(long.usage.prompt_tokens > 400 && long.usage.completion_tokens == 0);
+    let (message, finish, ..) = sum(&bench.chunks(ask("short")).await);
+    assert_eq!(
+        (message.content.as_str(), finish.as_deref()),
+        (Some(""), Some("length"))
+    );
+    let record = bench.session.finish();
+    assert_eq!((record.rows.len(), record.usage.counters["episode_overflow"]), (0, 1));
+}
+
+#[tokio::test]
+async fn a_prompt_that_does_not_fit_is_an_error_where_configured() {
+    let bench = Bench::configured([], |ajet| ajet.rollout.on_context_overflow = OnContextOverflow::Error);
+    let error = bench.train(ask(&"x ".repeat(400))).await.err().unwrap();
+    assert_eq!(error.status(), 400);
+    assert_eq!(error.body().error.code.as_deref(), Some("context_length_exceeded"));
+    assert!(error.to_string().contains("399"), "{error}");
+    assert_eq!(bench.train(ask("short")).await.err(), Some(error));
+}
+
+#[tokio::test]
+async fn failures_are_errors_of_the_right_kind() {
+    let bench = Bench::new([Script::Fails("out of memory"), Script::QueueFull]);
+    let mut streamed = ask("q");
+    streamed["stream"] = json!(true);
+    let failed = bench.train(streamed).await.err().unwrap();
+    assert_eq!((failed.status(), failed.retry_after()), (500, None));
+    assert!(failed.to_string().contains("out of memory"));
+    let full = bench.train(ask("q")).await.err().unwrap();
+    assert_eq!((full.status(), full.retry_after()), (429, Some(1)));
+    assert_eq!(bench.train(json!({"messages": []})).await.err().unwrap().status(), 400);
+    assert_eq!(bench.session.finish().calls.len(), 0);
+}
+
+#[tokio::test]
+async fn several_answers_in_an_eval_episode() {
+    let bench = Bench::new([
+        Script::Says("a"),
+        Script::Says("b"),
+        Script::Says("a"),
+        Script::Says("b"),
+    ]);
+    let mut body = ask("q");
+    body["n"] = json!(2);
+    body["seed"] = json!(5);
+    let Ok(ChatAnswer::Whole(whole)) = bench.session.chat(body.clone(), EpisodeType::Eval).await else {
+        panic!()
+    };
+    let contents: Vec<&str> = whole
+        .choices
+        .iter()
+        .map(|choice| choice.message.content.as_str().unwrap())
+        .collect();
+    assert_eq!(contents, ["a", "b"]);
+    assert_eq!(whole.usage.completion_tokens, 4);
+    let seeds: Vec<u64> = bench
+        .sampler
+        .asked
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|asked| asked.params.seed)
+        .collect();
+    assert_eq!(seeds, [5, 6]);
+
+    body["stream"] = json!(true);
+    let Ok(ChatAnswer::Stream(chunks)) = bench.session.chat(body, EpisodeType::Eval).await else {
+        panic!()
+    };
+    let chunks: Vec<_> = chunks.map(Result::unwrap).collect().await;
+    for (index, expected) in ["a", "b"].into_iter().enumerate() {
+        let of_one: Vec<ChatCompletionChunk> = chunks
+            .iter()
+            .cloned()
+            .map(|mut chunk| {
+                chunk.choices.retain(|choice| choice.index == index as u32);
+                chunk
+            })
+            .collect();
+        assert_eq!(sum(&of_one).0.content, expected);
+    }
+    assert_eq!(bench.session.finish().usage.llm_calls, 2);
+}
+
+#[tokio::test]
+async fn without_tools_a_tool_call_is_text() {
+    let text = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
+    let bench = Bench::new([Script::Says(text), Script::Says(text)]);
+    assert_eq!(bench.whole(ask("q")).await.choices[0].message.content, text);
+    let mut body = with_tools(ask("q"));
+    body["tool_choice"] = json!("none");
+    assert_eq!(bench.whole(body).await.choices[0].message.content, text);
+}
+
+#[tokio::test]
+async fn one_call_where_parallel_ones_are_not_wanted() {
+    let two = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>\
+               <tool_call>{\"name\": \"g\", \"arguments\": {}}</tool_call>";
+    let bench = Bench::new([Script::Says(two), Script::Says("ab")]);
+    let mut body = with_tools(ask("q"));
+    body["parallel_tool_calls"] = json!(false);
+    let first = bench.whole(body.clone()).await;
+    let calls = first.choices[0].message.tool_calls.as_ref().unwrap();
+    assert_eq!(
+        calls.iter().map(|call| call.function.name.as_str()).collect::<Vec<_>>(),
+        ["f"]
+    );
+
+    // What was sampled stays in the row, the call that was not told of included.
+    body["messages"]
+        .as_array_mut()
+        .unwrap()
+        .extend([json!(first.choices[0].message), user("r")]);
+    bench.whole(body).await;
+    assert_eq!(bench.session.finish().rows.len(), 1);
+}

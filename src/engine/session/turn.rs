@@ -1,0 +1,187 @@
+//! One answer being sampled.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use super::Session;
+use super::answer::{Answer, AnswerWriter};
+use super::error::ChatError;
+use super::request::Request;
+use super::stop::stop_check;
+use crate::inference::{FinishReason, SampleEvent, SampleRequest, SampledToken, SamplingParams};
+use crate::protocol::openai::{Choice, Delta, TokenLogprob};
+use crate::timeline::{Call, Prompt, TurnEnd};
+
+/// One answer to a request. Dropping it before its end cancels the sampling and records nothing.
+pub struct Turn {
+    session: Arc<Session>,
+    pub request: Arc<Request>,
+    prompt: Arc<Prompt>,
+    pub index: u32,
+    events: UnboundedReceiver<SampleEvent>,
+    writer: AnswerWriter,
+    cached_tokens: usize,
+    weight_version: u64,
+}
+
+/// What a turn tells.
+pub enum TurnEvent {
+    /// The next token.
+    Token(SampledToken),
+    /// There are no more.
+    Finished(FinishReason),
+}
+
+impl Turn {
+    /// Asks the sampler for an answer. `number` is the request's in the episode.
+    pub fn submit(
+        session: &Arc<Session>,
+        request: &Arc<Request>,
+        prompt: &Arc<Prompt>,
+        number: u64,
+        index: usize,
+    ) -> Result<Self, ChatError> {
+        let backend = &session.backend;
+        let settings = &backend.settings;
+        let drawing = request.drawing;
+        let (sender, events) = unbounded_channel();
+        let seed = match drawing.seed {
+            Some(seed) => (seed as u64).wrapping_add(index as u64),
+            None => backend.seed(
+                &session.episode_uuid,
+                "answer",
+                number.wrapping_mul(1 << 16) + index as u64,
+            ),
+        };
+        let room = settings.max_model_len.saturating_sub(prompt.ids.len());
+        let weight_version = backend.sampler.weight_version();
+        backend.sampler.submit(SampleRequest {
+            id: backend.next_request_id(),
+            group: session.episode_uuid.clone(),
+            prompt: prompt.ids.clone(),
+            params: SamplingParams {
+                temperature: drawing.temperature as f32,
+                top_p: drawing.top_p as f32,
+                top_k: drawing.top_k,
+                min_p: drawing.min_p as f32,
+                seed,
+                max_tokens: request
+                    .max_tokens
+                    .unwrap_or(usize::MAX)
+                    .min(settings.max_turn_tokens)
+                    .min(room),
+                stop_token_ids: backend.model.stop_token_ids().to_vec(),
+                top_logprobs: request.top_logprobs,
+            },
+            stop: stop_check(&backend.model, &request.stop),
+            events: sender,
+        })?;
+        Ok(Self {
+            session: session.clone(),
+            request: request.clone(),
+            prompt: prompt.clone(),
+            index: index as u32,
+            events,
+            writer: AnswerWriter::new(backend, request, prompt),
+            cached_tokens: 0,
+            weight_version,
+        })
+    }
+
+    /// Prompt tokens that the prefix cache gave.
+    pub fn cached_tokens(&self) -> usize {
+        self.cached_tokens
+    }
+
+    /// Waits until the prompt is in the cache.
+    pub async fn started(&mut self) -> Result<(), ChatError> {
+        match self.event().await? {
+            SampleEvent::Started { cached_tokens } => {
+                self.cached_tokens = cached_tokens;
+                Ok(())
+            }
+            event => Err(ChatError::Sampling(format!("the sampler began with {event:?}"))),
+        }
+    }
+
+    /// Waits for what comes next.
+    pub async fn next(&mut self) -> Result<TurnEvent, ChatError> {
+        match self.event().await? {
+            SampleEvent::Token(token) => Ok(TurnEvent::Token(token)),
+            SampleEvent::Finished(FinishReason::Cancelled) => {
+                Err(ChatError::Unavailable("the engine stopped sampling; try again".into()))
+            }
+            SampleEvent::Finished(reason) => Ok(TurnEvent::Finished(reason)),
+            event => Err(ChatError::Sampling(format!(
+                "the sampler said {event:?} in the middle of an answer"
+            ))),
+        }
+    }
+
+    async fn event(&mut self) -> Result<SampleEvent, ChatError> {
+        tokio::select! {
+            biased;
+            () = self.session.ended.cancelled() => Err(self.session.not_found()),
+            event = self.events.recv() => match event {
+                Some(SampleEvent::Failed(why)) => Err(ChatError::Sampling(why)),
+                Some(event) => Ok(event),
+                None => Err(ChatError::Unavailable("the sampler is gone; try again".into())),
+            },
+        }
+    }
+
+    /// Takes a token into the answer.
+    pub fn push(&mut self, token: &SampledToken) -> Vec<Delta> {
+        self.writer.push(token)
+    }
+
+    /// Of the last token, where the request asks for it.
+    pub fn last_logprob(&self) -> Option<&TokenLogprob> {
+        self.writer.last_logprob()
+    }
+
+    /// Ends the answer and records the call.
+    pub fn finish(self, reason: FinishReason) -> Result<(Vec<Delta>, Answer), ChatError> {
+        let (deltas, answer) = self.writer.finish();
+        let model = &self.session.backend.model;
+        let end = answer.end(reason, model.stop_token_ids());
+        let shown = answer.sampled.len() - usize::from(end == TurnEnd::EndToken);
+        let call = Call {
+            conversation: self.prompt.conversation.clone(),
+            rendered: self.prompt.rendered.clone(),
+            prompt: self.prompt.ids.clone(),
+            sampled: answer.sampled.clone(),
+            logprobs: answer.logprobs.clone(),
+            sampled_text: model.decode(&answer.sampled[..shown]),
+            end,
+            answer: answer.as_history(),
+            agent: self.request.model.clone(),
+            weight_version: self.weight_version,
+        };
+        let first = (self.index == 0).then_some((self.prompt.split, self.cached_tokens));
+        self.session.record(call, first)?;
+        Ok((deltas, answer))
+    }
+
+    /// Samples to the end; the choice and the number of its tokens.
+    pub async fn whole(mut self) -> Result<(Choice, u64), ChatError> {
+        let reason = loop {
+            match self.next().await? {
+                TurnEvent::Token(token) => _ = self.push(&token),
+                TurnEvent::Finished(reason) => break reason,
+            }
+        };
+        let (request, index) = (self.request.clone(), self.index);
+        let (_, answer) = self.finish(reason)?;
+        let tokens = answer.sampled.len() as u64;
+        let choice = Choice {
+            index,
+            finish_reason: Some(answer.finish_reason(reason).into()),
+            logprobs: answer.choice_logprobs(request.logprobs),
+            token_ids: request.return_token_ids.then(|| answer.sampled.clone()),
+            message: answer.message,
+        };
+        Ok((choice, tokens))
+    }
+}
