@@ -83,6 +83,15 @@ impl ChatTemplate {
         self.has_default || self.has_tool_use
     }
 
+    /// The source of its templates, in which formats of tool calls and thinking can be recognised.
+    pub fn source(&self) -> String {
+        let sources = self
+            .templates
+            .templates()
+            .map(|(_, template)| template.source().to_owned());
+        sources.collect::<Vec<_>>().join("\n")
+    }
+
     /// Renders a conversation. Messages and tools are OpenAI's, as JSON; missing keys are undefined and nulls are
     /// `None`, as Python would see them. `extra` are further variables, such as `enable_thinking`.
     pub fn render(

@@ -13,6 +13,7 @@ mod stop;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod text_model;
 mod turn;
 mod visible;
 
@@ -27,6 +28,7 @@ use uuid::Uuid;
 pub use backend::{ChatBackend, ChatModel, ChatSettings, Sampler};
 pub use error::ChatError;
 pub use respond::respond;
+pub use text_model::TextModel;
 
 use super::finished::EpisodeUsage;
 use crate::config::schema::OnContextOverflow;

@@ -1,0 +1,113 @@
+//! A loaded model's tokenizer and chat template as sessions use them.
+
+use serde_json::{Value, json};
+
+use super::backend::ChatModel;
+use crate::model::{ChatTemplate, LoadedModel, ModelError, Tokenizer};
+use crate::timeline::{Conversation, RenderError, Renderer};
+
+/// Stands for an answer, to see what the template writes after one.
+const MARK: &str = "\u{fffc}answer\u{fffc}";
+
+/// The text side of a model.
+#[derive(Clone)]
+pub struct TextModel {
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    template_source: String,
+    stop_token_ids: Vec<u32>,
+}
+
+impl TextModel {
+    /// Of a loaded model.
+    pub fn new(model: &LoadedModel) -> Self {
+        let (tokenizer, template) = (model.tokenizer.clone(), model.chat_template.clone());
+        Self::from_parts(tokenizer, template, &model.generation.eos_token_ids)
+    }
+
+    /// With these tokens that end an answer. The special token with which the template ends a turn is one too, which
+    /// base models do not name.
+    pub fn from_parts(tokenizer: Tokenizer, template: ChatTemplate, eos_token_ids: &[u32]) -> Self {
+        let mut model = Self {
+            template_source: template.source(),
+            tokenizer,
+            template,
+            stop_token_ids: eos_token_ids.to_vec(),
+        };
+        let end = model.end_of_turn().filter(|id| !eos_token_ids.contains(id));
+        model.stop_token_ids.extend(end);
+        model
+    }
+
+    fn end_of_turn(&self) -> Option<u32> {
+        let conversation = Conversation {
+            messages: vec![
+                json!({"role": "user", "content": "question"}),
+                json!({"role": "assistant", "content": MARK}),
+            ],
+            ..Conversation::default()
+        };
+        let rendered = self.render(&conversation, false).ok()?;
+        let (_, end) = rendered.rsplit_once(MARK)?;
+        let first = *self.tokenizer.encode(end.trim_start()).ok()?.first()?;
+        self.tokenizer.is_special(first).then_some(first)
+    }
+}
+
+impl Renderer for TextModel {
+    fn render(&self, conversation: &Conversation, add_generation_prompt: bool) -> Result<String, RenderError> {
+        let messages: Vec<Value> = conversation.messages.iter().map(with_parsed_arguments).collect();
+        let tools = (!conversation.tools.is_empty()).then_some(conversation.tools.as_slice());
+        self.template
+            .render(&messages, tools, add_generation_prompt, &conversation.template_kwargs)
+            .map_err(sentence)
+    }
+
+    fn encode(&self, text: &str) -> Result<Vec<u32>, RenderError> {
+        self.tokenizer.encode(text).map_err(sentence)
+    }
+
+    fn decode(&self, ids: &[u32]) -> String {
+        self.tokenizer.decode(ids, false)
+    }
+}
+
+impl ChatModel for TextModel {
+    fn token_bytes(&self, id: u32) -> Vec<u8> {
+        self.tokenizer.token_bytes(id).to_vec()
+    }
+
+    fn is_special(&self, id: u32) -> bool {
+        self.tokenizer.is_special(id)
+    }
+
+    fn stop_token_ids(&self) -> &[u32] {
+        &self.stop_token_ids
+    }
+
+    fn chat_template(&self) -> &str {
+        &self.template_source
+    }
+}
+
+fn sentence(error: ModelError) -> RenderError {
+    RenderError(error.to_string())
+}
+
+/// Templates write arguments as JSON themselves, so they get them as values, where OpenAI has JSON text.
+fn with_parsed_arguments(message: &Value) -> Value {
+    let mut message = message.clone();
+    for call in message
+        .get_mut("tool_calls")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+    {
+        let arguments = &mut call["function"]["arguments"];
+        let parsed = arguments.as_str().and_then(|text| serde_json::from_str(text).ok());
+        if let Some(Value::Object(parsed)) = parsed {
+            *arguments = Value::Object(parsed);
+        }
+    }
+    message
+}
