@@ -1,3 +1,4 @@
 //! The command line: one file per command.
 
+pub mod bench;
 pub mod start;

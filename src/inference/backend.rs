@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use super::error::Result;
-use super::forward::Forward;
+use super::forward::{BLOCK_TOKENS, Forward};
 use super::forward_cpu::CpuForward;
+use super::forward_plain::PlainForward;
 use super::scheduler::{Limits, Scheduler};
 use crate::config::Ajet;
+use crate::config::schema::Kernels;
 use crate::model::Weights;
 use crate::model::kernels::{Isa, Pool};
 
@@ -25,10 +27,14 @@ impl Scheduler {
     pub fn new(weights: &Weights, ajet: &Ajet) -> Result<Self> {
         let pool = Arc::new(Pool::new(ajet.engine.threads.unwrap_or_else(Pool::physical_cores)));
         let isa = Isa::detect();
-        let forward: Box<dyn Forward> = Box::new(CpuForward::<f32>::new(weights, pool.clone(), isa)?);
+        let on_kernels = weights.device().is_cpu() && ajet.engine.kernels == Kernels::Auto;
+        let forward: Box<dyn Forward> = match on_kernels {
+            true => Box::new(CpuForward::<f32>::new(weights, pool.clone(), isa)?),
+            false => Box::new(PlainForward::new(weights)?),
+        };
         let config = &weights.config;
         let max_model_len = ajet.max_model_len().min(config.max_position_embeddings);
-        let one_sequence = (max_model_len / super::forward::BLOCK_TOKENS + 1) * forward.block_bytes();
+        let one_sequence = (max_model_len / BLOCK_TOKENS + 1) * forward.block_bytes();
         let limits = Limits {
             max_num_seqs: ajet.rollout.max_num_seqs,
             max_model_len,

@@ -4,11 +4,19 @@ use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::Device;
+use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::forward::{BLOCK_TOKENS, Chunk, Forward};
 use super::forward_cpu::CpuForward;
+use super::forward_plain::PlainForward;
+use super::request::{SampleEvent, SampleRequest, SamplingParams};
+use super::scheduler::Scheduler;
+use crate::config::Ajet;
+use crate::config::schema::Kernels;
 use crate::model::kernels::{Isa, Pool};
-use crate::model::{ModelConfig, Trainable, Weights};
+use crate::model::ops::Ops;
+use crate::model::weights::Param;
+use crate::model::{ModelConfig, PackedBatch, Trainable, Transformer, Weights};
 
 struct Fixture {
     weights: Weights,
@@ -61,6 +69,15 @@ fn fixture(name: &str) -> Fixture {
 fn cpu(weights: &Weights) -> Box<dyn Forward> {
     Box::new(CpuForward::<f32>::new(weights, Arc::new(Pool::new(2)), Isa::detect()).unwrap())
 }
+
+fn plain(weights: &Weights) -> Box<dyn Forward> {
+    Box::new(PlainForward::new(weights).unwrap())
+}
+
+type New = fn(&Weights) -> Box<dyn Forward>;
+
+/// Both paths, and whether rows are the same to the bit whatever else is computed.
+const BOTH: [(New, bool); 2] = [(cpu, true), (plain, false)];
 
 /// The logits after the last token of each prompt, prompts computed side by side, `step` tokens of each at a time.
 fn last_logits(forward: &mut dyn Forward, prompts: &[&[u32]], step: usize) -> Vec<Vec<f32>> {
@@ -117,9 +134,9 @@ fn assert_close(given: &[f32], expected: &[f32]) {
 
 #[test]
 fn logits_are_those_of_transformers() {
-    for fixture in fixtures() {
+    for (fixture, (new, _)) in fixtures().iter().flat_map(|f| BOTH.map(|new| (f, new))) {
         let vocab = fixture.weights.config.vocab_size;
-        let mut forward = cpu(&fixture.weights);
+        let mut forward = new(&fixture.weights);
         for (prompt, expected) in &fixture.prompts {
             for end in [1, prompt.len() / 2, prompt.len()].into_iter().filter(|&end| end > 0) {
                 let given = last_logits(&mut *forward, &[&prompt[..end]], usize::MAX);
@@ -130,20 +147,20 @@ fn logits_are_those_of_transformers() {
 }
 
 #[test]
-fn chunks_and_company_change_no_bit() {
-    for fixture in fixtures() {
+fn chunks_and_company_change_no_bit_on_the_kernels_and_hardly_any_elsewhere() {
+    for (fixture, (new, exact)) in fixtures().iter().flat_map(|f| BOTH.map(|new| (f, new))) {
         let prompts: Vec<&[u32]> = fixture.prompts.iter().map(|(prompt, _)| &prompt[..]).collect();
-        let mut forward = cpu(&fixture.weights);
+        let mut forward = new(&fixture.weights);
         let alone: Vec<Vec<f32>> = prompts
             .iter()
             .flat_map(|&prompt| last_logits(&mut *forward, &[prompt], usize::MAX))
             .collect();
         for step in [1, 7, 32, usize::MAX] {
-            assert_eq!(
-                last_logits(&mut *forward, &prompts, step),
-                alone,
-                "{step} tokens at a time"
-            );
+            let together = last_logits(&mut *forward, &prompts, step);
+            if exact {
+                assert_eq!(together, alone, "{step} tokens at a time");
+            }
+            assert_close(&together.concat(), &alone.concat());
         }
     }
 }
@@ -152,28 +169,106 @@ fn chunks_and_company_change_no_bit() {
 fn refreshed_weights_are_used_and_blocks_can_be_copied() {
     let [a, b] = ["llama", "qwen2"].map(fixture);
     let (prompt, expected) = &a.prompts[2];
-    let mut forward = cpu(&a.weights);
-    last_logits(&mut *forward, &[&prompt[..BLOCK_TOKENS]], usize::MAX);
-    forward.copy_block(0, 5).unwrap();
-    let chunk = Chunk {
-        tokens: &prompt[32..],
-        start: 32,
-        blocks: &[5, 1],
-        logits: true,
-    };
-    let vocab = a.weights.config.vocab_size;
-    assert_close(&forward.forward(&[chunk]).unwrap(), &expected[expected.len() - vocab..]);
-
-    let mut doubled = b.weights.clone();
-    let name = "model.norm.weight";
+    let (mut doubled, name) = (b.weights.clone(), "model.norm.weight");
     let twice = (doubled.tensor(name).unwrap() * 2.0).unwrap();
-    doubled
-        .params
-        .insert(name.into(), crate::model::weights::Param::Frozen(twice));
-    let mut forward = cpu(&b.weights);
-    let before = last_logits(&mut *forward, &[&b.prompts[1].0], usize::MAX).remove(0);
-    forward.refresh(&doubled).unwrap();
-    forward.release_blocks();
-    let after = last_logits(&mut *forward, &[&b.prompts[1].0], usize::MAX).remove(0);
-    assert_close(&after, &before.iter().map(|l| 2.0 * l).collect::<Vec<_>>());
+    doubled.params.insert(name.into(), Param::Frozen(twice));
+    for (new, _) in BOTH {
+        let mut forward = new(&a.weights);
+        last_logits(&mut *forward, &[&prompt[..BLOCK_TOKENS]], usize::MAX);
+        forward.copy_block(0, 5).unwrap();
+        let chunk = Chunk {
+            tokens: &prompt[32..],
+            start: 32,
+            blocks: &[5, 1],
+            logits: true,
+        };
+        let vocab = a.weights.config.vocab_size;
+        assert_close(&forward.forward(&[chunk]).unwrap(), &expected[expected.len() - vocab..]);
+
+        let mut forward = new(&b.weights);
+        let before = last_logits(&mut *forward, &[&b.prompts[1].0], usize::MAX).remove(0);
+        forward.refresh(&doubled).unwrap();
+        forward.release_blocks();
+        let after = last_logits(&mut *forward, &[&b.prompts[1].0], usize::MAX).remove(0);
+        assert_close(&after, &before.iter().map(|l| 2.0 * l).collect::<Vec<_>>());
+    }
+}
+
+/// Tokens and log-probabilities that a scheduler samples for each prompt.
+fn sampled(weights: &Weights, kernels: Kernels, prompts: &[Vec<u32>]) -> Vec<Vec<(u32, f32)>> {
+    let mut ajet = Ajet::default();
+    ajet.engine.kernels = kernels;
+    ajet.engine.threads = Some(2);
+    let mut scheduler = Scheduler::new(weights, &ajet).unwrap();
+    let answers: Vec<_> = prompts
+        .iter()
+        .enumerate()
+        .map(|(i, prompt)| {
+            let (events, receiver) = tokio::sync::mpsc::unbounded_channel();
+            let params = SamplingParams {
+                temperature: 0.9,
+                top_p: 1.0,
+                top_k: None,
+                min_p: 0.0,
+                seed: i as u64,
+                max_tokens: 40,
+                stop_token_ids: vec![],
+                top_logprobs: 0,
+            };
+            let (group, prompt) = (String::new(), prompt.clone());
+            scheduler.submit(SampleRequest {
+                id: i as u64,
+                group,
+                prompt,
+                params,
+                stop: None,
+                events,
+            });
+            receiver
+        })
+        .collect();
+    while !scheduler.is_idle() {
+        scheduler.step().unwrap();
+    }
+    let tokens = |mut events: UnboundedReceiver<SampleEvent>| {
+        std::iter::from_fn(move || events.try_recv().ok())
+            .filter_map(|event| match event {
+                SampleEvent::Token(token) => Some((token.id, token.logprob)),
+                _ => None,
+            })
+            .collect()
+    };
+    answers.into_iter().map(tokens).collect()
+}
+
+#[test]
+fn kernels_plain_tensors_and_the_trainer_agree_on_tokens_and_log_probabilities() {
+    for fixture in fixtures() {
+        let prompts: Vec<Vec<u32>> = fixture.prompts.iter().map(|(prompt, _)| prompt.clone()).collect();
+        let answers = sampled(&fixture.weights, Kernels::Auto, &prompts);
+        let plain = sampled(&fixture.weights, Kernels::Plain, &prompts);
+        for ((prompt, answer), plain) in prompts.iter().zip(&answers).zip(&plain) {
+            assert_eq!(answer.len(), 40);
+            let ids = |answer: &[(u32, f32)]| answer.iter().map(|t| t.0).collect::<Vec<_>>();
+            let logprobs = |answer: &[(u32, f32)]| answer.iter().map(|t| t.1).collect::<Vec<_>>();
+            assert_eq!(ids(answer), ids(plain));
+            assert_close(&logprobs(answer), &logprobs(plain));
+
+            let row = [&prompt[..], &ids(answer)].concat();
+            let model = Transformer::new(&fixture.weights, Ops::Plain);
+            let hidden = model.hidden(&PackedBatch::from_rows(&[&row[..row.len() - 1]])).unwrap();
+            let (trained, _) = model.log_probs(&hidden, &row[1..], 0.9).unwrap();
+            let trained: Vec<f32> = trained.to_vec1().unwrap();
+            assert_close(&logprobs(answer), &trained[prompt.len() - 1..]);
+        }
+    }
+}
+
+#[test]
+fn the_seed_decides_whatever_else_is_in_the_batch() {
+    let fixture = fixture("qwen3");
+    let prompts: Vec<Vec<u32>> = fixture.prompts.iter().map(|(prompt, _)| prompt.clone()).collect();
+    let together = sampled(&fixture.weights, Kernels::Auto, &prompts);
+    let alone = sampled(&fixture.weights, Kernels::Auto, &prompts[..1]);
+    assert_eq!(together[0], alone[0]);
 }

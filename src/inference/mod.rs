@@ -1,11 +1,13 @@
 //! Sampling: token ids in, token ids and log-probabilities out.
 
 mod backend;
+pub mod bench;
 mod blocks;
 pub mod detokenizer;
 pub mod error;
 pub mod forward;
 pub mod forward_cpu;
+pub mod forward_plain;
 #[cfg(test)]
 mod forward_tests;
 pub mod packed_model;

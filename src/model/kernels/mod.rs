@@ -5,6 +5,7 @@
 //! bit; between instruction sets they differ in rounding.
 
 mod attention;
+pub mod ceilings;
 mod matmul;
 mod rowwise;
 mod simd;

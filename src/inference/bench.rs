@@ -1,0 +1,211 @@
+//! How fast a model samples on this machine, and how far that is from what the machine can do.
+
+use std::time::{Duration, Instant};
+
+use candle_core::{DType, Device};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde::Serialize;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use super::error::Result;
+use super::request::{SampleEvent, SampleRequest, SamplingParams};
+use super::scheduler::Scheduler;
+use crate::config::Ajet;
+use crate::model::kernels::{Isa, Pool, ceilings};
+use crate::model::{ModelConfig, Trainable, Weights, load};
+
+/// What to measure.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// Requests sampled together, one measurement each.
+    pub batches: Vec<usize>,
+    /// Tokens of each prompt.
+    pub prompt: usize,
+    /// Tokens sampled for each.
+    pub tokens: usize,
+}
+
+/// What the machine can do at most.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Ceilings {
+    /// Read from memory by all threads.
+    pub memory_bytes_per_s: f64,
+    /// f32 multiply-adds, counted as two.
+    pub arithmetic_flops: f64,
+}
+
+/// One measurement.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Measurement {
+    /// Requests sampled together.
+    pub batch: usize,
+    /// Sampled tokens a second in all, after every prompt is in the cache.
+    pub decode_tokens_per_s: f64,
+    /// Prompt tokens a second in all, until every request has its first token.
+    pub prefill_tokens_per_s: f64,
+    /// Mean time to the first token, all requests arriving at once.
+    pub ttft_ms: f64,
+    /// Bytes of weights and caches read while decoding, against what the memory could give in that time.
+    pub memory_ceiling_share: f64,
+    /// Operations of the prompts' matrix products, against what the cores could do in that time.
+    pub arithmetic_ceiling_share: f64,
+    /// Most memory that the process held so far; 0 where the system does not say.
+    pub peak_rss_mb: f64,
+}
+
+/// Loads a model to measure: f32 on CPU. `progress` hears what is being done and which part of it.
+///
+/// # Errors
+/// The model is not there or not supported.
+pub fn load_model(path: &str, progress: &mut dyn FnMut(f32, &str)) -> Result<Weights> {
+    let model = load::load(path, &Device::Cpu, DType::F32, progress)?;
+    Ok(Weights::new(model.config, model.tensors, &Trainable::Nothing)?)
+}
+
+/// Measures the ceilings with as many threads as the configuration says.
+pub fn ceilings(ajet: &Ajet) -> Ceilings {
+    let pool = Pool::new(ajet.engine.threads.unwrap_or_else(Pool::physical_cores));
+    Ceilings {
+        memory_bytes_per_s: ceilings::memory_bandwidth(&pool, Isa::detect()),
+        arithmetic_flops: ceilings::arithmetic(&pool, Isa::detect()),
+    }
+}
+
+/// Takes the measurements one after the other; `each` hears of every one as it is done.
+///
+/// # Errors
+/// The model cannot be scheduled, or a request failed.
+pub fn run(
+    weights: &Weights,
+    ajet: &Ajet,
+    plan: &Plan,
+    ceilings: Ceilings,
+    mut each: impl FnMut(Measurement),
+) -> Result<()> {
+    let mut ajet = ajet.clone();
+    ajet.rollout.max_num_seqs = plan.batches.iter().copied().max().unwrap_or(1);
+    ajet.rollout.max_model_len = Some(plan.prompt + plan.tokens);
+    let mut scheduler = Scheduler::new(weights, &ajet)?;
+    // Touches every page and wakes every thread once.
+    measure(
+        &mut scheduler,
+        &weights.config,
+        &Plan {
+            tokens: 4.min(plan.tokens),
+            ..plan.clone()
+        },
+        1,
+    )?;
+    for &batch in &plan.batches {
+        let timing = measure(&mut scheduler, &weights.config, plan, batch)?;
+        each(Measurement::of(&timing, &weights.config, plan, batch, ceilings));
+    }
+    Ok(())
+}
+
+impl Measurement {
+    fn of(timing: &Timing, config: &ModelConfig, plan: &Plan, batch: usize, ceilings: Ceilings) -> Self {
+        let (prefill, decode) = (timing.prefill.as_secs_f64(), timing.decode.as_secs_f64());
+        let steps = (plan.tokens - 1) as f64;
+        let prompt_tokens = (batch * plan.prompt) as f64;
+        let layers: usize = config
+            .tensor_shapes()
+            .iter()
+            .filter(|(name, _)| name.contains(".layers."))
+            .map(elements)
+            .sum();
+        let head = config.vocab_size * config.hidden_size;
+        let position = 2 * config.num_layers * config.num_kv_heads * config.head_dim;
+        let cached = batch as f64 * (plan.prompt as f64 + steps / 2.0) * position as f64;
+        let step_bytes = ((layers + head) as f64 + cached) * size_of::<f32>() as f64;
+        Self {
+            batch,
+            decode_tokens_per_s: steps * batch as f64 / decode,
+            prefill_tokens_per_s: prompt_tokens / prefill,
+            ttft_ms: timing.first_token.as_secs_f64() * 1e3,
+            memory_ceiling_share: steps * step_bytes / decode / ceilings.memory_bytes_per_s,
+            arithmetic_ceiling_share: 2.0 * layers as f64 * prompt_tokens / prefill / ceilings.arithmetic_flops,
+            peak_rss_mb: peak_rss_mb().unwrap_or(0.0),
+        }
+    }
+}
+
+fn elements((_, shape): &(String, Vec<usize>)) -> usize {
+    shape.iter().product()
+}
+
+/// `VmHWM` of this process, where the system has it.
+fn peak_rss_mb() -> Option<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.trim().strip_suffix(" kB")?.parse::<f64>().ok()? / 1024.0)
+}
+
+struct Timing {
+    /// Until the last request's first token.
+    prefill: Duration,
+    /// From then on.
+    decode: Duration,
+    /// The mean.
+    first_token: Duration,
+}
+
+/// Samples `batch` requests of different random prompts.
+fn measure(scheduler: &mut Scheduler, config: &ModelConfig, plan: &Plan, batch: usize) -> Result<Timing> {
+    scheduler.release_caches();
+    let mut rng = ChaCha8Rng::seed_from_u64(batch as u64);
+    let start = Instant::now();
+    let mut answers: Vec<(UnboundedReceiver<SampleEvent>, Option<Duration>)> = (0..batch)
+        .map(|id| {
+            let (events, receiver) = unbounded_channel();
+            let vocabulary = 0..config.vocab_size as u32;
+            let prompt = (0..plan.prompt).map(|_| rng.random_range(vocabulary.clone())).collect();
+            let (id, group) = (id as u64, id.to_string());
+            scheduler.submit(SampleRequest {
+                id,
+                group,
+                prompt,
+                params: params(id, plan.tokens),
+                stop: None,
+                events,
+            });
+            (receiver, None)
+        })
+        .collect();
+    let mut prefill = None;
+    while !scheduler.is_idle() {
+        scheduler.step()?;
+        let now = start.elapsed();
+        for (events, first) in &mut answers {
+            while let Ok(event) = events.try_recv() {
+                if let SampleEvent::Token(_) = event {
+                    first.get_or_insert(now);
+                }
+            }
+        }
+        if answers.iter().all(|(_, first)| first.is_some()) {
+            prefill.get_or_insert(now);
+        }
+    }
+    let prefill = prefill.unwrap_or_default();
+    let first_tokens: Duration = answers.iter().filter_map(|(_, first)| *first).sum();
+    Ok(Timing {
+        prefill,
+        decode: start.elapsed() - prefill,
+        first_token: first_tokens / batch as u32,
+    })
+}
+
+fn params(seed: u64, max_tokens: usize) -> SamplingParams {
+    SamplingParams {
+        temperature: 1.0,
+        top_p: 1.0,
+        top_k: None,
+        min_p: 0.0,
+        seed,
+        max_tokens,
+        stop_token_ids: vec![],
+        top_logprobs: 0,
+    }
+}

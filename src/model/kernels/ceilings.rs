@@ -1,0 +1,107 @@
+//! What this machine can do at most, measured: the measure for everything else.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use super::simd::{Isa, Kernel, Vector};
+use super::threads::Pool;
+
+/// More than any cache holds.
+const MEMORY_BYTES: usize = 256 << 20;
+/// Each measurement is repeated; other processes only ever make it slower.
+const REPEATS: usize = 8;
+/// Independent chains of multiply-adds, so that their latency does not count.
+const CHAINS: usize = 12;
+const CHAIN_LENGTH: usize = 1 << 20;
+
+/// Bytes a second that all threads of the pool read from memory.
+pub fn memory_bandwidth(pool: &Pool, isa: Isa) -> f64 {
+    let memory = vec![1f32; MEMORY_BYTES / size_of::<f32>()];
+    let best = best_seconds(|| {
+        pool.run_ranges(memory.len() / 1024, 1, |range| {
+            let part = &memory[range.start * 1024..range.end * 1024];
+            // SAFETY: the kernel holds a borrow, and the part is whole vectors long.
+            black_box(unsafe { isa.run(Sum(part)) });
+        })
+    });
+    MEMORY_BYTES as f64 / best
+}
+
+/// f32 operations a second of all threads of the pool, a multiply-add counted as two.
+pub fn arithmetic(pool: &Pool, isa: Isa) -> f64 {
+    let tasks = 4 * pool.threads();
+    let mut operations = 0;
+    let best = best_seconds(|| {
+        let mut counts = vec![0; tasks];
+        // SAFETY: the kernel touches registers only.
+        pool.for_each(&mut counts, |_, count| *count = unsafe { isa.run(MultiplyAdd) });
+        operations = counts.iter().sum();
+    });
+    operations as f64 / best
+}
+
+fn best_seconds(mut work: impl FnMut()) -> f64 {
+    let seconds = (0..REPEATS).map(|_| {
+        let start = Instant::now();
+        work();
+        start.elapsed().as_secs_f64()
+    });
+    seconds.fold(f64::INFINITY, f64::min)
+}
+
+struct Sum<'a>(&'a [f32]);
+
+impl Kernel for Sum<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) -> f32 {
+        let step = 4 * V::LANES;
+        // SAFETY: offsets stay below the length, a multiple of the step.
+        unsafe {
+            let mut sums = [V::splat(0.0); 4];
+            for i in (0..self.0.len()).step_by(step) {
+                V::prefetch(self.0.as_ptr().wrapping_add(i + 1024).cast());
+                for (lane, sum) in sums.iter_mut().enumerate() {
+                    *sum = sum.add(V::load(self.0.as_ptr().add(i + lane * V::LANES)));
+                }
+            }
+            sums.into_iter().map(|sum| sum.reduce_add()).sum()
+        }
+    }
+}
+
+struct MultiplyAdd;
+
+impl Kernel for MultiplyAdd {
+    /// Operations.
+    type Output = usize;
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) -> usize {
+        // SAFETY: registers only.
+        unsafe {
+            let factor = V::splat(black_box(0.999));
+            let mut sums = [V::splat(1.0); CHAINS];
+            for _ in 0..CHAIN_LENGTH {
+                for sum in &mut sums {
+                    *sum = sum.mul_add(factor, factor);
+                }
+            }
+            black_box(sums.into_iter().map(|sum| sum.reduce_add()).sum::<f32>());
+            CHAIN_LENGTH * CHAINS * V::LANES * 2
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ceilings_are_numbers() {
+        let pool = Pool::new(1);
+        assert!(arithmetic(&pool, Isa::detect()) > 1e6);
+        assert!(memory_bandwidth(&pool, Isa::detect()) > 1e6);
+    }
+}
