@@ -1,4 +1,83 @@
-//! The command line: one file per command.
+//! The command line: one file per command, each with its `Args` and a `run`.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
 
 pub mod bench;
+pub mod log;
 pub mod start;
+
+/// Reinforcement learning of language-model agents: one binary that serves, samples and trains.
+#[derive(Debug, Parser)]
+#[command(version, about, max_term_width = 100, after_help = EXAMPLES)]
+pub struct Cli {
+    /// Say more on stderr; twice for everything.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ajet-swarm roll config/jobs/quickstart.yaml    train the built-in model on this machine
+  ajet-swarm start                               serve a swarm on port 10086
+  ajet-swarm overwatch                           watch it";
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve a swarm.
+    Start(start::Args),
+    /// Measure this machine.
+    Bench(bench::Args),
+}
+
+/// Runs a command to its end.
+///
+/// # Errors
+///
+/// Whatever the command could not do, as a sentence for the user.
+pub fn run(command: Command) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let outcome = runtime.block_on(dispatch(command));
+    // A blocked read of standard input must not keep the process alive.
+    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    outcome
+}
+
+async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Start(args) => start::run(args).await,
+        Command::Bench(args) => bench::run(args),
+    }
+}
+
+/// Prints an error and its causes on stderr, one sentence.
+pub fn print_error(error: &anyhow::Error) {
+    let mut sentence = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        // Causes that an outer message already contains would be said twice.
+        if !sentence.contains(&cause) {
+            if !sentence.is_empty() {
+                sentence.push_str(": ");
+            }
+            sentence.push_str(&cause);
+        }
+    }
+    eprintln!("error: {sentence}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}
