@@ -1,6 +1,7 @@
 //! One transformer driven by the Hugging Face `config.json`: configuration, weights, tokenizer, the differentiable
 //! forward pass and the kernels.
 
+pub mod adapter_files;
 pub mod chat_template;
 pub mod config;
 pub mod error;

@@ -1,11 +1,12 @@
 """Makes tests/fixtures/training: what PyTorch computes for GRPO updates of the models in tests/fixtures/models.
 
-    pip install torch transformers
+    pip install torch transformers peft
     python tests/reference/make_training.py
 
 `batch.json` holds the episodes and settings. `<model>.safetensors` holds, for one update of one epoch, the
 log-probabilities of each row's masked-in tokens (`log_probs_0`, ...) and the gradient of every parameter under its own
 name; its metadata holds loss, policy loss, KL, entropy and gradient norm of each of two updates of two epochs each.
+`adapter/` is a LoRA adapter of the `llama` model as `peft` writes it, with each row's log-probabilities under it.
 `adamw.safetensors` holds a trajectory of torch.optim.AdamW: `start`, `gradients` (steps x numbers), `weights` (after
 each step), with the settings as metadata. Everything is computed in f64 and stored in f32.
 """
@@ -15,6 +16,7 @@ import pathlib
 import random
 
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
@@ -23,7 +25,7 @@ OUT = FIXTURES / "training"
 MODELS = ["llama", "qwen2", "qwen3"]
 
 SETTINGS = dict(
-    temperature=0.8, lr=1e-3, weight_decay=0.1, grad_clip=0.5, kl_loss_coef=0.3, entropy_coeff=0.02, clip_ratio=0.2
+    temperature=0.8, lr=2e-4, weight_decay=0.1, grad_clip=0.5, kl_loss_coef=0.3, entropy_coeff=0.02, clip_ratio=0.2
 )
 
 
@@ -92,8 +94,8 @@ def losses(model, batch, old, reference):
             term = torch.maximum(-ratio * a, -ratio.clamp(1 - eps, 1 + eps) * a)
             if a < 0:
                 term = torch.minimum(term, torch.tensor(-3.0 * a, dtype=term.dtype))
-            d = new - reference[key]
-            kl = (-d).exp() + d - 1
+            d = (new - reference[key]).clamp(-20, 20)
+            kl = ((-d).exp() + d - 1).clamp(-10, 10)
             weight = 1.0 / (len(batch) * count)
             loss = loss + weight * (
                 term + SETTINGS["kl_loss_coef"] * kl - SETTINGS["entropy_coeff"] * entropy
@@ -148,6 +150,21 @@ def make_model(name, batch):
     print(name, json.dumps(updates, indent=1))
 
 
+def make_adapter(batch):
+    torch.manual_seed(1)
+    base = AutoModelForCausalLM.from_pretrained(FIXTURES / "models" / "llama", dtype=torch.float64)
+    base.config._name_or_path = base.name_or_path = "tests/fixtures/models/llama"
+    settings = dict(r=3, lora_alpha=6, target_modules=["q_proj", "v_proj", "down_proj"], task_type="CAUSAL_LM")
+    model = get_peft_model(base, LoraConfig(**settings, init_lora_weights=False))
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            parameter.data = (0.3 * torch.randn_like(parameter)).to(torch.float32).to(torch.float64)
+    tensors = {f"log_probs_{i}": row.float() for i, row in enumerate(all_scores(model, batch).values())}
+    model.float().save_pretrained(OUT / "adapter")
+    (OUT / "adapter" / "README.md").unlink()
+    save_file(tensors, OUT / "adapter" / "expected.safetensors")
+
+
 def make_adamw():
     torch.manual_seed(0)
     settings = dict(lr=0.05, weight_decay=0.1, beta1=0.8, beta2=0.95, eps=1e-6)
@@ -173,6 +190,7 @@ def main():
     (OUT / "batch.json").write_text(json.dumps(dict(settings=SETTINGS, episodes=batch), indent=1) + "\n")
     for name in MODELS:
         make_model(name, batch)
+    make_adapter(batch)
     make_adamw()
 
 

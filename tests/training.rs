@@ -1,0 +1,209 @@
+//! Training against PyTorch: the fixtures are made by `tests/reference/make_training.py`.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use ajet_swarm::config::schema::{Ajet, Kernels};
+use ajet_swarm::model::adapter_files::read_adapter;
+use ajet_swarm::model::lora::LoraConfig;
+use ajet_swarm::model::ops::Ops;
+use ajet_swarm::model::{ModelConfig, PackedBatch, Trainable, Transformer, Weights};
+use ajet_swarm::train::{AdamW, Gradients, TrainEpisode, Trainer};
+use candle_core::{DType, Device, Tensor};
+use indexmap::IndexMap;
+use serde_json::Value;
+
+const MODELS: [&str; 3] = ["llama", "qwen2", "qwen3"];
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
+}
+
+fn json(path: &Path) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn tensors(path: &Path) -> HashMap<String, Tensor> {
+    candle_core::safetensors::load(path, &Device::Cpu).unwrap()
+}
+
+/// The text stored beside a safetensors file's tensors.
+fn metadata(path: &Path) -> HashMap<String, String> {
+    let bytes = std::fs::read(path).unwrap();
+    let (_, header) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
+    header.metadata().clone().unwrap()
+}
+
+fn weights(model: &str, trainable: &Trainable) -> Weights {
+    let dir = fixtures().join("models").join(model);
+    let config = ModelConfig::from_json(&json(&dir.join("config.json"))).unwrap();
+    let tensors: IndexMap<String, Tensor> = tensors(&dir.join("model.safetensors")).into_iter().collect();
+    Weights::new(config, tensors, trainable).unwrap()
+}
+
+fn batch() -> (Vec<TrainEpisode>, Value) {
+    let mut stored = json(&fixtures().join("training/batch.json"));
+    (
+        serde_json::from_value(stored["episodes"].take()).unwrap(),
+        stored["settings"].take(),
+    )
+}
+
+fn config(settings: &Value, kernels: Kernels) -> Ajet {
+    let number = |key: &str| settings[key].as_f64().unwrap();
+    let mut config = Ajet::default();
+    config.engine.kernels = kernels;
+    config.rollout.temperature = number("temperature");
+    let common = &mut config.trainer_common;
+    common.optim.lr = number("lr");
+    common.optim.weight_decay = number("weight_decay");
+    common.optim.grad_clip = number("grad_clip");
+    common.kl_loss_coef = number("kl_loss_coef");
+    common.entropy_coeff = number("entropy_coeff");
+    config
+}
+
+fn values(tensor: &Tensor) -> Vec<f32> {
+    tensor
+        .to_dtype(DType::F32)
+        .unwrap()
+        .flatten_all()
+        .unwrap()
+        .to_vec1()
+        .unwrap()
+}
+
+fn relative_l2(a: &[f32], b: &[f32]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let square = |x: f32| x as f64 * x as f64;
+    let distance: f64 = a.iter().zip(b).map(|(a, b)| square(a - b)).sum();
+    (distance / b.iter().map(|b| square(*b)).sum::<f64>()).sqrt()
+}
+
+/// The log-probabilities of each row's masked-in tokens, with `expected` as `log_probs_0` and on.
+fn assert_log_probs(weights: &Weights, expected: &HashMap<String, Tensor>, what: &str) {
+    let (episodes, settings) = batch();
+    let rows = episodes.iter().flat_map(|episode| &episode.rows);
+    for (number, row) in rows.enumerate() {
+        let targets: Vec<usize> = (0..row.token_ids.len()).filter(|i| row.loss_mask[*i]).collect();
+        let at: Vec<u32> = targets.iter().map(|i| *i as u32 - 1).collect();
+        let ids: Vec<u32> = targets.iter().map(|i| row.token_ids[*i]).collect();
+        for ops in [Ops::Plain, Ops::Kernels] {
+            let transformer = Transformer::new(weights, ops);
+            let hidden = transformer.hidden(&PackedBatch::from_rows(&[&row.token_ids])).unwrap();
+            let hidden = hidden.index_select(&Tensor::new(at.as_slice(), &Device::Cpu).unwrap(), 0).unwrap();
+            let temperature = settings["temperature"].as_f64().unwrap();
+            let (found, _) = transformer.log_probs(&hidden, &ids, temperature).unwrap();
+            for (found, expected) in values(&found).iter().zip(values(&expected[&format!("log_probs_{number}")])) {
+                assert!((found - expected).abs() < 1e-4, "{what}, {ops:?}, row {number}: {found}, not {expected}");
+            }
+        }
+    }
+}
+
+#[test]
+fn log_probabilities_are_those_of_pytorch() {
+    for model in MODELS {
+        let expected = tensors(&fixtures().join(format!("training/{model}.safetensors")));
+        assert_log_probs(&weights(model, &Trainable::Nothing), &expected, model);
+    }
+}
+
+#[test]
+fn an_adapter_of_peft_gives_what_it_gives_there() {
+    let dir = fixtures().join("training/adapter");
+    let targets = ["q_proj", "v_proj", "down_proj"].map(String::from).to_vec();
+    let weights = weights("llama", &Trainable::Lora(LoraConfig { rank: 3, alpha: 6.0, targets, seed: 0 }));
+    read_adapter(&dir, weights.lora.as_ref().unwrap()).unwrap();
+    let expected = tensors(&dir.join("expected.safetensors"));
+    assert_log_probs(&weights, &expected, "adapted");
+    assert_log_probs(&weights.frozen_copy().unwrap(), &expected, "merged");
+}
+
+/// After one update the first moments are the clipped gradients times 1 − β₁.
+#[test]
+fn gradients_are_those_of_pytorch() {
+    let (episodes, settings) = batch();
+    for model in MODELS {
+        let expected = tensors(&fixtures().join(format!("training/{model}.safetensors")));
+        for kernels in [Kernels::Plain, Kernels::Auto] {
+            let mut weights = weights(model, &Trainable::All);
+            let config = config(&settings, kernels);
+            let mut trainer = Trainer::new(&weights, &config).unwrap();
+            let report = trainer.update(&mut weights, &episodes, &mut |_| ()).unwrap();
+            let dir = tempfile::tempdir().unwrap();
+            trainer.save_state(dir.path()).unwrap();
+            let moments = tensors(&dir.path().join("trainer.safetensors"));
+            let clip = (config.trainer_common.optim.grad_clip / report.metrics["grad_norm"]).min(1.0) as f32;
+            for (name, _) in weights.trainable() {
+                let gradient: Vec<f32> = values(&moments[&format!("{name}.first")])
+                    .iter()
+                    .map(|m| m / 0.1 / clip)
+                    .collect();
+                let distance = relative_l2(&gradient, &values(&expected[&name]));
+                assert!(
+                    distance < 1e-4,
+                    "{model}, {kernels:?}: the gradient of {name} is off by {distance}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn two_updates_of_two_epochs_report_what_pytorch_computes() {
+    let (episodes, settings) = batch();
+    for model in MODELS {
+        let stored = metadata(&fixtures().join(format!("training/{model}.safetensors")));
+        let expected: Vec<HashMap<String, f64>> = serde_json::from_str(&stored["updates"]).unwrap();
+        for kernels in [Kernels::Plain, Kernels::Auto] {
+            let mut weights = weights(model, &Trainable::All);
+            let mut config = config(&settings, kernels);
+            config.trainer_common.ppo_epochs = 2;
+            let mut trainer = Trainer::new(&weights, &config).unwrap();
+            for (update, expected) in expected.iter().enumerate() {
+                let report = trainer.update(&mut weights, &episodes, &mut |_| ()).unwrap();
+                for (name, expected) in expected {
+                    let found = report.metrics[name];
+                    let tolerance = 2e-3 * expected.abs().max(0.1);
+                    let what = format!("{model}, {kernels:?}, update {update}: {name}");
+                    assert!(
+                        (found - expected).abs() < tolerance,
+                        "{what} is {found}, not {expected}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn adamw_walks_the_way_of_pytorchs() {
+    let path = fixtures().join("training/adamw.safetensors");
+    let (stored, settings) = (tensors(&path), metadata(&path));
+    let number = |key: &str| settings[key].parse::<f64>().unwrap();
+    let mut weights = weights("llama", &Trainable::All);
+    let name = "model.layers.0.self_attn.q_proj.weight";
+    let corner = |values: Vec<f32>, like: &Tensor| {
+        let mut all = vec![0f32; like.elem_count()];
+        all[..values.len()].copy_from_slice(&values);
+        Tensor::from_vec(all, like.shape(), &Device::Cpu).unwrap()
+    };
+    let (_, var) = weights.trainable().into_iter().find(|(n, _)| n == name).unwrap();
+    var.set(&corner(values(&stored["start"]), &var)).unwrap();
+    let mut optim = Ajet::default().trainer_common.optim;
+    optim.betas = [number("beta1"), number("beta2")];
+    (optim.eps, optim.weight_decay) = (number("eps"), number("weight_decay"));
+    let mut adamw = AdamW::new(&weights, &optim).unwrap();
+    for step in 0..stored["weights"].dim(0).unwrap() {
+        let mut gradients = Gradients::default();
+        gradients
+            .add(name, &corner(values(&stored["gradients"].get(step).unwrap()), &var))
+            .unwrap();
+        adamw.step(&mut weights, &gradients, number("lr"), 1.0).unwrap();
+        let expected = values(&stored["weights"].get(step).unwrap());
+        for (found, expected) in values(&var).iter().zip(expected) {
+            assert!((found - expected).abs() < 2e-6, "step {step}: {found}, not {expected}");
+        }
+    }
+}
