@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use ajet_swarm::config::schema::{Ajet, Kernels};
-use ajet_swarm::model::adapter_files::read_adapter;
 use ajet_swarm::model::lora::LoraConfig;
 use ajet_swarm::model::ops::Ops;
+use ajet_swarm::model::peft::read_adapter;
 use ajet_swarm::model::{ModelConfig, PackedBatch, Trainable, Transformer, Weights};
 use ajet_swarm::train::{AdamW, Gradients, TrainEpisode, Trainer};
 use candle_core::{DType, Device, Tensor};
@@ -91,11 +91,19 @@ fn assert_log_probs(weights: &Weights, expected: &HashMap<String, Tensor>, what:
         for ops in [Ops::Plain, Ops::Kernels] {
             let transformer = Transformer::new(weights, ops);
             let hidden = transformer.hidden(&PackedBatch::from_rows(&[&row.token_ids])).unwrap();
-            let hidden = hidden.index_select(&Tensor::new(at.as_slice(), &Device::Cpu).unwrap(), 0).unwrap();
+            let hidden = hidden
+                .index_select(&Tensor::new(at.as_slice(), &Device::Cpu).unwrap(), 0)
+                .unwrap();
             let temperature = settings["temperature"].as_f64().unwrap();
             let (found, _) = transformer.log_probs(&hidden, &ids, temperature).unwrap();
-            for (found, expected) in values(&found).iter().zip(values(&expected[&format!("log_probs_{number}")])) {
-                assert!((found - expected).abs() < 1e-4, "{what}, {ops:?}, row {number}: {found}, not {expected}");
+            for (found, expected) in values(&found)
+                .iter()
+                .zip(values(&expected[&format!("log_probs_{number}")]))
+            {
+                assert!(
+                    (found - expected).abs() < 1e-4,
+                    "{what}, {ops:?}, row {number}: {found}, not {expected}"
+                );
             }
         }
     }
@@ -113,7 +121,15 @@ fn log_probabilities_are_those_of_pytorch() {
 fn an_adapter_of_peft_gives_what_it_gives_there() {
     let dir = fixtures().join("training/adapter");
     let targets = ["q_proj", "v_proj", "down_proj"].map(String::from).to_vec();
-    let weights = weights("llama", &Trainable::Lora(LoraConfig { rank: 3, alpha: 6.0, targets, seed: 0 }));
+    let weights = weights(
+        "llama",
+        &Trainable::Lora(LoraConfig {
+            rank: 3,
+            alpha: 6.0,
+            targets,
+            seed: 0,
+        }),
+    );
     read_adapter(&dir, weights.lora.as_ref().unwrap()).unwrap();
     let expected = tensors(&dir.join("expected.safetensors"));
     assert_log_probs(&weights, &expected, "adapted");

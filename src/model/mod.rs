@@ -1,7 +1,6 @@
 //! One transformer driven by the Hugging Face `config.json`: configuration, weights, tokenizer, the differentiable
 //! forward pass and the kernels.
 
-pub mod adapter_files;
 pub mod chat_template;
 pub mod config;
 pub mod error;
@@ -11,6 +10,7 @@ pub mod load;
 pub mod lora;
 pub mod ops;
 pub mod packed;
+pub mod peft;
 pub mod python_json;
 pub mod rope;
 pub mod tokenizer;

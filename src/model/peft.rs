@@ -10,9 +10,9 @@ use super::error::{ModelError, Result};
 use super::lora::Lora;
 
 /// File of the adapters' shape.
-pub const CONFIG_FILE: &str = "adapter_config.json";
+const CONFIG_FILE: &str = "adapter_config.json";
 /// File of their values.
-pub const WEIGHTS_FILE: &str = "adapter_model.safetensors";
+const WEIGHTS_FILE: &str = "adapter_model.safetensors";
 /// What `peft` puts before a tensor's name in the model.
 const PREFIX: &str = "base_model.model.";
 
