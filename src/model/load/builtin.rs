@@ -5,7 +5,16 @@ use super::files::Files;
 /// The files of one model by name.
 type Embedded = (&'static str, &'static [(&'static str, &'static [u8])]);
 
-const MODELS: &[Embedded] = &[];
+macro_rules! embed {
+    ($model:literal: $($file:literal),+) => {
+        ($model, &[$(($file, include_bytes!(concat!("../../../assets/models/", $model, "/", $file)))),+])
+    };
+}
+
+/// Made by `scripts/make-tiny-model.rs`.
+const MODELS: &[Embedded] = &[
+    embed!("tiny": "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"),
+];
 
 /// Names of the models, as in `builtin:NAME`.
 pub(super) fn names() -> Vec<&'static str> {
