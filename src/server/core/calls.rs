@@ -1,0 +1,272 @@
+//! What clients and agents ask for, and what time alone changes.
+
+use super::{Core, EndStep, HeldChange};
+use crate::config::schema::{Ajet, CollectionMethod};
+use crate::protocol::engine::{DropReason, EndEpisode, EndOutcome};
+use crate::protocol::swarm::{ClaimEpisodeAnswer, ClaimEpisodeRequest, EndEpisodeRequest, EngineStatus, EpisodeType};
+use crate::server::episodes::{Claim, EndCheck, Fate, KeyOwner};
+use crate::server::error::Error;
+use crate::server::pool_info;
+use crate::server::state::{Event, State};
+use crate::server::workflow_output::checked_reward;
+
+impl Core {
+    /// `claim_episode`; a refusal is an answer too, with the phrases that clients match on.
+    ///
+    /// # Errors
+    ///
+    /// A type other than `train` or `eval`, or a timeout that is not a positive number.
+    pub fn claim(
+        &mut self,
+        request: ClaimEpisodeRequest,
+        base_url: String,
+        now: f64,
+    ) -> Result<ClaimEpisodeAnswer, Error> {
+        let kind = match request.episode_type.as_str() {
+            "train" => EpisodeType::Train,
+            "eval" => EpisodeType::Eval,
+            other => {
+                let sentence = format!("episode_type must be \"train\" or \"eval\", got {other:?}");
+                return Err(Error::Invalid(sentence));
+            }
+        };
+        let timeout = request.discard_episode_timeout;
+        if !(timeout > 0.0 && timeout.is_finite()) {
+            let sentence = format!("discard_episode_timeout must be a positive number of seconds, got {timeout}");
+            return Err(Error::Invalid(sentence));
+        }
+        let refused = |fail_cause: String| ClaimEpisodeAnswer {
+            client_uuid: request.client_uuid.clone(),
+            fail_cause,
+            ..ClaimEpisodeAnswer::default()
+        };
+        if self.state != State::Rolling {
+            return Ok(refused(not_ready(self.state.status())));
+        }
+        let slots = self.config().map_or(0, Ajet::max_claimed_episodes);
+        let claim = Claim {
+            client_uuid: request.client_uuid.clone(),
+            kind,
+            discard_timeout: timeout,
+            task_id: request
+                .throttle_policy
+                .map(|policy| policy.current_task_id)
+                .unwrap_or_default(),
+            global_step: self.global_step,
+        };
+        let Some(episode) = self.episodes.claim(claim, slots, now) else {
+            let sentence = format!("No available episodes to claim. All {slots} slots are taken; try again shortly.");
+            return Ok(refused(sentence));
+        };
+        self.clients.refresh(&episode.client_uuid, now);
+        Ok(ClaimEpisodeAnswer {
+            success: true,
+            client_uuid: episode.client_uuid.clone(),
+            episode_uuid: episode.uuid.clone(),
+            openai_base_url: base_url,
+            openai_api_key: episode.key.clone(),
+            fail_cause: String::new(),
+        })
+    }
+
+    /// `end_episode`, up to the point where the engine must be told.
+    ///
+    /// # Errors
+    ///
+    /// Where the wire protocol refuses an end; the episode is left as it was.
+    pub fn begin_end(&mut self, request: EndEpisodeRequest, now: f64) -> Result<EndStep, Error> {
+        let uuid = request.episode_uuid.clone();
+        let check = self.episodes.check_end(&uuid, &request.client_uuid);
+        if check == EndCheck::AlreadyEnded {
+            self.clients.refresh(&request.client_uuid, now);
+            return Ok(EndStep::AlreadyEnded);
+        }
+        if !self.state.episodes_run() {
+            return Err(Error::NotRolling(self.state.status()));
+        }
+        match check {
+            EndCheck::NotFound => return Err(Error::EpisodeNotFound(uuid)),
+            EndCheck::Foreign => return Err(Error::ForeignEpisode(uuid)),
+            EndCheck::Ending => return Ok(EndStep::Wait),
+            EndCheck::Running | EndCheck::AlreadyEnded => {}
+        }
+        let reward = checked_reward(&request)?;
+        let Some(episode) = self.episodes.get(&uuid) else {
+            return Err(Error::EpisodeNotFound(uuid));
+        };
+        let end = EndEpisode {
+            episode_type: episode.kind,
+            client_uuid: request.client_uuid,
+            task_id: request.task_id,
+            reward,
+            is_success: request.workflow_output.is_success,
+            claimed_at_step: episode.claimed_at_step,
+            metadata: request.workflow_output.metadata,
+            log_metrics: request.workflow_output.log_metrics,
+        };
+        self.episodes.set_ending(&uuid, true);
+        Ok(EndStep::TellEngine(Box::new(end)))
+    }
+
+    /// The engine has the episode on disk.
+    pub fn finish_end(&mut self, uuid: &str, declare_active: bool, outcome: EndOutcome, now: f64) {
+        if let Some(reason) = outcome.dropped {
+            self.count_dropped(reason, 1);
+        }
+        if let Some(episode) = self.episodes.remove(uuid, Fate::Ended, now) {
+            if episode.kind == EpisodeType::Train && declare_active {
+                self.clients.enter(&episode.client_uuid, now);
+            } else {
+                self.clients.refresh(&episode.client_uuid, now);
+            }
+        }
+        self.take_pool(outcome.pool);
+        self.settle(now);
+    }
+
+    /// The engine did not take the end: the episode is claimed as before.
+    pub fn end_failed(&mut self, uuid: &str) {
+        self.episodes.set_ending(uuid, false);
+    }
+
+    /// `abort_episode`: the slot is free again, what the episode recorded is forgotten.
+    ///
+    /// # Errors
+    ///
+    /// The episode is another client's.
+    pub fn abort(&mut self, request: &EndEpisodeRequest, now: f64) -> Result<(), Error> {
+        if !self.state.episodes_run() {
+            return Ok(());
+        }
+        let uuid = &request.episode_uuid;
+        match self.episodes.check_end(uuid, &request.client_uuid) {
+            EndCheck::Foreign => return Err(Error::ForeignEpisode(uuid.clone())),
+            // An end that is on its way, or through, wins over an abort.
+            EndCheck::Ending | EndCheck::AlreadyEnded | EndCheck::NotFound => return Ok(()),
+            EndCheck::Running => {}
+        }
+        self.lose(uuid, DropReason::Aborted, now);
+        if request.declare_client_active {
+            self.clients.enter(&request.client_uuid, now);
+        }
+        self.settle(now);
+        Ok(())
+    }
+
+    /// `can_continue_episode`.
+    pub fn can_continue(&self, uuid: &str, client_uuid: &str) -> bool {
+        self.state.episodes_run() && self.episodes.check_end(uuid, client_uuid) == EndCheck::Running
+    }
+
+    /// Whether an episode is claimed, by anyone.
+    pub fn is_claimed(&self, uuid: &str) -> bool {
+        self.episodes.get(uuid).is_some()
+    }
+
+    /// An LLM request with this key begins. [`Self::finish_call`] must follow.
+    ///
+    /// # Errors
+    ///
+    /// The key is unknown, or its episode gone.
+    pub fn begin_call(&mut self, key: &str, now: f64) -> Result<(String, EpisodeType), Error> {
+        let uuid = match self.episodes.owner_of(key) {
+            KeyOwner::Running(uuid) => uuid.to_owned(),
+            KeyOwner::Gone => return Err(Error::EpisodeGone),
+            KeyOwner::Unknown => return Err(Error::KeyUnknown),
+        };
+        let Some(episode) = self.episodes.begin_call(&uuid, now) else {
+            return Err(Error::EpisodeGone);
+        };
+        self.clients.refresh(&episode.client_uuid, now);
+        Ok((uuid, episode.kind))
+    }
+
+    /// An LLM request is through, well or not.
+    pub fn finish_call(&mut self, uuid: &str, now: f64) {
+        self.episodes.finish_call(uuid, now);
+        if let Some(episode) = self.episodes.get(uuid) {
+            self.clients.refresh(&episode.client_uuid, now);
+        }
+    }
+
+    /// Whether a key opens the model API at all.
+    ///
+    /// # Errors
+    ///
+    /// It does not.
+    pub fn check_key(&self, key: &str) -> Result<(), Error> {
+        match self.episodes.owner_of(key) {
+            KeyOwner::Running(_) => Ok(()),
+            KeyOwner::Gone => Err(Error::EpisodeGone),
+            KeyOwner::Unknown => Err(Error::KeyUnknown),
+        }
+    }
+
+    /// `agree_sync_weight`; `Err` holds the reason why the agreement does not count.
+    ///
+    /// # Errors
+    ///
+    /// Under another collection method, while not rolling, or from a client that is not active.
+    pub fn agree(&mut self, client_uuid: &str, polls_slowly: bool, now: f64) -> Result<(), String> {
+        let method = self.config().map(|config| config.swarm_mode_sample_collection_method);
+        if self.state != State::Rolling {
+            return Err(format!(
+                "Engine is not rolling. Current status: [{}].",
+                self.state.status()
+            ));
+        }
+        let Some(
+            CollectionMethod::RolloutUntilAnyClientAgreeSyncWeight
+            | CollectionMethod::RolloutUntilAllClientsAgreeSyncWeight,
+        ) = method
+        else {
+            let method = method.map_or("", pool_info::method_name);
+            return Err(format!("the batch ends by [{method}], not by agreement"));
+        };
+        if !self.clients.agree(client_uuid) {
+            return Err("this client is not active; a client becomes active when it ends or aborts an episode".into());
+        }
+        self.slow_poller_agreed |= polls_slowly;
+        self.settle(now);
+        Ok(())
+    }
+
+    /// What time alone changes: idle episodes, clients that left, a post-rolling phase that takes too long, held
+    /// changes of state. To be called at least every second.
+    pub fn tick(&mut self, now: f64) {
+        self.episodes.forget_old(now);
+        self.clients.expire(now);
+        for uuid in self.episodes.idle(now) {
+            self.lose(&uuid, DropReason::Idle, now);
+        }
+        let timeout = self.config().map(|config| config.swarm_mode_rolling_post_timeout);
+        if self.state == State::RollingPost && timeout.is_some_and(|timeout| now - self.post_since >= timeout) {
+            for uuid in self.episodes.unended() {
+                self.lose(&uuid, DropReason::Late, now);
+            }
+        }
+        if let Some(held) = self.held.take_if(|held| now >= held.until) {
+            match held.change {
+                HeldChange::Offline => self.transition(Event::EngineGone, now),
+                HeldChange::Rolling { global_step } => self.roll_on(global_step, now),
+            }
+        }
+        self.settle(now);
+    }
+}
+
+/// Why nothing can be claimed. Clients match on the phrases.
+fn not_ready(status: EngineStatus) -> String {
+    let advice = match status {
+        EngineStatus::WeightSyncing | EngineStatus::WeightExporting => {
+            "Engine is syncing weights; try again when it is [ENGINE.ROLLING]."
+        }
+        EngineStatus::RollingPost => {
+            "Engine is in post-rolling phase: the batch is full and its last episodes are ending; \
+             try again when it is [ENGINE.ROLLING]."
+        }
+        EngineStatus::Booting => "The engine is loading its model; try again when it is [ENGINE.ROLLING].",
+        _ => "Start it with sync_train_config and start_engine.",
+    };
+    format!("Engine not ready. Current status: [{status}]. {advice}")
+}

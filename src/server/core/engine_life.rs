@@ -1,0 +1,160 @@
+//! Configuration, start and stop, and what the engine tells.
+
+use super::{AfterEngine, Core, Held, HeldChange, RESTARTS, SyncedConfig};
+use crate::protocol::engine::{DropReason, EngineEvent, EnginePhase, Hello};
+use crate::server::error::Error;
+use crate::server::state::{Event, State};
+
+impl Core {
+    /// Keeps a configuration for the next start, or forgets the earlier one where the new one is wrong.
+    ///
+    /// # Errors
+    ///
+    /// Unless offline; or what is wrong with the configuration.
+    pub fn sync_config(&mut self, config: Result<SyncedConfig, String>) -> Result<(), Error> {
+        self.require_offline()?;
+        let config = config.map_err(Error::Config);
+        self.synced = config.as_ref().ok().cloned();
+        config.map(|_| ())
+    }
+
+    /// The configuration that `start_engine` would start with.
+    ///
+    /// # Errors
+    ///
+    /// Unless offline; or none was synced.
+    pub fn config_to_start(&self) -> Result<&SyncedConfig, Error> {
+        self.require_offline()?;
+        self.synced.as_ref().ok_or(Error::NoConfig)
+    }
+
+    /// `start_engine`: BOOTING. Returns the new engine's generation.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::config_to_start`].
+    pub fn start(&mut self, experiment_dir: String, now: f64) -> Result<u64, Error> {
+        self.running = Some(self.config_to_start()?.clone());
+        self.experiment_dir = Some(experiment_dir);
+        self.restarts = 0;
+        self.dropped.clear();
+        self.latest_metrics.clear();
+        self.detail = Some("starting the engine".into());
+        self.transition(Event::StartAccepted, now);
+        Ok(self.generation)
+    }
+
+    /// `stop_engine`, or the server ends: OFFLINE. News of the engine that is being stopped is ignored from here on.
+    pub fn stop(&mut self, detail: Option<String>, now: f64) {
+        self.generation += 1;
+        self.lose_episodes(DropReason::Late, now);
+        self.detail = detail;
+        self.transition(Event::EngineGone, now);
+    }
+
+    /// An engine process ended, for `reason`.
+    pub fn engine_ended(&mut self, generation: u64, reason: &str, now: f64) -> AfterEngine {
+        if generation != self.generation {
+            return AfterEngine::Over;
+        }
+        self.lose_episodes(DropReason::EngineLost, now);
+        let may_restart = self.config().is_some_and(|config| config.engine.restart_on_crash);
+        if self.was_ready && may_restart && self.restarts < RESTARTS {
+            self.restarts += 1;
+            self.detail = Some(format!("{reason}; starting it again ({} of {RESTARTS})", self.restarts));
+            self.transition(Event::EngineRestarts, now);
+            return AfterEngine::Restart;
+        }
+        self.detail = Some(reason.to_owned());
+        match self.booting_since {
+            Some(since) if self.state == State::Booting && now < since + self.slow_poll => {
+                self.held = Some(Held {
+                    until: since + self.slow_poll,
+                    change: HeldChange::Offline,
+                });
+            }
+            _ => self.transition(Event::EngineGone, now),
+        }
+        AfterEngine::Over
+    }
+
+    /// The number of the present engine process.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Whether an engine of this generation still boots.
+    pub fn boots(&self, generation: u64) -> bool {
+        generation == self.generation && self.state == State::Booting
+    }
+
+    /// The engine serves: ROLLING, with the batch it resumed.
+    pub fn engine_ready(&mut self, generation: u64, hello: Hello, now: f64) {
+        if !self.boots(generation) {
+            return;
+        }
+        self.was_ready = true;
+        self.global_step = hello.global_step.max(1);
+        self.pool = hello.pool;
+        self.detail = None;
+        self.transition(Event::EngineReady, now);
+        self.settle(now);
+    }
+
+    /// A line of the engine's event stream.
+    pub fn engine_event(&mut self, generation: u64, event: EngineEvent, now: f64) {
+        if generation != self.generation {
+            return;
+        }
+        match event {
+            EngineEvent::Status {
+                phase,
+                detail,
+                global_step,
+            } => self.engine_status(phase, detail, global_step, now),
+            EngineEvent::Pool { pool } => self.take_pool(pool),
+            EngineEvent::Metrics { metrics, .. } => self.latest_metrics = metrics,
+            // Aborts, discards and ends without a call are counted where they are decided.
+            EngineEvent::Dropped { reason, count }
+                if matches!(
+                    reason,
+                    DropReason::Dummy | DropReason::OverCache | DropReason::Truncated | DropReason::NonFinite
+                ) =>
+            {
+                self.count_dropped(reason, count);
+            }
+            EngineEvent::Dropped { .. } | EngineEvent::Log { .. } | EngineEvent::Fatal { .. } => {}
+        }
+        self.settle(now);
+    }
+
+    fn engine_status(&mut self, phase: EnginePhase, detail: Option<String>, global_step: u64, now: f64) {
+        let updated = phase == EnginePhase::Rolling && self.state == State::WeightSyncing;
+        if updated && global_step > self.global_step {
+            self.restarts = 0;
+            let visible_until = self.post_since + self.slow_poll;
+            if self.slow_poller_agreed && now < visible_until {
+                self.held = Some(Held {
+                    until: visible_until,
+                    change: HeldChange::Rolling { global_step },
+                });
+            } else {
+                self.roll_on(global_step, now);
+            }
+        }
+        let concerns_present_state = match phase {
+            EnginePhase::Booting => self.state == State::Booting && self.held.is_none(),
+            EnginePhase::Rolling => self.state.episodes_run(),
+            EnginePhase::WeightSyncing => self.state == State::WeightSyncing,
+        };
+        if concerns_present_state {
+            self.detail = detail;
+        }
+    }
+
+    pub(super) fn roll_on(&mut self, global_step: u64, now: f64) {
+        self.global_step = global_step;
+        self.detail = None;
+        self.transition(Event::UpdateDone, now);
+    }
+}

@@ -1,0 +1,173 @@
+//! The `start` command as a process: what it prints, when it refuses, how it ends.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ajet-swarm"));
+    command
+        .arg("start")
+        .args(args)
+        .env_remove("AJET_SWARM_TOKEN")
+        .stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// A server that runs; killed if a test fails before it ends.
+struct Running {
+    child: Child,
+    out: BufReader<ChildStdout>,
+    banner: String,
+}
+
+impl Running {
+    fn start(args: &[&str]) -> Self {
+        let mut child = command(args).spawn().unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut banner = String::new();
+        while !banner.contains("Ctrl-C") {
+            assert!(out.read_line(&mut banner).unwrap() > 0, "ended after {banner:?}");
+        }
+        Self { child, out, banner }
+    }
+
+    fn port(&self) -> u16 {
+        let (_, after) = self.banner.split_once(" port ").unwrap();
+        after.lines().next().unwrap().parse().unwrap()
+    }
+
+    fn end_by(mut self, signal: Signal) -> i32 {
+        kill(Pid::from_raw(self.child.id().try_into().unwrap()), signal).unwrap();
+        let mut rest = String::new();
+        self.out.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "", "nothing but the banner on standard output");
+        self.child.wait().unwrap().code().unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Exit code, standard output, standard error of a start that is refused.
+fn refused(args: &[&str]) -> (i32, String, String) {
+    let output = command(args).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn the_banner_says_where_it_listens_and_a_signal_ends_it_well() {
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        let server = Running::start(&["--swarm-port", "0"]);
+        assert!(
+            server
+                .banner
+                .contains("Interchange server is running in blocking mode\n")
+        );
+        let port = server.port();
+        assert!(
+            server.banner.contains(&format!("ssh -N -L {port}:127.0.0.1:{port}")),
+            "{}",
+            server.banner
+        );
+        TcpStream::connect(("127.0.0.1", port)).unwrap();
+        assert_eq!(server.end_by(signal), 0);
+    }
+}
+
+#[test]
+fn a_port_that_a_swarm_server_has_is_told_with_the_line_that_clients_wait_for() {
+    let server = Running::start(&["--swarm-port", "0"]);
+    let port = server.port().to_string();
+    let (code, out, err) = refused(&["--swarm-port", &port]);
+    assert_ne!(code, 0);
+    assert_eq!(out, "Interchange server is running in blocking mode\n");
+    assert!(
+        err.contains(&format!("port {port} is taken: a swarm server already listens there")),
+        "{err}"
+    );
+}
+
+#[test]
+fn a_port_that_another_program_has_is_told() {
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = other.local_addr().unwrap().port().to_string();
+    let (code, out, err) = refused(&["--swarm-port", &port]);
+    assert_ne!(code, 0);
+    assert_eq!(out, "");
+    assert!(
+        err.contains(&format!("port {port} is taken by another program")),
+        "{err}"
+    );
+}
+
+#[test]
+fn a_host_that_others_reach_gets_a_token_unless_insecure() {
+    let open = |args: &[&str]| {
+        Running::start(&[&["--swarm-port", "0", "--host", "0.0.0.0"], args].concat())
+            .banner
+            .clone()
+    };
+    let made = open(&[]);
+    let (_, token) = made.split_once("/t/").unwrap();
+    assert!(token.lines().next().unwrap().len() >= 32, "{made}");
+    assert!(open(&["--insecure"]).contains("everyone who reaches this port"));
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("token");
+    std::fs::write(&file, "correct-horse\n").unwrap();
+    let given = open(&["--token-file", file.to_str().unwrap()]);
+    assert!(
+        given.contains("/t/TOKEN") && !given.contains("correct-horse"),
+        "{given}"
+    );
+}
+
+#[test]
+fn files_that_cannot_be_used_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    for (args, said) in [
+        (
+            ["--token-file".to_owned(), file("short", "abc")],
+            "at least 8 characters",
+        ),
+        (
+            ["--token-file".to_owned(), "/no/such/token".to_owned()],
+            "/no/such/token cannot be read",
+        ),
+        (
+            [
+                "--conf".to_owned(),
+                file("conf.yaml", "ajet: {data: {train_batch_size: many}}"),
+            ],
+            "train_batch_size",
+        ),
+    ] {
+        let args: Vec<&str> = ["--swarm-port", "0"]
+            .into_iter()
+            .chain(args.iter().map(String::as_str))
+            .collect();
+        let (code, _, err) = refused(&args);
+        assert_ne!(code, 0);
+        assert!(err.contains(said), "{err}");
+    }
+}
+
+#[test]
+fn flags_of_agentjets_server_are_taken() {
+    let server = Running::start(&["--swarm-port=0", "--debug", "x", "--kill=python", "--autokill"]);
+    assert_eq!(server.end_by(Signal::SIGTERM), 0);
+}
