@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 pub mod bench;
+pub mod engine;
 pub mod log;
 pub mod start;
 
@@ -33,6 +34,9 @@ pub enum Command {
     Start(start::Args),
     /// Measure this machine.
     Bench(bench::Args),
+    /// What `start` runs to load, sample and train a model.
+    #[command(hide = true)]
+    Engine(engine::Args),
 }
 
 /// Runs a command to its end.
@@ -52,6 +56,7 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Start(args) => start::run(args).await,
         Command::Bench(args) => bench::run(args),
+        Command::Engine(args) => engine::run(args).await,
     }
 }
 

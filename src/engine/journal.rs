@@ -176,6 +176,19 @@ impl Journal {
     }
 }
 
+#[cfg(test)]
+impl Journal {
+    /// Makes writes fail, as on a full disk.
+    pub(super) fn break_for_test(&mut self) {
+        self.file = File::open(&self.path).unwrap();
+    }
+
+    /// Makes writes succeed again.
+    pub(super) fn heal_for_test(&mut self) {
+        self.file = OpenOptions::new().read(true).write(true).open(&self.path).unwrap();
+    }
+}
+
 /// Moves a journal that does not join on to the checkpoint out of the way, and returns its new name.
 pub fn set_aside(path: &Path) -> Result<PathBuf, JournalError> {
     let aside = (1..)
@@ -352,7 +365,9 @@ mod tests {
         journal.append(&episode("a", 1)).unwrap();
         // What a full disk does: part of the line is there, and the call failed.
         journal.file.write_all(b"{\"record\":\"epis").unwrap();
-        journal.torn = true;
+        journal.break_for_test();
+        journal.append(&episode("b", 1)).unwrap_err();
+        journal.heal_for_test();
         journal.append(&episode("b", 1)).unwrap();
         assert_eq!(scratch.open().1, [begin(), episode("a", 1), episode("b", 1)]);
     }

@@ -161,7 +161,8 @@ pub fn spawn<W: Worker, I: Send + 'static>(
     let (ended_sender, ended) = oneshot::channel();
     let thread_shared = shared.clone();
     std::thread::Builder::new().name("model".into()).spawn(move || {
-        let work = || {
+        // The inbox goes with the work, so that once `ended` is told, nothing can be sent into the void.
+        let work = move || {
             let (mut worker, info) = build()?;
             thread_shared
                 .weight_version

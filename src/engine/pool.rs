@@ -127,15 +127,16 @@ impl<T> Pool<T> {
         self.full
     }
 
-    /// Whether this episode is in the pool.
-    pub fn contains(&self, episode_uuid: &str) -> bool {
-        self.episodes.iter().any(|(e, _)| e.episode_uuid == episode_uuid)
+    /// The payload of an episode that is in the pool.
+    pub fn get(&self, episode_uuid: &str) -> Option<&T> {
+        let found = self.episodes.iter().find(|(e, _)| e.episode_uuid == episode_uuid);
+        found.map(|(_, payload)| payload)
     }
 
     /// Adds a finished episode, and returns those that had to go to keep the pool bounded. An episode that is in the
     /// pool already changes nothing.
     pub fn push(&mut self, episode: PooledEpisode, payload: T) -> Vec<PooledEpisode> {
-        if self.contains(&episode.episode_uuid) {
+        if self.get(&episode.episode_uuid).is_some() {
             return Vec::new();
         }
         let newest_task = episode.task_id.clone();

@@ -67,6 +67,14 @@ pub enum ModelError {
         /// The names there are, comma-separated.
         available: String,
     },
+    /// A device that this build or machine does not have.
+    #[error("ajet.engine.device is `{given}`: {reason}")]
+    Device {
+        /// As configured.
+        given: String,
+        /// Why not.
+        reason: String,
+    },
     /// A packed batch that is not a forest of segments.
     #[error("a packed batch is malformed: {0}")]
     Batch(String),

@@ -159,7 +159,7 @@ impl EngineClient {
     /// # Errors
     ///
     /// The engine cannot be reached, or refuses.
-    pub async fn events(&self) -> Result<impl Stream<Item = Result<EngineEvent>> + Send> {
+    pub async fn events(&self) -> Result<impl Stream<Item = Result<EngineEvent>> + Send + use<>> {
         let answer = self.send(Method::GET, "/events", &()).await?;
         let answer = refuse_errors(answer).await?;
         let reader = StreamReader::new(answer.into_bytes_stream().map_err(io::Error::other));

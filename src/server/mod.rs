@@ -9,7 +9,7 @@ mod body;
 mod clients;
 mod clock;
 mod core;
-mod engine_client;
+pub mod engine_client;
 mod engine_process;
 mod episodes;
 mod error;

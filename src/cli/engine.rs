@@ -1,0 +1,50 @@
+//! `ajet-swarm engine`: the child process of `start` that owns the model. Hidden: `start` runs it.
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use crate::engine::boot::{Options, run as run_engine};
+
+/// What `start` runs to load, sample and train a model. It ends when its standard input closes.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Unix socket to serve.
+    #[arg(long)]
+    socket: PathBuf,
+    /// The whole training configuration, as YAML.
+    #[arg(long)]
+    config: PathBuf,
+    /// Where checkpoints, journal and metrics go.
+    #[arg(long)]
+    experiment_dir: PathBuf,
+}
+
+/// Runs an engine to its end.
+///
+/// # Errors
+///
+/// It could not boot, or could not go on.
+pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let options = Options {
+        socket: args.socket,
+        config: args.config,
+        experiment_dir: args.experiment_dir,
+    };
+    run_engine(options, standard_input_closed()?).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Resolves when the other end of standard input is gone. Read on a thread of its own, which a runtime need not wait
+/// for.
+fn standard_input_closed() -> std::io::Result<impl Future<Output = ()>> {
+    let (closed, wait) = tokio::sync::oneshot::channel();
+    std::thread::Builder::new().name("stdin".into()).spawn(move || {
+        let mut stdin = std::io::stdin().lock();
+        while matches!(stdin.read(&mut [0; 64]), Ok(1..)) {}
+        let _ = closed.send(()); // the engine has ended by itself
+    })?;
+    Ok(async {
+        let _ = wait.await; // a sender that is gone means the same
+    })
+}

@@ -1,0 +1,271 @@
+//! From a configuration file to a serving engine, and to its end.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio::net::UnixListener;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::checkpoint::{Checkpoint, CheckpointStore};
+use super::core::{Core, Parts};
+use super::events::EventHub;
+use super::identity::RunIdentity;
+use super::journal::{self, JournalError, Record};
+use super::ledger::Ledger;
+use super::model_thread::{self, ModelThread};
+use super::pool::StopRule;
+use super::replay::{Plan, plan};
+use super::server::{App, End, router};
+use super::session::{ChatBackend, ChatSettings};
+use super::worker::{ModelInfo, ModelWorker};
+use crate::config::schema::Ajet;
+use crate::config::{Strictness, load};
+use crate::protocol::engine::{CONTRACT_VERSION, EnginePhase, Hello};
+
+/// How long answers that are on their way may take to get through when the engine ends.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
+
+/// Where an engine finds what it needs.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The Unix socket to serve.
+    pub socket: PathBuf,
+    /// The whole configuration as YAML.
+    pub config: PathBuf,
+    /// Where checkpoints, journal and metrics go.
+    pub experiment_dir: PathBuf,
+}
+
+/// Why an engine ended: a sentence.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct EngineError(String);
+
+impl EngineError {
+    fn new(error: impl std::fmt::Display) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// Serves the engine contract until `POST /shutdown`, or until `abandoned` says that nobody is left to serve.
+///
+/// # Errors
+/// The engine could not boot, or could not go on; the event stream has said so.
+pub async fn run(options: Options, abandoned: impl Future<Output = ()>) -> Result<(), EngineError> {
+    let config = read_config(&options.config)?;
+    let listener = listen(&options.socket)?;
+    let (end, mut ends) = mpsc::unbounded_channel();
+    let app = Arc::new(App {
+        hub: Arc::new(EventHub::default()),
+        booting: Hello {
+            contract_version: CONTRACT_VERSION,
+            model: config.model.path.clone(),
+            device: config.engine.device.clone(),
+            ..Hello::default()
+        },
+        booted: OnceLock::new(),
+        end,
+    });
+    let closing = CancellationToken::new();
+    let serving = axum::serve(listener, router(app.clone())).with_graceful_shutdown(closing.clone().cancelled_owned());
+    let serving = tokio::spawn(serving.into_future());
+    tokio::spawn(boot_or_fail(app.clone(), config, options.experiment_dir.clone()));
+
+    let why = tokio::select! {
+        why = ends.recv() => why.unwrap_or(End::Abandoned), // `app` holds a sender, so there is one
+        () = abandoned => End::Abandoned,
+    };
+    let outcome = conclude(&app, why).await;
+    app.hub.close();
+    closing.cancel();
+    let _ = tokio::time::timeout(LAST_ANSWERS, serving).await; // who has not heard by now need not
+    let _ = std::fs::remove_file(&options.socket); // its directory is its owner's to remove
+    outcome
+}
+
+async fn conclude(app: &App, why: End) -> Result<(), EngineError> {
+    match why {
+        End::Shutdown => {
+            if let Some((core, _)) = app.booted.get() {
+                core.finish().await;
+            }
+            Ok(())
+        }
+        // Nobody can read what a last checkpoint would tell, and the journal has it all.
+        End::Abandoned => Ok(()),
+        End::Failed(why) => {
+            app.hub.fatal(&why);
+            Err(EngineError(why))
+        }
+    }
+}
+
+fn read_config(path: &Path) -> Result<Ajet, EngineError> {
+    let yaml = std::fs::read_to_string(path).map_err(|e| EngineError(format!("{}: {e}", path.display())))?;
+    Ok(load(&yaml, Strictness::Synced).map_err(EngineError::new)?.ajet)
+}
+
+fn listen(socket: &Path) -> Result<UnixListener, EngineError> {
+    UnixListener::bind(socket).map_err(|e| EngineError(format!("cannot serve {}: {e}", socket.display())))
+}
+
+async fn boot_or_fail(app: Arc<App>, config: Ajet, experiment_dir: PathBuf) {
+    let booted = tokio::spawn(boot(app.clone(), config, experiment_dir)).await;
+    let failed = match booted {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => error.to_string(),
+        Err(panic) => format!("booting failed: {panic}"),
+    };
+    let _ = app.end.send(End::Failed(failed)); // it is ending already
+}
+
+async fn boot(app: Arc<App>, mut config: Ajet, experiment_dir: PathBuf) -> Result<(), EngineError> {
+    let hub = app.hub.clone();
+    hub.phase(EnginePhase::Booting, 0, Some("looking for a checkpoint".into()));
+    let start = Start::find(&config, &experiment_dir, &hub)?;
+    let saved_step = start.checkpoint.as_ref().map_or(0, |c| c.manifest.global_step);
+
+    let (build_config, build_hub) = (config.clone(), hub.clone());
+    let thread = model_thread::spawn(move || ModelWorker::build(&build_config, start.checkpoint.as_ref(), build_hub));
+    let (handle, info) = built(thread.map_err(EngineError::new)?, &app).await?;
+    fit_context(&mut config, &info, &hub);
+    let hello = Hello {
+        contract_version: CONTRACT_VERSION,
+        ready: true,
+        model: config.model.path.clone(),
+        device: info.device.clone(),
+        parameters: info.parameters,
+        trainable_parameters: info.trainable_parameters,
+        ..Hello::default()
+    };
+    hub.info(format!(
+        "{} on {}: {} of {} parameters are trained",
+        hello.model, hello.device, hello.trainable_parameters, hello.parameters
+    ));
+    let backend = ChatBackend::new(
+        Arc::new(info.text),
+        Arc::new(handle.clone()),
+        ChatSettings::new(&config),
+    );
+    let core = Core::new(Parts {
+        hub: hub.clone(),
+        model: handle,
+        backend: Arc::new(backend.map_err(EngineError)?),
+        ledger: start.ledger,
+        checkpoints: start.checkpoints,
+        save_every: config.trainer_common.save_every(),
+        saved_step,
+    });
+    for episodes in start.plan.updates {
+        core.repeat_update(episodes).await.map_err(EngineError::new)?;
+    }
+    let global_step = core.restore(start.plan.running);
+    let _ = app.booted.set((core, hello)); // set here only
+    hub.phase(EnginePhase::Rolling, global_step, None);
+    Ok(())
+}
+
+/// Waits until the model thread has built its worker; from then on its failure is the engine's.
+async fn built<I>(thread: ModelThread<I>, app: &App) -> Result<(model_thread::ModelHandle, I), EngineError> {
+    let ModelThread { handle, built, ended } = thread;
+    match built.await {
+        Ok(info) => {
+            let end = app.end.clone();
+            tokio::spawn(async move {
+                if let Ok(Err(why)) = ended.await {
+                    let _ = end.send(End::Failed(why)); // it is ending already
+                }
+            });
+            Ok((handle, info))
+        }
+        Err(_) => Err(EngineError(match ended.await {
+            Ok(Err(why)) => why,
+            Ok(Ok(())) | Err(_) => "the model thread ended while it booted".into(),
+        })),
+    }
+}
+
+/// A context longer than the model was made for is cut to it.
+fn fit_context(config: &mut Ajet, info: &ModelInfo, hub: &EventHub) {
+    let (asked, made_for) = (config.max_model_len(), info.max_position_embeddings);
+    if asked > made_for {
+        hub.info(format!(
+            "ajet.rollout.max_model_len is {made_for}, the longest context of the model, instead of {asked}"
+        ));
+        config.rollout.max_model_len = Some(made_for);
+    }
+}
+
+/// Where training begins or goes on.
+struct Start {
+    checkpoint: Option<Checkpoint>,
+    checkpoints: CheckpointStore,
+    ledger: Ledger,
+    plan: Plan,
+}
+
+impl Start {
+    /// Finds the checkpoint and the journal to go on from, and checks that they are of this job.
+    fn find(config: &Ajet, experiment_dir: &Path, hub: &EventHub) -> Result<Self, EngineError> {
+        std::fs::create_dir_all(experiment_dir).map_err(|e| {
+            EngineError(format!(
+                "the experiment directory {} cannot be used: {e}",
+                experiment_dir.display()
+            ))
+        })?;
+        let run = RunIdentity::new(config);
+        let checkpoints = CheckpointStore::new(experiment_dir, config.trainer_common.keep_last, run.clone());
+        let (checkpoint, warnings) = checkpoints.resume_point();
+        for warning in warnings {
+            hub.warn(warning);
+        }
+        if let Some(checkpoint) = &checkpoint {
+            run.check_resumes(&checkpoint.manifest.run).map_err(EngineError::new)?;
+            hub.info(format!("going on from {}", checkpoint.dir.display()));
+        }
+        let next_step = checkpoint.as_ref().map_or(1, |c| c.manifest.global_step + 1);
+        let (ledger, plan) = Self::read_journal(config, experiment_dir, &run, next_step, hub)?;
+        Ok(Self {
+            checkpoint,
+            checkpoints,
+            ledger,
+            plan,
+        })
+    }
+
+    fn read_journal(
+        config: &Ajet,
+        experiment_dir: &Path,
+        run: &RunIdentity,
+        next_step: u64,
+        hub: &EventHub,
+    ) -> Result<(Ledger, Plan), EngineError> {
+        let open = || -> Result<(Ledger, Vec<Record>), JournalError> {
+            Ledger::open(experiment_dir, run, StopRule::new(config), next_step)
+        };
+        let (mut ledger, records) = open().map_err(EngineError::new)?;
+        if let [Record::Begin { run: begun }, rest @ ..] = records.as_slice()
+            && begun != run
+        {
+            match rest.is_empty() {
+                true => ledger.cut_journal(0).map_err(EngineError::new)?, // nothing was trained: begun anew
+                false => run.check_resumes(begun).map_err(EngineError::new)?,
+            }
+        }
+        match plan(records, next_step) {
+            Ok(plan) => Ok((ledger, plan)),
+            Err(gap) => {
+                drop(ledger);
+                let aside = journal::set_aside(&experiment_dir.join(journal::FILE_NAME)).map_err(EngineError::new)?;
+                hub.warn(format!(
+                    "{gap}; its episodes are not used, but kept in {}",
+                    aside.display()
+                ));
+                Ok((open().map_err(EngineError::new)?.0, Plan::default()))
+            }
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! What the engine does once it is booted: answers calls, takes in finished episodes, updates the weights.
+//!
+//! Calls that wait for the disk run on blocking threads, the update's maths on the model thread; nothing here computes
+//! on the I/O threads.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use serde_json::Value;
+
+use super::checkpoint::{CheckpointError, CheckpointStore};
+use super::events::EventHub;
+use super::finished::FinishedEpisode;
+use super::ledger::{ClosedBatch, Ledger, LedgerError};
+use super::metrics::{self, Metrics};
+use super::model_thread::{ModelGone, ModelHandle, UpdateOutcome};
+use super::replay::StepEpisodes;
+use super::session::{ChatAnswer, ChatBackend, ChatError, Sampler};
+use super::sessions::Sessions;
+use crate::inference::SampleRequest;
+use crate::protocol::engine::{ChatCall, DropReason, EndEpisode, EndOutcome, EngineEvent, EnginePhase, PoolSnapshot};
+use crate::train::TrainEpisode;
+
+/// A booted engine.
+pub struct Core {
+    hub: Arc<EventHub>,
+    model: ModelHandle,
+    backend: Arc<ChatBackend>,
+    sessions: Sessions,
+    ledger: Mutex<Ledger>,
+    checkpoints: CheckpointStore,
+    /// Updates between checkpoints.
+    save_every: Option<u64>,
+    /// The last step that a checkpoint holds.
+    saved_step: AtomicU64,
+    updating: AtomicBool,
+    /// Held by an update and by the end, so that the end waits for the update.
+    cycle: tokio::sync::Mutex<()>,
+}
+
+/// What a core is made of.
+pub struct Parts {
+    /// Where it tells what it does.
+    pub hub: Arc<EventHub>,
+    /// The model thread.
+    pub model: ModelHandle,
+    /// What sessions stand on.
+    pub backend: Arc<ChatBackend>,
+    /// Journal and pool.
+    pub ledger: Ledger,
+    /// Where checkpoints go.
+    pub checkpoints: CheckpointStore,
+    /// Updates between checkpoints; `None` for the last only.
+    pub save_every: Option<u64>,
+    /// The last step that a checkpoint holds; 0 without one.
+    pub saved_step: u64,
+}
+
+impl Core {
+    /// A core that waits for calls.
+    pub fn new(parts: Parts) -> Arc<Self> {
+        Arc::new(Self {
+            hub: parts.hub,
+            model: parts.model,
+            backend: parts.backend,
+            sessions: Sessions::default(),
+            ledger: Mutex::new(parts.ledger),
+            checkpoints: parts.checkpoints,
+            save_every: parts.save_every,
+            saved_step: AtomicU64::new(parts.saved_step),
+            updating: AtomicBool::new(false),
+            cycle: tokio::sync::Mutex::new(()),
+        })
+    }
+
+    /// Answers an agent's request.
+    pub async fn chat(&self, episode_uuid: &str, call: ChatCall) -> Result<ChatAnswer, ChatError> {
+        if self.updating.load(Ordering::Acquire) {
+            return Err(ChatError::Unavailable("the weights are being updated".into()));
+        }
+        let session = self.sessions.running(episode_uuid, &self.backend)?;
+        session.chat(call.request, call.episode_type).await
+    }
+
+    /// Takes a finished episode in. Waits for the disk.
+    pub fn end(&self, episode_uuid: &str, end: EndEpisode) -> Result<EndOutcome, LedgerError> {
+        let mut ledger = self.ledger();
+        if let Some(finished) = ledger.finished(episode_uuid) {
+            return Ok(outcome(&finished, ledger.pool())); // a retry after a lost answer
+        }
+        let recording = self.sessions.finish(episode_uuid).filter(|r| r.usage.llm_calls > 0);
+        let Some(recording) = recording else {
+            self.sessions.forget(episode_uuid);
+            ledger.count_dropped(DropReason::NoLlmCall.as_str(), 1);
+            return Ok(EndOutcome {
+                dropped: Some(DropReason::NoLlmCall),
+                pool: ledger.pool(),
+                ..EndOutcome::default()
+            });
+        };
+        let tag = end.metadata.get("tag").and_then(Value::as_str).map(str::to_owned);
+        let finished = FinishedEpisode {
+            episode_type: end.episode_type,
+            global_step: end.claimed_at_step,
+            episode_uuid: episode_uuid.to_owned(),
+            task_id: end.task_id,
+            client_uuid: end.client_uuid,
+            reward: end.reward,
+            is_success: end.is_success,
+            tag,
+            rows: recording.rows,
+            usage: recording.usage,
+            log_metrics: end.log_metrics,
+        };
+        let mut answer = outcome(&finished, PoolSnapshot::default());
+        let change = ledger.finish(finished)?;
+        self.sessions.forget(episode_uuid);
+        if !change.over_cache.is_empty() {
+            let count = change.over_cache.len();
+            self.hub.dropped(DropReason::OverCache, count as u64);
+            self.hub.detail(format!(
+                "{count} finished episodes were dropped, since the batch may hold no more \
+                 (ajet.swarm_mode_sample_collection_max_cached_episodes)"
+            ));
+        }
+        answer.pool = change.pool.clone();
+        // Under the ledger's lock, so that snapshots are published in the order of their revisions.
+        self.hub.pool(change.pool);
+        Ok(answer)
+    }
+
+    /// Forgets an episode. Waits for whoever writes to the disk.
+    pub fn forget(&self, episode_uuid: &str, reason: DropReason) {
+        self.sessions.forget(episode_uuid);
+        self.ledger().count_dropped(reason.as_str(), 1);
+    }
+
+    /// The clients agreed to end the batch. Waits for whoever writes to the disk.
+    pub fn agree(&self) -> PoolSnapshot {
+        let mut ledger = self.ledger();
+        let pool = ledger.agree();
+        self.hub.pool(pool.clone());
+        pool
+    }
+
+    /// Closes a full batch. The update itself is [`Core::run_update`]'s. Waits for the disk.
+    pub fn begin_update(&self) -> Result<ClosedBatch, LedgerError> {
+        let closed = self.ledger().begin_update()?;
+        self.updating.store(true, Ordering::Release);
+        self.sessions.clear();
+        self.hub.phase(EnginePhase::WeightSyncing, closed.global_step, None);
+        Ok(closed)
+    }
+
+    /// Trains on a closed batch, writes a checkpoint where one is due, and opens the next batch.
+    pub async fn run_update(self: &Arc<Self>, closed: ClosedBatch) -> Result<(), ModelGone> {
+        let _alone = self.cycle.lock().await;
+        let trouble = self.train(closed).await?;
+        let core = self.clone();
+        let next_step = blocking(move || core.ledger().global_step()).await;
+        self.updating.store(false, Ordering::Release);
+        self.hub.phase(EnginePhase::Rolling, next_step, trouble);
+        Ok(())
+    }
+
+    /// Does again, from the journal, an update that a checkpoint does not hold.
+    pub async fn repeat_update(self: &Arc<Self>, episodes: StepEpisodes) -> Result<(), ModelGone> {
+        let core = self.clone();
+        let closed = blocking(move || {
+            let mut ledger = core.ledger();
+            ledger.restore(episodes);
+            ledger.close()
+        })
+        .await;
+        self.hub
+            .detail(format!("repeating the update of step {}", closed.global_step));
+        self.train(closed).await?;
+        Ok(())
+    }
+
+    /// Puts the journaled episodes of the running batch back. Returns the step being sampled.
+    pub fn restore(&self, episodes: StepEpisodes) -> u64 {
+        let mut ledger = self.ledger();
+        ledger.restore(episodes);
+        self.hub.pool(ledger.pool());
+        ledger.global_step()
+    }
+
+    /// The last things before a good end: waits for a running update, saves what no checkpoint holds yet.
+    pub async fn finish(self: &Arc<Self>) {
+        let _alone = self.cycle.lock().await;
+        let core = self.clone();
+        blocking(move || {
+            let done = core.ledger().global_step() - 1;
+            if done > core.saved_step.load(Ordering::Acquire) {
+                match core.export(done) {
+                    Ok(_) => core.cut_journal(done),
+                    Err(error) => core.hub.warn(error.to_string()),
+                }
+            }
+            if let Err(trouble) = core.ledger().flush_evals() {
+                core.hub.warn(trouble);
+            }
+        })
+        .await;
+    }
+
+    /// Returns what users should know about it.
+    async fn train(self: &Arc<Self>, closed: ClosedBatch) -> Result<Option<String>, ModelGone> {
+        let begun = Instant::now();
+        let outcome = match closed.batch.trained.is_empty() {
+            true => UpdateOutcome::default(), // the clients agreed before anything was finished
+            false => self.model.update(closed.global_step, train_episodes(&closed)).await?,
+        };
+        let seconds = begun.elapsed().as_secs_f64();
+        let core = self.clone();
+        Ok(blocking(move || core.conclude(&closed, outcome, seconds)).await)
+    }
+
+    /// What follows on the maths: checkpoint, metrics, next batch. Waits for the disk. A failure of these is told, and
+    /// training goes on.
+    fn conclude(&self, closed: &ClosedBatch, outcome: UpdateOutcome, seconds: f64) -> Option<String> {
+        let step = closed.global_step;
+        let due = self.save_every.is_some_and(|every| step.is_multiple_of(every));
+        let mut own = Metrics::from_iter([("seconds/update".to_owned(), seconds)]);
+        let mut saved = None;
+        if due && step > self.saved_step.load(Ordering::Acquire) {
+            let begun = Instant::now();
+            let outcome = self.export(step);
+            own.insert("seconds/export".to_owned(), begun.elapsed().as_secs_f64());
+            own.insert("export_failed".to_owned(), f64::from(outcome.is_err()));
+            saved = Some(outcome);
+        }
+        own.extend(metrics::peak_memory_mb().map(|mb| ("peak_memory_mb".to_owned(), mb)));
+
+        let mut ledger = self.ledger();
+        self.report_left_out(&mut ledger, closed, &outcome);
+        let sampled = self.model.sampling_totals();
+        let mut all = ledger.step_metrics(closed, sampled);
+        all.extend(own);
+        for (name, value) in outcome.metrics {
+            // What both tell is told as the clients sent it, before the trainer's penalties.
+            all.entry(name).or_insert(value);
+        }
+        let (pool, trouble) = ledger.advance(&mut all, sampled);
+        drop(ledger);
+        let trouble = match saved {
+            Some(Ok(_)) => {
+                self.cut_journal(step);
+                trouble
+            }
+            Some(Err(error)) => Some(error.to_string()),
+            None => trouble,
+        };
+        if let Some(trouble) = &trouble {
+            self.hub.warn(trouble);
+        }
+        self.hub.publish(EngineEvent::Metrics {
+            global_step: step,
+            metrics: all,
+        });
+        self.hub.pool(pool);
+        trouble
+    }
+
+    fn report_left_out(&self, ledger: &mut Ledger, closed: &ClosedBatch, outcome: &UpdateOutcome) {
+        self.hub.dropped(DropReason::Dummy, closed.batch.left_out.len() as u64);
+        for (reason, count) in &outcome.dropped {
+            ledger.count_dropped(reason, *count);
+            if let Ok(known) = serde_json::from_value::<DropReason>(reason.as_str().into()) {
+                self.hub.dropped(known, *count);
+            }
+        }
+        for warning in &outcome.warnings {
+            self.hub.warn(warning);
+        }
+    }
+
+    /// Writes the checkpoint of a step.
+    fn export(&self, step: u64) -> Result<PathBuf, CheckpointError> {
+        self.hub.detail(format!("exporting step {step}"));
+        let written = self.checkpoints.write(step, |dir| self.model.save_blocking(dir));
+        if let Ok(dir) = &written {
+            self.saved_step.store(step, Ordering::Release);
+            self.hub.info(format!("checkpoint written: {}", dir.display()));
+        }
+        written
+    }
+
+    fn cut_journal(&self, step: u64) {
+        if let Err(error) = self.ledger().cut_journal(step) {
+            // It only holds more than a resume needs.
+            self.hub.warn(error.to_string());
+        }
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        // Every call of the ledger changes it as its last act, so it is whole even after a panic elsewhere.
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Sessions sample on the model thread.
+impl Sampler for ModelHandle {
+    fn submit(&self, request: SampleRequest) -> Result<(), ChatError> {
+        ModelHandle::submit(self, request);
+        Ok(())
+    }
+
+    fn weight_version(&self) -> u64 {
+        ModelHandle::weight_version(self)
+    }
+}
+
+/// Runs what waits for the disk where it may.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(value) => value,
+        // The runtime cancels blocking work only as it shuts down, when this task is gone too; so it panicked.
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+fn outcome(finished: &FinishedEpisode, pool: PoolSnapshot) -> EndOutcome {
+    EndOutcome {
+        dropped: None,
+        rows: finished.rows.len() as u64,
+        llm_calls: finished.usage.llm_calls,
+        pool,
+    }
+}
+
+fn train_episodes(closed: &ClosedBatch) -> Vec<TrainEpisode> {
+    let episodes = closed.batch.trained.iter().map(|(_, episode)| TrainEpisode {
+        episode_uuid: episode.episode_uuid.clone(),
+        task_id: episode.task_id.clone(),
+        reward: episode.reward,
+        rows: episode.rows.clone(),
+    });
+    episodes.collect()
+}

@@ -1,0 +1,231 @@
+//! The engine contract over HTTP: one handler a row of the table in [`crate::protocol::engine`].
+
+use std::sync::{Arc, OnceLock};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::{get, post};
+use futures_util::StreamExt;
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+
+use super::core::Core;
+use super::events::EventHub;
+use super::ledger::LedgerError;
+use super::model_thread::ModelGone;
+use super::session::respond;
+use crate::protocol::engine::{BatchState, ChatCall, EndEpisode, EndOutcome, ForgetEpisode, Hello};
+use crate::protocol::openai::{ErrorBody, ErrorObject};
+
+/// Seconds after which a call that the engine could not serve may be tried again.
+const RETRY_AFTER: u64 = 1;
+
+/// Why the engine is to end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// `POST /shutdown`: in good order.
+    Shutdown,
+    /// Nobody is there any more who could use it.
+    Abandoned,
+    /// It cannot go on: a sentence.
+    Failed(String),
+}
+
+/// What the handlers share.
+pub struct App {
+    /// What is told to the control plane.
+    pub hub: Arc<EventHub>,
+    /// What `hello` tells before the engine is booted.
+    pub booting: Hello,
+    /// Set once it is booted: the engine, and what `hello` tells of it.
+    pub booted: OnceLock<(Arc<Core>, Hello)>,
+    /// Ends the engine.
+    pub end: mpsc::UnboundedSender<End>,
+}
+
+impl App {
+    fn core(&self) -> Result<&Arc<Core>, Refusal> {
+        match self.booted.get() {
+            Some((core, _)) => Ok(core),
+            None => Err(Refusal::unavailable("the engine is still booting")),
+        }
+    }
+
+    fn end(&self, end: End) {
+        let _ = self.end.send(end); // it is ending already
+    }
+}
+
+/// The contract's routes.
+pub fn router(app: Arc<App>) -> Router {
+    Router::new()
+        .route("/hello", get(hello))
+        .route("/episodes/{id}/chat", post(chat))
+        .route("/episodes/{id}/end", post(end_episode))
+        .route("/episodes/{id}/forget", post(forget))
+        .route("/agree", post(agree))
+        .route("/update", post(update))
+        .route("/events", get(events))
+        .route("/shutdown", post(shutdown))
+        // Transcripts travel in metadata; the control plane has its own limit.
+        .layer(DefaultBodyLimit::disable())
+        .with_state(app)
+}
+
+async fn hello(State(app): State<Arc<App>>) -> Json<Hello> {
+    let Some((_, hello)) = app.booted.get() else {
+        return Json(app.booting.clone());
+    };
+    let pool = app.hub.latest_pool();
+    Json(Hello {
+        global_step: pool.global_step,
+        pool,
+        ..hello.clone()
+    })
+}
+
+async fn chat(
+    State(app): State<Arc<App>>,
+    Path(episode): Path<String>,
+    call: Result<Json<ChatCall>, JsonRejection>,
+) -> Result<Response, Refusal> {
+    let Json(call) = call?;
+    Ok(respond(app.core()?.chat(&episode, call).await))
+}
+
+async fn end_episode(
+    State(app): State<Arc<App>>,
+    Path(episode): Path<String>,
+    end: Result<Json<EndEpisode>, JsonRejection>,
+) -> Result<Json<EndOutcome>, Refusal> {
+    let Json(end) = end?;
+    let core = app.core()?.clone();
+    Ok(Json(on_disk_thread(move || core.end(&episode, end)).await??))
+}
+
+async fn forget(
+    State(app): State<Arc<App>>,
+    Path(episode): Path<String>,
+    forget: Result<Json<ForgetEpisode>, JsonRejection>,
+) -> Result<Response, Refusal> {
+    let Json(forget) = forget?;
+    let core = app.core()?.clone();
+    on_disk_thread(move || core.forget(&episode, forget.reason)).await?;
+    Ok(done())
+}
+
+async fn agree(State(app): State<Arc<App>>) -> Result<Json<BatchState>, Refusal> {
+    let core = app.core()?.clone();
+    let pool = on_disk_thread(move || core.agree()).await?;
+    Ok(Json(BatchState { pool }))
+}
+
+async fn update(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
+    let core = app.core()?.clone();
+    let closer = core.clone();
+    let closed = on_disk_thread(move || closer.begin_update()).await??;
+    // The answer does not wait for the update; its end is an event.
+    let updating = tokio::spawn(async move { core.run_update(closed).await });
+    tokio::spawn(async move {
+        match updating.await {
+            Ok(Ok(())) => {}
+            Ok(Err(ModelGone)) => {} // the model thread has said why it ended
+            Err(panic) => app.end(End::Failed(format!("the update failed: {panic}"))),
+        }
+    });
+    Ok(done())
+}
+
+async fn events(State(app): State<Arc<App>>) -> Response {
+    let lines = UnboundedReceiverStream::new(app.hub.subscribe()).map(|event| {
+        let mut line = serde_json::to_vec(&event)?;
+        line.push(b'\n');
+        Ok::<_, serde_json::Error>(Bytes::from(line))
+    });
+    let headers = [(header::CONTENT_TYPE, "application/x-ndjson")];
+    (headers, Body::from_stream(lines)).into_response()
+}
+
+async fn shutdown(State(app): State<Arc<App>>) -> Response {
+    app.end(End::Shutdown);
+    done()
+}
+
+fn done() -> Response {
+    Json(json!({})).into_response()
+}
+
+/// Runs what waits for the disk where it may. A panic there is an answer, not the end of the engine.
+async fn on_disk_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Refusal> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|error| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the engine failed: {error}")))
+}
+
+/// An error answer.
+struct Refusal {
+    status: StatusCode,
+    message: String,
+    code: Option<&'static str>,
+}
+
+impl Refusal {
+    fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            message: message.into(),
+            code: None,
+        }
+    }
+
+    fn unavailable(message: impl Into<String>) -> Self {
+        Self {
+            code: Some("engine_unavailable"),
+            ..Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
+        }
+    }
+}
+
+impl From<LedgerError> for Refusal {
+    fn from(error: LedgerError) -> Self {
+        match error {
+            LedgerError::Journal(_) => Self::unavailable(error.to_string()),
+            LedgerError::Updating { .. } | LedgerError::NotFull { .. } => {
+                Self::new(StatusCode::CONFLICT, error.to_string())
+            }
+        }
+    }
+}
+
+impl From<JsonRejection> for Refusal {
+    fn from(rejection: JsonRejection) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, rejection.body_text())
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let kind = match self.status.is_server_error() {
+            true => "server_error",
+            false => "invalid_request_error",
+        };
+        let body = ErrorBody {
+            error: ErrorObject {
+                message: self.message,
+                kind: kind.into(),
+                param: None,
+                code: self.code.map(str::to_owned),
+            },
+        };
+        let mut response = (self.status, Json(body)).into_response();
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER.into());
+        }
+        response
+    }
+}

@@ -1,0 +1,173 @@
+//! What the model thread owns: the one set of weights, the scheduler that samples from it and the trainer that changes
+//! it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::checkpoint::{Checkpoint, TRAINER_DIR};
+use super::events::EventHub;
+use super::model_thread::{UpdateOutcome, Worker};
+use super::session::TextModel;
+use crate::config::schema::Ajet;
+use crate::inference::{SampleRequest, Scheduler};
+use crate::model::load::{LoadedModel, ModelFiles, load};
+use crate::model::lora::LoraConfig;
+use crate::model::{Trainable, Weights, device, export, peft};
+use crate::train::{TrainEpisode, Trainer};
+
+/// Weights, scheduler and trainer.
+pub struct ModelWorker {
+    weights: Weights,
+    scheduler: Scheduler,
+    trainer: Trainer,
+    files: ModelFiles,
+    /// `ajet.model.path`.
+    base: String,
+    hub: Arc<EventHub>,
+}
+
+/// What the rest of the engine needs to know of the model.
+pub struct ModelInfo {
+    /// Its text side.
+    pub text: TextModel,
+    /// Such as `cpu` or `cuda:0`.
+    pub device: String,
+    /// Parameters.
+    pub parameters: u64,
+    /// Those that are trained.
+    pub trainable_parameters: u64,
+    /// The longest context that it was made for.
+    pub max_position_embeddings: usize,
+}
+
+impl ModelWorker {
+    /// Loads the model that the configuration names, and where a checkpoint is given, puts its weights and trainer
+    /// state in their place. Errors are sentences.
+    pub fn build(config: &Ajet, resume: Option<&Checkpoint>, hub: Arc<EventHub>) -> Result<(Self, ModelInfo), String> {
+        let device = device::choose(&config.engine.device).map_err(sentence)?;
+        let dtype = device::dtype(config.engine.dtype, &device);
+        let mut last = String::new();
+        let mut progress = |share: f32, what: &str| {
+            let line = format!("{what} {:.0}%", share * 100.0);
+            if line != last {
+                hub.detail(&line);
+                last = line;
+            }
+        };
+        let base: LoadedModel = load(&config.model.path, &device, dtype, &mut progress).map_err(sentence)?;
+        let text = TextModel::new(&base);
+        let trainable = trainable(config);
+        let (weights, reference) = match resume {
+            // A full checkpoint is a whole model; what it was before is wanted only to measure the divergence from.
+            Some(checkpoint) if matches!(trainable, Trainable::All) => {
+                let dir = checkpoint.dir.to_string_lossy();
+                let trained = load(&dir, &device, dtype, &mut progress).map_err(sentence)?;
+                let weights = Weights::new(trained.config, trained.tensors, &trainable).map_err(sentence)?;
+                let needed = Trainer::needs_reference(&weights, config).map_err(sentence)?;
+                let reference = needed.then(|| Weights::new(base.config, base.tensors, &Trainable::Nothing));
+                (weights, reference.transpose().map_err(sentence)?)
+            }
+            _ => (
+                Weights::new(base.config, base.tensors, &trainable).map_err(sentence)?,
+                None,
+            ),
+        };
+        let mut worker = Self {
+            scheduler: Scheduler::new(&weights, config).map_err(sentence)?,
+            trainer: match reference {
+                Some(reference) => Trainer::with_reference(&weights, config, Some(reference)),
+                None => Trainer::new(&weights, config),
+            }
+            .map_err(sentence)?,
+            weights,
+            files: base.files,
+            base: config.model.path.clone(),
+            hub,
+        };
+        if let Some(checkpoint) = resume {
+            worker.resume(checkpoint)?;
+        }
+        let info = ModelInfo {
+            text,
+            device: device::name(&device),
+            parameters: worker.weights.parameter_count() as u64,
+            trainable_parameters: worker.weights.trainable_count() as u64,
+            max_position_embeddings: worker.weights.config.max_position_embeddings,
+        };
+        Ok((worker, info))
+    }
+
+    fn resume(&mut self, checkpoint: &Checkpoint) -> Result<(), String> {
+        if let Some(lora) = &self.weights.lora {
+            peft::read_adapter(&checkpoint.dir, lora).map_err(sentence)?;
+            self.scheduler.refresh(&self.weights).map_err(sentence)?;
+        }
+        self.trainer.load_state(&checkpoint.trainer_dir()).map_err(sentence)
+    }
+}
+
+impl Worker for ModelWorker {
+    fn submit(&mut self, request: SampleRequest) {
+        self.scheduler.submit(request);
+    }
+
+    fn is_idle(&self) -> bool {
+        self.scheduler.is_idle()
+    }
+
+    fn step(&mut self) -> Result<usize, String> {
+        Ok(self.scheduler.step().map_err(sentence)?.sampled)
+    }
+
+    fn update(&mut self, global_step: u64, episodes: &[TrainEpisode]) -> Result<UpdateOutcome, String> {
+        self.scheduler.cancel_all();
+        self.scheduler.release_caches();
+        let hub = &self.hub;
+        let mut progress = |what: &str| hub.detail(format!("updating the weights of step {global_step}: {what}"));
+        let report = self
+            .trainer
+            .update(&mut self.weights, episodes, &mut progress)
+            .map_err(sentence)?;
+        self.scheduler.refresh(&self.weights).map_err(sentence)?;
+        Ok(UpdateOutcome {
+            metrics: report.metrics,
+            dropped: report.dropped,
+            warnings: report.skipped_steps,
+        })
+    }
+
+    fn save(&mut self, dir: &Path) -> Result<(), String> {
+        match &self.weights.lora {
+            Some(lora) => peft::write_adapter(dir, lora, &self.base).map_err(sentence)?,
+            None => {
+                let tensors = self
+                    .weights
+                    .params
+                    .iter()
+                    .map(|(name, p)| (name.clone(), p.tensor().clone()));
+                export::write_directory(dir, &self.files, tensors, self.weights.dtype()).map_err(sentence)?;
+            }
+        }
+        self.trainer.save_state(&dir.join(TRAINER_DIR)).map_err(sentence)
+    }
+
+    fn weight_version(&self) -> u64 {
+        self.weights.version
+    }
+}
+
+fn trainable(config: &Ajet) -> Trainable {
+    match config.lora.lora_rank {
+        0 => Trainable::All,
+        rank => Trainable::Lora(LoraConfig {
+            rank,
+            alpha: config.lora.lora_alpha,
+            targets: config.lora.projections().into_iter().map(str::to_owned).collect(),
+            seed: config.trainer_common.seed,
+        }),
+    }
+}
+
+fn sentence(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
