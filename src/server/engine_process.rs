@@ -165,7 +165,8 @@ async fn watch_child(
     ended: watch::Sender<Option<String>>,
 ) {
     let pid = child.id();
-    // Standard input stays open for as long as `child` lives.
+    // Held here, for `Child::wait` closes it: the engine takes a closed standard input for our end.
+    let _stdin = child.stdin.take();
     let stderr = child.stderr.take();
     let words = tokio::spawn(async move {
         match stderr {
