@@ -8,9 +8,7 @@ use anyhow::anyhow;
 use crate::client::{ServerUrl, http_client};
 use crate::overwatch::{Collector, State, plain_text, unix_now, watch};
 
-/// Watch a swarm server: its state, the batch and its stop rule, running episodes, rewards, clients and log.
-///
-/// A server that goes away is waited for. Where standard output is no terminal, one snapshot is printed as with --once.
+/// Which server is watched, and how.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   ajet-swarm overwatch

@@ -100,8 +100,36 @@ fn sentence(error: &reqwest::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use axum::Router;
+    use axum::routing::get;
+    use tokio::net::TcpListener;
+
     use super::*;
     use crate::protocol::swarm::EngineStatus;
+
+    fn collector(port: u16) -> Collector {
+        let http = reqwest::Client::builder().tls_certs_only([]).build().unwrap();
+        Collector::new(http, format!("http://127.0.0.1:{port}"))
+    }
+
+    #[tokio::test]
+    async fn an_older_server_is_looked_at_and_one_that_went_away_is_told() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let status = get(|| async { r#"{"engine_status":"ENGINE.BOOTING","engine_status_detail":"loading"}"# });
+        let server = Router::new().route("/get_engine_status", status);
+        let serving = tokio::spawn(async move { axum::serve(listener, server).await });
+
+        let look = collector(port).look().await.unwrap();
+        assert_eq!(look.status.engine_status, EngineStatus::Booting);
+        assert_eq!(look.status.engine_status_detail.as_deref(), Some("loading"));
+        assert!(look.pool.is_none() && look.logs.is_empty());
+
+        serving.abort();
+        let _ = serving.await;
+        assert_eq!(collector(port).look().await.unwrap_err(), "cannot connect");
+    }
 
     #[test]
     fn a_python_servers_nulls_and_missing_fields_are_understood() {
