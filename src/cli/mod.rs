@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 pub mod bench;
 pub mod engine;
 pub mod log;
+pub mod overwatch;
 pub mod start;
 
 /// Reinforcement learning of language-model agents: one binary that serves, samples and trains.
@@ -32,6 +33,12 @@ Examples:
 pub enum Command {
     /// Serve a swarm.
     Start(start::Args),
+    /// Watch a swarm server: its state, the batch and its stop rule, episodes, rewards, clients and log.
+    ///
+    /// A server that goes away is waited for. Where standard output is no terminal, one snapshot is printed as plain
+    /// lines, as with --once.
+    #[command(visible_alias = "top")]
+    Overwatch(overwatch::Args),
     /// Measure this machine.
     Bench(bench::Args),
     /// What `start` runs to load, sample and train a model.
@@ -55,6 +62,7 @@ pub fn run(command: Command) -> anyhow::Result<ExitCode> {
 async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Start(args) => start::run(args).await,
+        Command::Overwatch(args) => overwatch::run(args).await,
         Command::Bench(args) => bench::run(args),
         Command::Engine(args) => engine::run(args).await,
     }

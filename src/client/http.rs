@@ -139,7 +139,7 @@ impl Http {
 ///
 /// # Errors
 /// [`ClientError::Setup`] where the system's certificates cannot be read; plain HTTP asks for none.
-pub(super) fn http_client(base_url: &str) -> Result<reqwest::Client, ClientError> {
+pub fn http_client(base_url: &str) -> Result<reqwest::Client, ClientError> {
     // reqwest takes the process's TLS provider and panics without one. A second call finds one installed, which is
     // as good.
     let _ = rustls::crypto::ring::default_provider().install_default();

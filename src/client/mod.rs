@@ -46,6 +46,7 @@ pub use chat::ModelApi;
 pub use engine::Started;
 pub use episode::{BeginEpisode, EndOutcome, Episode};
 pub use error::ClientError;
+pub use http::http_client;
 pub use url::ServerUrl;
 
 use crate::protocol::swarm::{EngineStatus, EngineStatusAnswer, ExperimentDirAnswer, Health, PoolInformation};

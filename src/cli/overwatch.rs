@@ -1,0 +1,62 @@
+//! `ajet-swarm overwatch`.
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+use anyhow::anyhow;
+
+use crate::client::{ServerUrl, http_client};
+use crate::overwatch::{Collector, State, plain_text, unix_now, watch};
+
+/// Which server is watched, and how.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  ajet-swarm overwatch
+  ajet-swarm overwatch --swarm-url http://gpu-box:10086 --token \"$TOKEN\"
+  ajet-swarm overwatch --once | grep reward")]
+pub struct Args {
+    /// The server.
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "AJET_SWARM_URL",
+        default_value = "http://localhost:10086"
+    )]
+    pub swarm_url: String,
+    /// The server's access token, where it asks for one.
+    #[arg(long, env = "AJET_SWARM_TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
+    /// Print one snapshot as plain lines and exit; a failure if the server does not answer.
+    #[arg(long)]
+    pub once: bool,
+}
+
+/// Shows the dashboard until the user quits, or prints one snapshot.
+///
+/// # Errors
+/// The URL is none, a single look finds no server, or the terminal cannot be used.
+pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let url = match args.token.filter(|token| !token.is_empty()) {
+        Some(token) if !args.swarm_url.contains("/t/") => format!("{}/t/{token}", args.swarm_url.trim_end_matches('/')),
+        _ => args.swarm_url,
+    };
+    let url = ServerUrl::parse(&url)?;
+    let base = url.join("");
+    let collector = Collector::new(http_client(&base)?, base);
+
+    if !args.once && std::io::stdout().is_terminal() {
+        let color = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        watch(collector, url.to_string(), color).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let hint = "hint: is the server running (`ajet-swarm start`), and is --swarm-url right?";
+    let look = collector
+        .look()
+        .await
+        .map_err(|reason| anyhow!("{url}: {reason}; {hint}"))?;
+    let mut state = State::new(url.to_string(), unix_now());
+    state.take(Ok(look), unix_now());
+    // A reader that went away, such as `head`, is no failure.
+    let _ = std::io::stdout().write_all(plain_text(&state).as_bytes());
+    Ok(ExitCode::SUCCESS)
+}

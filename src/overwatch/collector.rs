@@ -1,0 +1,155 @@
+//! Asks a swarm server what it is doing.
+
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::protocol::swarm::{CLIENT_HEADER, EngineStatusAnswer, PoolInformation, VerboseLog, VerboseLogsAnswer};
+
+/// A server that is slower than this is treated as away.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// One look at a server.
+#[derive(Clone, Debug)]
+pub struct Look {
+    /// Where the engine is.
+    pub status: EngineStatusAnswer,
+    /// The batch; nothing where the server has no such answer or one that is not understood.
+    pub pool: Option<PoolInformation>,
+    /// Recent log lines.
+    pub logs: Vec<VerboseLog>,
+}
+
+/// Looks at one server.
+#[derive(Clone, Debug)]
+pub struct Collector {
+    http: reqwest::Client,
+    base: String,
+}
+
+impl Collector {
+    /// Looks at the server whose calls begin with `base`, such as `http://localhost:10086`.
+    pub fn new(http: reqwest::Client, base: String) -> Self {
+        Self { http, base }
+    }
+
+    /// Asks for everything.
+    ///
+    /// # Errors
+    /// A sentence on why there is no status. Pool and log may be missing; older servers lack parts of them.
+    pub async fn look(&self) -> Result<Look, String> {
+        let status = self.get("/get_engine_status").await?;
+        let (pool, logs) = tokio::join!(
+            self.get("/get_current_batch_rollout_pool_information"),
+            self.get::<VerboseLogsAnswer>("/get_verbose_logs"),
+        );
+        Ok(Look {
+            status,
+            pool: pool.ok(),
+            logs: logs.unwrap_or_default().entries,
+        })
+    }
+
+    async fn get<A: DeserializeOwned>(&self, path: &str) -> Result<A, String> {
+        let request = self.http.get(format!("{}{path}", self.base));
+        let request = request
+            .header(CLIENT_HEADER, env!("CARGO_PKG_VERSION"))
+            .timeout(PATIENCE);
+        let answer = request.send().await.map_err(|error| sentence(&error))?;
+        let code = answer.status();
+        if code == reqwest::StatusCode::UNAUTHORIZED {
+            return Err("the server wants another token".into());
+        }
+        if !code.is_success() {
+            return Err(format!("the server answered {code} to {path}"));
+        }
+        let body = answer.bytes().await.map_err(|error| sentence(&error))?;
+        understand(&body).ok_or_else(|| format!("the server's answer to {path} is not a swarm server's"))
+    }
+}
+
+/// An answer in which a null is as good as a missing field: Python servers have both.
+fn understand<A: DeserializeOwned>(body: &[u8]) -> Option<A> {
+    let mut answer: Value = serde_json::from_slice(body).ok()?;
+    drop_nulls(&mut answer);
+    serde_json::from_value(answer).ok()
+}
+
+fn drop_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, field| !field.is_null());
+            fields.values_mut().for_each(drop_nulls);
+        }
+        Value::Array(items) => items.retain(|item| !item.is_null()),
+        _ => {}
+    }
+}
+
+/// The URL is left out, since it may hold a token.
+fn sentence(error: &reqwest::Error) -> String {
+    if error.is_timeout() {
+        format!("no answer in {} s", PATIENCE.as_secs())
+    } else if error.is_connect() {
+        "cannot connect".into()
+    } else {
+        "the connection broke".into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::routing::get;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::protocol::swarm::EngineStatus;
+
+    fn collector(port: u16) -> Collector {
+        let http = reqwest::Client::builder().tls_certs_only([]).build().unwrap();
+        Collector::new(http, format!("http://127.0.0.1:{port}"))
+    }
+
+    #[tokio::test]
+    async fn an_older_server_is_looked_at_and_one_that_went_away_is_told() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let status = get(|| async { r#"{"engine_status":"ENGINE.BOOTING","engine_status_detail":"loading"}"# });
+        let server = Router::new().route("/get_engine_status", status);
+        let serving = tokio::spawn(async move { axum::serve(listener, server).await });
+
+        let look = collector(port).look().await.unwrap();
+        assert_eq!(look.status.engine_status, EngineStatus::Booting);
+        assert_eq!(look.status.engine_status_detail.as_deref(), Some("loading"));
+        assert!(look.pool.is_none() && look.logs.is_empty());
+
+        serving.abort();
+        let _ = serving.await;
+        assert_eq!(collector(port).look().await.unwrap_err(), "cannot connect");
+    }
+
+    #[test]
+    fn a_python_servers_nulls_and_missing_fields_are_understood() {
+        let status: EngineStatusAnswer =
+            understand(br#"{"engine_status":"ENGINE.OFFLINE","global_step":null}"#).unwrap();
+        assert_eq!((status.engine_status, status.global_step), (EngineStatus::Offline, 0));
+        let pool: PoolInformation = understand(
+            br#"{"sample_collection_method":"rollout_until_finish_enough_tasks","completed_episodes":2,
+                "completed_tasks_rewards":{"t":[1.0,null]},"running_episode_details":null,"swarm_client_instruction":{},
+                "something_new":{"a":[1]}}"#,
+        )
+        .unwrap();
+        assert_eq!(pool.completed_tasks_rewards["t"], [1.0]);
+        assert!(pool.running_episode_details.is_none());
+    }
+
+    #[test]
+    fn what_is_no_swarm_servers_answer_is_not_understood() {
+        for body in ["<html>", "{}", r#"{"engine_status":"READY"}"#] {
+            assert!(understand::<EngineStatusAnswer>(body.as_bytes()).is_none(), "{body}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Running episodes, tasks, clients and the log.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Rect};
+use ratatui::style::Color;
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Paragraph, Row, Table};
+
+use super::{Theme, duration, short};
+use crate::overwatch::state::State;
+
+/// A panel of this width has room for more than the least.
+const WIDE: u16 = 50;
+
+/// What runs: which task, how many LLM calls, idle for how long (and when it is discarded), whose.
+pub(super) fn episodes(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
+    let wide = area.width >= WIDE;
+    let running = state.pool().and_then(|pool| pool.running_episode_details.as_ref());
+    let rows = running.into_iter().flatten().map(|(episode, detail)| {
+        let mut idle = detail.time_since_last_activity.clone();
+        if wide {
+            idle.push_str(&format!(" of {}", detail.discard_episode_timeout.replace(".0s", "s")));
+        }
+        Row::new([
+            short(episode),
+            detail.optional_task_id.clone(),
+            detail.llm_call_count.clone(),
+            idle,
+            short(&detail.client_uuid),
+        ])
+    });
+    let count = running.map_or(0, |running| running.len());
+    let widths = [
+        Constraint::Length(8),
+        Constraint::Fill(1),
+        Constraint::Length(5),
+        Constraint::Length(if wide { 14 } else { 6 }),
+        Constraint::Length(8),
+    ];
+    let table = Table::new(rows.skip(state.scroll), widths)
+        .header(Row::new(["episode", "task", "calls", "idle", "client"]).style(theme.faint()))
+        .block(theme.block(format!("{count} running")));
+    frame.render_widget(table, area);
+}
+
+/// The batch's tasks, newest first: episodes, mean reward, the rewards themselves.
+pub(super) fn tasks(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
+    let pool = state.pool();
+    let repeat = pool.map_or(0, |pool| pool.task_expected_num_repeat);
+    let tasks = pool
+        .into_iter()
+        .flat_map(|pool| pool.completed_tasks_rewards.iter().rev());
+    let rows = tasks.map(|(task, rewards)| {
+        let mean = rewards.iter().sum::<f64>() / rewards.len().max(1) as f64;
+        let each: Vec<_> = rewards.iter().map(|reward| format!("{reward:.2}")).collect();
+        let row = Row::new([
+            task.clone(),
+            format!("{}/{repeat}", rewards.len()),
+            format!("{mean:.3}"),
+            each.join(" "),
+        ]);
+        match rewards.len() as u64 >= repeat {
+            true => row.style(theme.colored(Color::Green)),
+            false => row,
+        }
+    });
+    let count = pool.map_or(0, |pool| pool.completed_tasks_rewards.len());
+    let widths = [
+        Constraint::Fill(1),
+        Constraint::Length(5),
+        Constraint::Length(6),
+        Constraint::Fill(1),
+    ];
+    let table = Table::new(rows.skip(state.scroll), widths)
+        .header(Row::new(["task", "ended", "mean", "rewards"]).style(theme.faint()))
+        .block(theme.block(format!("{count} tasks")));
+    frame.render_widget(table, area);
+}
+
+/// Who takes part, and whether they agreed to the update.
+pub(super) fn clients(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
+    let clients = state
+        .pool()
+        .map(|pool| pool.swarm_client_instruction.active_clients.as_slice());
+    let clients = clients.unwrap_or_default();
+    let lines: Vec<_> = clients
+        .iter()
+        .map(|client| {
+            let agreed = if client.allowed_sync_weight { "  agreed" } else { "" };
+            let idle = duration(state.now - client.last_activity_at);
+            Line::raw(format!("{}  {idle} ago{agreed}", short(&client.client_uuid)))
+        })
+        .collect();
+    let block = theme.block(format!("{} active clients", clients.len()));
+    frame.render_widget(Paragraph::new(lines).block(block), area);
+}
+
+/// The newest lines, with their age.
+pub(super) fn log(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
+    let block = theme.block("log");
+    let height = block.inner(area).height.into();
+    let newest = state.log.iter().skip(state.log.len().saturating_sub(height));
+    let lines: Vec<_> = newest
+        .map(|line| {
+            let age = format!("{:>7} ", duration(state.now - line.timestamp));
+            let tag = if line.tag.is_empty() {
+                String::new()
+            } else {
+                format!("{} ", line.tag)
+            };
+            Line::from(vec![
+                Span::styled(age, theme.faint()),
+                Span::styled(tag, theme.colored(Color::Cyan)),
+                Span::raw(line.message.replace('\n', " ")),
+            ])
+        })
+        .collect();
+    frame.render_widget(Paragraph::new(lines).block(block), area);
+}
