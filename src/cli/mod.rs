@@ -6,8 +6,10 @@ use clap::{Parser, Subcommand};
 
 pub mod bench;
 pub mod engine;
+pub mod job;
 pub mod log;
 pub mod overwatch;
+pub mod roll;
 pub mod start;
 
 /// Reinforcement learning of language-model agents: one binary that serves, samples and trains.
@@ -33,15 +35,16 @@ Examples:
 pub enum Command {
     /// Serve a swarm.
     Start(start::Args),
-    /// Watch a swarm server: its state, the batch and its stop rule, episodes, rewards, clients and log.
-    ///
-    /// A server that goes away is waited for. Where standard output is no terminal, one snapshot is printed as plain
-    /// lines, as with --once.
-    #[command(visible_alias = "top")]
+    /// Watch a swarm.
+    #[command(alias = "top")]
     Overwatch(overwatch::Args),
+    /// Run a job: its tasks go through its agent as episodes, their rewards train the model.
+    Roll(roll::Args),
+    /// Write, check or show a job.
+    Job(job::Args),
     /// Measure this machine.
     Bench(bench::Args),
-    /// What `start` runs to load, sample and train a model.
+    /// The child process of `start`.
     #[command(hide = true)]
     Engine(engine::Args),
 }
@@ -63,6 +66,8 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Start(args) => start::run(args).await,
         Command::Overwatch(args) => overwatch::run(args).await,
+        Command::Roll(args) => roll::run(args).await,
+        Command::Job(args) => job::run(args).await,
         Command::Bench(args) => bench::run(args),
         Command::Engine(args) => engine::run(args).await,
     }
