@@ -5,7 +5,9 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 pub mod bench;
+pub mod job;
 pub mod log;
+pub mod roll;
 pub mod start;
 
 /// Reinforcement learning of language-model agents: one binary that serves, samples and trains.
@@ -31,6 +33,10 @@ Examples:
 pub enum Command {
     /// Serve a swarm.
     Start(start::Args),
+    /// Run a job against a swarm.
+    Roll(roll::Args),
+    /// Write, check or show a job.
+    Job(job::Args),
     /// Measure this machine.
     Bench(bench::Args),
 }
@@ -51,6 +57,8 @@ pub fn run(command: Command) -> anyhow::Result<ExitCode> {
 async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Start(args) => start::run(args).await,
+        Command::Roll(args) => roll::run(args).await,
+        Command::Job(args) => job::run(args).await,
         Command::Bench(args) => bench::run(args),
     }
 }

@@ -155,6 +155,14 @@ impl Job {
             Err(problems) => Err(JobError::Problems { path, problems }),
         }
     }
+
+    /// The `ajet:` part with every default filled in, as YAML.
+    ///
+    /// # Errors
+    /// None that a checked configuration could cause.
+    pub fn full_config(&self) -> Result<String, serde_yaml::Error> {
+        serde_yaml::to_string(&std::collections::BTreeMap::from([("ajet", &self.ajet)]))
+    }
 }
 
 impl Roll {
