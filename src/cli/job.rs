@@ -39,7 +39,7 @@ enum Action {
         /// The job.
         path: PathBuf,
     },
-    /// Print the whole training configuration, defaults filled in.
+    /// Print the complete training configuration that the server would get.
     Show {
         /// The job.
         path: PathBuf,
@@ -56,7 +56,10 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
             let file = std::fs::File::create_new(&path);
             let mut file = match file {
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-                    bail!("{} is there already\nhint: name another file, or remove it first", path.display())
+                    bail!(
+                        "{} is there already\nhint: name another file, or remove it first",
+                        path.display()
+                    )
                 }
                 file => file.with_context(|| format!("{} cannot be written", path.display()))?,
             };
@@ -71,9 +74,12 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
                 eprintln!("warning: {warning}");
             }
             let (training, validation) = (sets.training.len(), sets.validation.len());
-            println!("{} is right: {training} tasks to train on, {validation} to evaluate on", path.display());
+            println!(
+                "{} is right: {training} tasks to train on, {validation} to evaluate on",
+                path.display()
+            );
         }
-        Action::Show { path } => print!("{}", Job::load(&path)?.full_config()?),
+        Action::Show { path } => print!("{}", Job::load(&path)?.document()),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -86,6 +92,6 @@ mod tests {
 
     #[test]
     fn the_template_is_a_job() {
-        Job::parse(Path::new("template.yaml"), TEMPLATE.into()).unwrap();
+        Job::parse(Path::new("template.yaml"), TEMPLATE).unwrap();
     }
 }

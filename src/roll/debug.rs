@@ -65,7 +65,7 @@ pub async fn debug_one(job: &Job, api: Option<&Api>) -> Result<String, RollError
     }
     let swarm = SwarmClient::new(&job.roll.swarm_url)?;
     swarm
-        .auto_sync_train_config_and_start_engine(&job.yaml, false, |_| {})
+        .auto_sync_train_config_and_start_engine(&job.document(), false, |_| {})
         .await?;
     let episode = swarm.begin_episode(&BeginEpisode::default()).await?;
     let started = Instant::now();

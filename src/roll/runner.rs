@@ -170,10 +170,10 @@ impl Run {
                 .unwrap_or(status.engine_status.as_str());
             self.progress.booting(detail);
         };
-        let yaml = &self.job.yaml;
+        let yaml = self.job.document();
         let up = self
             .swarm
-            .auto_sync_train_config_and_start_engine(yaml, self.job.roll.force_restart, observe);
+            .auto_sync_train_config_and_start_engine(&yaml, self.job.roll.force_restart, observe);
         tokio::select! {
             started = up => Ok(Some(started?)),
             () = self.interrupt.wait() => Ok(None),
