@@ -128,8 +128,11 @@ pub async fn play_on_api(job: &Job, api: &Api, json: bool, interrupt: &Interrupt
     let count = job.roll.eval.and_then(|eval| eval.tasks).unwrap_or(usize::MAX);
     progress.start(&job.path.display().to_string(), &api.base_url, &api.model);
     let started = Instant::now();
-    let reports = stream::iter(tasks.iter().take(count))
-        .map(|task| play_task(&player, task, &access, &progress))
+    let mut plays = vec![];
+    for task in tasks.iter().take(count) {
+        plays.push(play_task(&player, task, &access, &progress));
+    }
+    let reports = stream::iter(plays)
         .buffer_unordered(job.roll.max_parallel)
         .try_collect::<Vec<_>>();
     let reports = tokio::select! {

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 /// What a process that was stopped by Ctrl-C exits with.
 pub const EXIT_CODE: u8 = 130;
 
-/// Listens for Ctrl-C and SIGTERM.
+/// Ctrl-C and SIGTERM, as a run sees them. The default never sees one.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt {
     token: CancellationToken,
@@ -31,11 +31,16 @@ impl Interrupt {
         tokio::spawn(async move {
             tokio::select! { _ = ctrl_c.recv() => {}, _ = terminate.recv() => {} }
             eprintln!("stopping: running episodes are finished or given up; once more to stop at once");
-            listening.token.cancel();
+            listening.stop();
             tokio::select! { _ = ctrl_c.recv() => {}, _ = terminate.recv() => {} }
             listening.exit_now();
         });
         Ok(interrupt)
+    }
+
+    /// Winds the run up, as the first Ctrl-C does.
+    pub fn stop(&self) {
+        self.token.cancel();
     }
 
     /// Names a server that is asked to end where the process exits at once.

@@ -95,19 +95,16 @@ impl Progress {
     }
 
     /// The batch as it fills.
-    pub fn batch(&self, pool: &PoolInformation, detail: Option<&str>) {
+    pub fn batch(&self, pool: &PoolInformation) {
         let running = pool.running_episode_details.as_ref().map_or(0, |running| running.len());
-        let target = pool.completed_episode_target.max(pool.completed_episodes);
-        self.bar.set_length(target);
-        self.bar.set_position(pool.completed_episodes);
-        self.bar.set_prefix(format!("step {}", pool.global_step));
         let status = pool
             .engine_status
             .map_or("", |status| status.as_str().trim_start_matches("ENGINE."));
-        self.bar.set_message(match detail {
-            Some(detail) => format!("{running} running  {status}: {detail}"),
-            None => format!("{running} running  {status}"),
-        });
+        self.bar
+            .set_length(pool.completed_episode_target.max(pool.completed_episodes));
+        self.bar.set_position(pool.completed_episodes);
+        self.bar.set_prefix(format!("step {}", pool.global_step));
+        self.bar.set_message(format!("{running} running  {status}"));
     }
 
     /// What the engine does while it boots.

@@ -163,9 +163,9 @@ pub struct Step {
 impl Step {
     /// An update of which the server told `metrics`, empty from a Python server, and this client ran `episodes`.
     pub fn new(global_step: u64, mut metrics: IndexMap<String, f64>, episodes: &[EpisodeReport], seconds: f64) -> Self {
-        let summary = match metrics.is_empty() {
-            true => Summary::of(episodes),
-            false => Summary::of_metrics(&metrics),
+        let summary = match metrics.contains_key("episodes") {
+            true => Summary::of_metrics(&metrics),
+            false => Summary::of(episodes),
         };
         const TOLD: [&str; 7] = [
             "global_step",

@@ -207,18 +207,18 @@ impl Run {
             tasks: None,
             repeat: 1,
         });
-        let status = self.swarm.wait_until_rolling(|_| {});
-        let status = tokio::select! {
-            status = status => status?,
+        tokio::select! {
+            rolling = self.swarm.wait_until_rolling(|_| {}) => rolling?,
             () = self.interrupt.wait() => return Ok(None),
         };
+        let global_step = self.swarm.status().await?.global_step;
         let started = Instant::now();
         let count = eval.tasks.unwrap_or(usize::MAX).min(self.tasks.validation.len());
-        let repeats = self.tasks.validation[..count]
-            .iter()
-            .flat_map(|task| std::iter::repeat_n(task, eval.repeat));
+        let mut repeats = vec![];
+        for task in &self.tasks.validation[..count] {
+            repeats.extend((0..eval.repeat).map(|_| self.evaluate_task(episodes, task)));
+        }
         let reports = stream::iter(repeats)
-            .map(|task| self.evaluate_task(episodes, task))
             .buffer_unordered(self.job.roll.max_parallel)
             .try_collect::<Vec<_>>();
         let reports = tokio::select! {
@@ -226,7 +226,7 @@ impl Run {
             () = self.interrupt.wait() => return Ok(None),
         };
         let evaluation = Evaluation {
-            global_step: status.global_step,
+            global_step,
             summary: Summary::of(&reports),
             seconds: started.elapsed().as_secs_f64(),
         };

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use indexmap::IndexMap;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
@@ -46,6 +46,8 @@ struct Shared {
     /// Under an agree method: episodes of ours after which we agree to an update.
     agree_after: Option<u64>,
     ended_since_agreed: AtomicU64,
+    /// Asks for a look at the engine, and is answered when it is done.
+    looks: mpsc::UnboundedSender<oneshot::Sender<()>>,
 }
 
 /// A training under way.
@@ -53,6 +55,7 @@ pub(super) struct Training<'a> {
     run: &'a mut Run,
     shared: Arc<Shared>,
     gate: watch::Sender<Gate>,
+    asked: mpsc::UnboundedReceiver<oneshot::Sender<()>>,
     /// The step whose batch is sampled.
     step: u64,
     /// When the last update ended.
@@ -76,7 +79,9 @@ impl<'a> Training<'a> {
             tasks.len() as u64,
         );
         let queue = Queue::new(tasks.len(), repeats as usize, run.job.roll.seed, position, end);
+        let (looks, asked) = mpsc::unbounded_channel();
         let shared = Shared {
+            looks,
             episodes,
             tasks,
             queue: Mutex::new(queue),
@@ -92,6 +97,7 @@ impl<'a> Training<'a> {
             run,
             shared: Arc::new(shared),
             gate: watch::Sender::new(Gate::Open),
+            asked,
             step,
             since: Instant::now(),
         }
@@ -127,7 +133,13 @@ impl<'a> Training<'a> {
                     Some(Ok(Err(error))) => break Err(error),
                     Some(Err(error)) => break Err(error.into()),
                 },
-                _ = ticks.tick() => match self.look().await {
+                // Those who asked by now are answered when they are dropped, after the look.
+                _answered = asked_by_now(&mut self.asked) => match self.look().await {
+                    Ok(false) => {}
+                    Ok(true) => break Ok(()),
+                    Err(error) => break Err(error),
+                },
+                _ = ticks.tick() => match self.show().await.and(self.look().await) {
                     Ok(false) => {}
                     Ok(true) => break Ok(()),
                     Err(error) => break Err(error),
@@ -142,7 +154,6 @@ impl<'a> Training<'a> {
     /// Looks at the engine: tells updates, evaluates where that is due. Whether the job is done.
     async fn look(&mut self) -> Result<bool, RollError> {
         let status = self.run.swarm.status().await?;
-        self.show(&status).await?;
         if status.engine_status == EngineStatus::Offline {
             return Err(RollError::Swarm(ClientError::WentOffline {
                 url: self.run.swarm.url().to_string(),
@@ -167,10 +178,10 @@ impl<'a> Training<'a> {
         Ok(false)
     }
 
-    async fn show(&self, status: &EngineStatusAnswer) -> Result<(), RollError> {
+    async fn show(&self) -> Result<(), RollError> {
         if self.run.progress.is_live() {
             let pool = self.run.swarm.pool_information().await?;
-            self.run.progress.batch(&pool, status.engine_status_detail.as_deref());
+            self.run.progress.batch(&pool);
         }
         Ok(())
     }
@@ -201,16 +212,13 @@ impl<'a> Training<'a> {
         Ok(())
     }
 
-    /// What the server measured; empty from a Python server. It may arrive a moment after the step has advanced.
+    /// What the server measured, told before the step advances; empty from a Python server.
     async fn metrics_of(&self, finished: u64) -> Result<IndexMap<String, f64>, RollError> {
-        for _ in 0..10 {
-            let metrics = self.run.swarm.pool_information().await?.latest_metrics;
-            if metrics.get("global_step").is_some_and(|step| *step >= finished as f64) {
-                return Ok(metrics);
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
+        let mut metrics = self.run.swarm.pool_information().await?.latest_metrics;
+        if metrics.get("global_step").is_some_and(|step| *step < finished as f64) {
+            metrics.clear();
         }
-        Ok(IndexMap::new())
+        Ok(metrics)
     }
 
     fn is_done(&self) -> bool {
@@ -255,7 +263,20 @@ async fn work(shared: Arc<Shared>, mut gate: watch::Receiver<Gate>) -> Result<()
         } else if work.tried < shared.retries {
             lock(&shared.queue).try_again(work);
         }
+        // This may have been the batch's last episode. Without a look before the next one begins, that one could be
+        // sampled in a step after the job's last, or where an evaluation is due.
+        let (ask, answer) = oneshot::channel();
+        let _ = shared.looks.send(ask);
+        let _ = answer.await;
     }
+}
+
+/// Everyone who asked until now, once someone has.
+async fn asked_by_now(asked: &mut mpsc::UnboundedReceiver<oneshot::Sender<()>>) -> Vec<oneshot::Sender<()>> {
+    let mut all = vec![];
+    // The sender is alive as long as the training, so there is always one to wait for.
+    asked.recv_many(&mut all, usize::MAX).await;
+    all
 }
 
 async fn agree_if_due(shared: &Shared) -> Result<(), RollError> {
