@@ -56,6 +56,11 @@ impl ModelApi {
     /// [`ClientError::Refused`] with the API's own sentence, [`ClientError::Unreachable`], [`ClientError::Answer`].
     pub async fn chat(&self, request: &ChatRequest) -> Result<ChatCompletion, ClientError> {
         const CALL: &str = "/chat/completions";
+        // OpenAI's API wants a name; a swarm server takes any and echoes it.
+        let request = &ChatRequest {
+            model: Some(request.model.clone().unwrap_or_else(|| "default".into())),
+            ..request.clone()
+        };
         let mut tried = 1;
         let answer = loop {
             let url = format!("{}{CALL}", self.base_url);

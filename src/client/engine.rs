@@ -59,7 +59,10 @@ impl SwarmClient {
             observe(&status);
             match status.engine_status {
                 EngineStatus::Rolling => return Ok(()),
-                EngineStatus::Offline if booting || started.elapsed() > OFFLINE_AFTER_START => {
+                // A reason is only given by our servers, which are BOOTING from the moment they accept a start.
+                EngineStatus::Offline
+                    if booting || status.engine_status_detail.is_some() || started.elapsed() > OFFLINE_AFTER_START =>
+                {
                     self.inner.seen_up.store(false, Ordering::Relaxed);
                     return Err(ClientError::Boot {
                         detail: detail_of(&status),
@@ -125,7 +128,7 @@ impl SwarmClient {
         mut observe: impl FnMut(&EngineStatusAnswer),
     ) -> Result<EngineStatusAnswer, ClientError> {
         loop {
-            let status = self.status().await?;
+            let status = self.recent_status().await?;
             observe(&status);
             match status.engine_status {
                 EngineStatus::Rolling => return Ok(status),

@@ -53,7 +53,7 @@ use crate::protocol::swarm::{EngineStatus, EngineStatusAnswer, ExperimentDirAnsw
 use http::{Call, Http, Retry};
 use throttle::BegunTasks;
 
-/// How long a status is taken for the present one. Hundreds of episodes that wait then poll as one.
+/// How long a status is taken for the present one where many wait for a change.
 const STATUS_FRESH: Duration = Duration::from_millis(200);
 
 /// A client of one swarm server.
@@ -113,22 +113,28 @@ impl SwarmClient {
         self.inner.http.get_once::<Health>(call).await.map(|_| ())
     }
 
-    /// Where the engine is. Answers that are at most 0.2 s old are shared among the callers.
+    /// Where the engine is.
     ///
     /// # Errors
     /// [`ClientError::Unreachable`] after several tries.
     pub async fn status(&self) -> Result<EngineStatusAnswer, ClientError> {
+        let call = Call::new("/get_engine_status", 10, Retry::Idempotent);
+        let status: EngineStatusAnswer = self.inner.http.get(call).await?;
+        if status.engine_status != EngineStatus::Offline {
+            self.inner.seen_up.store(true, Ordering::Relaxed);
+        }
+        Ok(status)
+    }
+
+    /// As [`SwarmClient::status`], at most 0.2 s old: hundreds of episodes that wait poll as one.
+    async fn recent_status(&self) -> Result<EngineStatusAnswer, ClientError> {
         let mut last = self.inner.last_status.lock().await;
         if let Some((at, status)) = &*last
             && at.elapsed() < STATUS_FRESH
         {
             return Ok(status.clone());
         }
-        let call = Call::new("/get_engine_status", 10, Retry::Idempotent);
-        let status: EngineStatusAnswer = self.inner.http.get(call).await?;
-        if status.engine_status != EngineStatus::Offline {
-            self.inner.seen_up.store(true, Ordering::Relaxed);
-        }
+        let status = self.status().await?;
         *last = Some((Instant::now(), status.clone()));
         Ok(status)
     }

@@ -20,8 +20,6 @@ pub const URL_VARIABLE: &str = "AJET_SWARM_URL";
 pub struct Job {
     /// Its file.
     pub path: PathBuf,
-    /// Its text, which the server gets as it is.
-    pub yaml: String,
     /// The training configuration.
     pub ajet: Ajet,
     /// What the client does.
@@ -121,16 +119,16 @@ impl Job {
             path: path.to_path_buf(),
             reason,
         })?;
-        Self::parse(path, yaml)
+        Self::parse(path, &yaml)
     }
 
     /// Reads a job; `path` only names it in errors.
     ///
     /// # Errors
     /// As of [`Job::load`].
-    pub fn parse(path: &Path, yaml: String) -> Result<Self, JobError> {
+    pub fn parse(path: &Path, yaml: &str) -> Result<Self, JobError> {
         let path = path.to_path_buf();
-        let loaded = match config::load(&yaml, Strictness::Job) {
+        let loaded = match config::load(yaml, Strictness::Job) {
             Ok(loaded) => loaded,
             Err(reason) => return Err(JobError::Config { path, reason }),
         };
@@ -139,7 +137,7 @@ impl Job {
             warnings.push(format!("keys without effect: {}", loaded.ignored.join(", ")));
         }
         // It has just been parsed by `config::load`.
-        let mut document: Value = serde_yaml::from_str(&yaml).unwrap_or_default();
+        let mut document: Value = serde_yaml::from_str(yaml).unwrap_or_default();
         let _ = document.apply_merge();
         let Some(roll) = document.get("roll") else {
             return Err(JobError::NoRoll(path));
@@ -147,13 +145,17 @@ impl Job {
         match Roll::read(roll) {
             Ok(roll) => Ok(Self {
                 path,
-                yaml,
                 ajet: loaded.ajet,
                 roll,
                 warnings,
             }),
             Err(problems) => Err(JobError::Problems { path, problems }),
         }
+    }
+
+    /// The complete document that the server gets.
+    pub fn document(&self) -> String {
+        config::dump_yaml(&self.ajet)
     }
 }
 
@@ -239,7 +241,7 @@ mod tests {
     const AJET: &str = "ajet: {model: {path: 'builtin:tiny'}}\n";
 
     fn parse(roll: &str) -> Result<Job, JobError> {
-        Job::parse(Path::new("job.yaml"), format!("{AJET}roll: {roll}"))
+        Job::parse(Path::new("job.yaml"), &format!("{AJET}roll: {roll}"))
     }
 
     #[test]
@@ -315,7 +317,7 @@ mod tests {
             assert!(message.starts_with("the job job.yaml is wrong"), "{message}");
             assert!(message.contains(told), "{message}");
         }
-        let message = Job::parse(Path::new("job.yaml"), AJET.into()).unwrap_err().to_string();
+        let message = Job::parse(Path::new("job.yaml"), AJET).unwrap_err().to_string();
         assert!(message.contains("has no `roll:` part"), "{message}");
         let message = Job::load(Path::new("/no/job.yaml")).unwrap_err().to_string();
         assert!(message.contains("/no/job.yaml cannot be read"), "{message}");

@@ -1,9 +1,30 @@
 //! `roll`: runs a job's tasks through an agent as episodes of a swarm, and tells how the training goes.
+//!
+//! A [`job::Job`] names tasks, agent and reward; [`run`] brings up server and engine, runs the episodes and ends with
+//! what the training changed. The client keeps no state: a run that is started again goes on where the engine is.
 
 pub mod agents;
+mod debug;
+mod episode;
+mod error;
+mod interrupt;
 pub mod job;
+mod order;
 mod process;
+mod progress;
+pub mod report;
 pub mod rewards;
+mod runner;
 mod section;
+mod server;
 pub mod tasks;
 pub mod template;
+mod training;
+
+pub use debug::{Api, debug_one, play_on_api};
+pub use error::RollError;
+pub use interrupt::{EXIT_CODE, Interrupt};
+pub use process::ProgramError;
+pub use progress::Progress;
+pub use runner::{Options, dry_run, run};
+pub use server::ServerError;

@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{Access, AgentError, Rollout};
+use crate::client::ModelApi;
 use crate::roll::process::{self, Program};
 use crate::roll::section::Section;
 use crate::roll::tasks::Task;
@@ -63,12 +64,17 @@ impl Command {
             .collect::<Result<_, _>>()?)
     }
 
-    /// Finds the program that the first task would run.
+    /// Finds the program that a task would run.
     ///
     /// # Errors
     /// A sentence: nowhere on the path, or not a file that may be run.
-    pub fn check(&self, task: &Task, access: &Access) -> Result<PathBuf, String> {
-        let argv = self.argv(task, access).map_err(|error| error.to_string())?;
+    pub fn check(&self, task: &Task) -> Result<PathBuf, String> {
+        let nowhere = Access {
+            model: ModelApi::new("http://localhost", "").map_err(|error| error.to_string())?,
+            model_name: String::new(),
+            episode_uuid: String::new(),
+        };
+        let argv = self.argv(task, &nowhere).map_err(|error| error.to_string())?;
         let name = argv.first().map(String::as_str).unwrap_or_default();
         if let Some(cwd) = &self.cwd
             && !cwd.is_dir()
@@ -206,7 +212,6 @@ mod tests {
     use std::rc::Rc;
 
     use super::*;
-    use crate::client::ModelApi;
 
     fn command(yaml: &str) -> Command {
         let problems = Rc::default();
@@ -276,10 +281,10 @@ mod tests {
 
     #[test]
     fn a_program_that_is_not_there_is_told_before_the_run() {
-        assert!(command("argv: [sh]").check(&Task::default(), &access()).is_ok());
-        let missing = command("argv: [no-such-program-here]").check(&Task::default(), &access());
+        assert!(command("argv: [sh]").check(&Task::default()).is_ok());
+        let missing = command("argv: [no-such-program-here]").check(&Task::default());
         assert!(missing.unwrap_err().contains("\"no-such-program-here\" is not there"));
-        let nowhere = command("{argv: [sh], cwd: /no/such/dir}").check(&Task::default(), &access());
+        let nowhere = command("{argv: [sh], cwd: /no/such/dir}").check(&Task::default());
         assert!(nowhere.unwrap_err().contains("/no/such/dir is not a directory"));
     }
 }

@@ -1,0 +1,120 @@
+//! `ajet-swarm roll`: runs a job against a swarm.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+
+use crate::roll::job::Job;
+use crate::roll::report::Outcome;
+use crate::roll::{Api, EXIT_CODE, Interrupt, Options, debug_one, dry_run, play_on_api, run as run_job};
+
+const EXAMPLES: &str = "\
+Examples:
+  ajet-swarm roll config/jobs/quickstart.yaml        train the built-in model on this machine
+  ajet-swarm roll job.yaml --debug-one               show one episode in full, train nothing
+  ajet-swarm roll job.yaml --json | jq .reward_mean  one JSON object a line
+  ajet-swarm roll job.yaml --api https://api.openai.com/v1 --api-key-env OPENAI_API_KEY --api-model gpt-4.1-mini
+
+Ctrl-C once finishes or gives up the running episodes and ends with 130; the training goes on from where it is when
+`roll` is started again, here or on another machine.";
+
+/// Run a job: its tasks go through its agent as episodes, their rewards train the model.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The job file; `ajet-swarm job init` writes one.
+    job: PathBuf,
+    /// The swarm server, instead of the job's.
+    #[arg(long, value_name = "URL")]
+    swarm_url: Option<String>,
+    /// Print events as JSON, one object a line.
+    #[arg(long)]
+    json: bool,
+    /// Run one episode, print all of it and give it up, so that training is not touched.
+    #[arg(long, conflicts_with_all = ["eval_only", "dry_run", "abort", "json"])]
+    debug_one: bool,
+    /// Give up every episode at its end, so that nothing is trained.
+    #[arg(long, conflicts_with_all = ["eval_only", "dry_run"])]
+    abort: bool,
+    /// Evaluate once and end.
+    #[arg(long, conflicts_with = "dry_run")]
+    eval_only: bool,
+    /// Check job, tasks, agent and server without an episode.
+    #[arg(long)]
+    dry_run: bool,
+    /// Stop the engine at the end, even one that was running before.
+    #[arg(long)]
+    stop_engine_at_end: bool,
+    /// Run the tasks on any OpenAI-compatible model, without a swarm.
+    #[arg(long, value_name = "BASE_URL", requires = "api_model", conflicts_with_all = ["eval_only", "dry_run", "abort"])]
+    api: Option<String>,
+    /// The environment variable that holds the model's key.
+    #[arg(long, value_name = "NAME", requires = "api")]
+    api_key_env: Option<String>,
+    /// The model's name.
+    #[arg(long, value_name = "NAME", requires = "api")]
+    api_model: Option<String>,
+}
+
+/// Runs the job to its end.
+///
+/// # Errors
+/// A sentence: the job is wrong, or server, engine or agent fail.
+pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let mut job = Job::load(&args.job)?;
+    if let Some(url) = &args.swarm_url {
+        job.roll.swarm_url.clone_from(url);
+    }
+    let api = args.api()?;
+    if args.dry_run {
+        for line in dry_run(&job).await? {
+            println!("{line}");
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.debug_one {
+        println!("{}", debug_one(&job, api.as_ref()).await?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let interrupt = Interrupt::listen().context("no signals can be listened for")?;
+    if let Some(api) = api {
+        play_on_api(&job, &api, args.json, &interrupt).await?;
+        return Ok(exit_code(interrupt.happened()));
+    }
+    let options = Options {
+        json: args.json,
+        abort: args.abort,
+        eval_only: args.eval_only,
+        stop_engine_at_end: args.stop_engine_at_end,
+        program: std::env::current_exe().context("the path of this program is unknown")?,
+    };
+    let end = run_job(job, options, interrupt).await?;
+    Ok(exit_code(end.outcome == Outcome::Interrupted))
+}
+
+fn exit_code(interrupted: bool) -> ExitCode {
+    match interrupted {
+        true => ExitCode::from(EXIT_CODE),
+        false => ExitCode::SUCCESS,
+    }
+}
+
+impl Args {
+    fn api(&self) -> anyhow::Result<Option<Api>> {
+        let (Some(base_url), Some(model)) = (self.api.clone(), self.api_model.clone()) else {
+            return Ok(None);
+        };
+        let api_key = match &self.api_key_env {
+            None => String::new(),
+            Some(name) => {
+                std::env::var(name).with_context(|| format!("--api-key-env names {name}, which is not set"))?
+            }
+        };
+        Ok(Some(Api {
+            base_url,
+            api_key,
+            model,
+        }))
+    }
+}

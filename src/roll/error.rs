@@ -1,0 +1,50 @@
+//! Why a run ends before its job is done.
+
+use super::job::JobError;
+use super::server::ServerError;
+use super::tasks::TaskError;
+use crate::client::ClientError;
+
+/// An error of [`super::run`] and its kin.
+#[derive(Debug, thiserror::Error)]
+pub enum RollError {
+    /// The job file is wrong.
+    #[error(transparent)]
+    File(#[from] JobError),
+    /// Its tasks cannot be had.
+    #[error(transparent)]
+    Tasks(#[from] TaskError),
+    /// There is nothing to evaluate on.
+    #[error("roll.eval asks for an evaluation, but the task reader has no validation tasks")]
+    NoValidation,
+    /// Server or engine.
+    #[error(transparent)]
+    Swarm(#[from] ClientError),
+    /// No server of our own.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    /// Agent or reward do not fit the tasks.
+    #[error("task {task_id}: {detail}")]
+    Job {
+        /// The first task that showed it.
+        task_id: String,
+        /// What is wrong.
+        detail: String,
+    },
+    /// Every episode comes to nothing.
+    #[error(
+        "the last {failures} episodes all came to nothing, the last one because: {detail}\nhint: `--debug-one` shows one episode in full"
+    )]
+    NothingEnds {
+        /// How many in a row.
+        failures: usize,
+        /// Of the last one.
+        detail: String,
+    },
+    /// The agent's program is not there, or the like.
+    #[error("{0}")]
+    Check(String),
+    /// A part of the run itself failed.
+    #[error("a part of the run ended unexpectedly: {0}")]
+    Lost(#[from] tokio::task::JoinError),
+}

@@ -1,0 +1,335 @@
+//! A run from its start to its end: server, engine, evaluation, training, evaluation, checkpoint.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use super::episode::{Episodes, Player};
+use super::error::RollError;
+use super::interrupt::Interrupt;
+use super::job::{Eval, Job};
+use super::progress::Progress;
+use super::report::{End, EpisodeReport, Evaluation, Outcome, Summary};
+use super::server::OwnServer;
+use super::tasks::{self, Task, TaskSets};
+use super::training::Training;
+use crate::client::{ClientError, Started, SwarmClient};
+use crate::protocol::swarm::{EngineStatus, EpisodeType, PoolInformation, ThrottlePolicy};
+
+/// How long the aborts of given-up episodes may take.
+const SETTLE: Duration = Duration::from_secs(3);
+
+/// What the command line adds to a job.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Events as JSON lines on stdout.
+    pub json: bool,
+    /// Give up every episode at its end: nothing is trained.
+    pub abort: bool,
+    /// Evaluate once and end.
+    pub eval_only: bool,
+    /// Stop the engine at the end even where it was running before, or others use it.
+    pub stop_engine_at_end: bool,
+    /// `ajet-swarm`, to start a server with.
+    pub program: PathBuf,
+}
+
+/// Runs a job.
+///
+/// # Errors
+/// The job is wrong, server or engine fail, or no episode ever comes to an end.
+pub async fn run(job: Job, options: Options, interrupt: Interrupt) -> Result<End, RollError> {
+    let progress = Arc::new(Progress::new(options.json));
+    let tasks = read_tasks(&job, &progress)?;
+    if tasks.validation.is_empty() && (job.roll.eval.is_some() || options.eval_only) {
+        return Err(RollError::NoValidation);
+    }
+    let swarm = SwarmClient::new(&job.roll.swarm_url)?;
+    let server = server_for(&job, &swarm, &options.program, &progress).await?;
+    interrupt.takes_along(server.as_ref().and_then(OwnServer::pid));
+    let mut run = Run {
+        end: End::new(),
+        job,
+        options,
+        tasks,
+        swarm,
+        progress,
+        interrupt,
+        own_server: server.is_some(),
+    };
+    let ended = run.whole().await;
+    let _ = tokio::time::timeout(SETTLE, run.swarm.settle()).await;
+    if let Some(server) = server {
+        server.stop().await;
+    }
+    ended?;
+    run.end.dropped = run.progress.dropped();
+    run.progress.end(&run.end);
+    Ok(run.end)
+}
+
+/// The tasks of a job; what is odd about them is told.
+///
+/// # Errors
+/// They cannot be read.
+pub fn read_tasks(job: &Job, progress: &Progress) -> Result<TaskSets, RollError> {
+    let tasks = tasks::read(&job.ajet.task_reader)?;
+    for warning in job.warnings.iter().chain(&tasks.warnings) {
+        progress.note(&format!("warning: {warning}"));
+    }
+    Ok(tasks)
+}
+
+/// A server of our own, where the job wants one and none is there.
+async fn server_for(
+    job: &Job,
+    swarm: &SwarmClient,
+    program: &Path,
+    progress: &Progress,
+) -> Result<Option<OwnServer>, RollError> {
+    let Err(absent) = swarm.health().await else {
+        return Ok(None);
+    };
+    let unreachable = matches!(absent, ClientError::Unreachable { .. });
+    if !(unreachable && job.roll.auto_start_swarm_server && swarm.url().is_local()) {
+        return Err(absent.into());
+    }
+    let server = OwnServer::start(program, swarm.url()).await?;
+    progress.note(&format!(
+        "started a swarm server at {}; its log is {}",
+        swarm.url(),
+        server.log().display()
+    ));
+    Ok(Some(server))
+}
+
+/// A run under way.
+pub(super) struct Run {
+    pub job: Job,
+    pub options: Options,
+    pub tasks: TaskSets,
+    pub swarm: SwarmClient,
+    pub progress: Arc<Progress>,
+    pub interrupt: Interrupt,
+    pub end: End,
+    own_server: bool,
+}
+
+impl Run {
+    async fn whole(&mut self) -> Result<(), RollError> {
+        let Some(started) = self.bring_up().await? else {
+            return self.interrupted();
+        };
+        let pool = self.swarm.pool_information().await?;
+        let model = pool
+            .training_model_path
+            .clone()
+            .unwrap_or_else(|| self.job.ajet.model.path.clone());
+        self.progress.start(
+            &self.job.path.display().to_string(),
+            &self.swarm.url().to_string(),
+            &model,
+        );
+        if started == Started::AlreadyUp {
+            self.progress.note(
+                "the engine was up already and goes on with its own configuration; `force_restart: true` starts it with the job's",
+            );
+        }
+        let episodes = Arc::new(self.episodes(&pool, model));
+        if self.job.roll.eval.is_some() || self.options.eval_only {
+            self.end.eval_before = self.evaluate(&episodes).await?;
+        }
+        if !self.options.eval_only && !self.interrupt.happened() {
+            Training::new(self, episodes.clone(), &pool).run().await?;
+        }
+        if self.interrupt.happened() {
+            return self.interrupted();
+        }
+        if self.job.roll.eval.is_some() && !self.options.eval_only && self.end.eval_after.is_none() {
+            self.end.eval_after = self.evaluate(&episodes).await?;
+        }
+        if self.interrupt.happened() {
+            return self.interrupted();
+        }
+        self.wind_up(started).await
+    }
+
+    fn interrupted(&mut self) -> Result<(), RollError> {
+        self.end.outcome = Outcome::Interrupted;
+        Ok(())
+    }
+
+    /// Brings the engine to ROLLING; `None` where Ctrl-C came first.
+    async fn bring_up(&self) -> Result<Option<Started>, RollError> {
+        let observe = |status: &crate::protocol::swarm::EngineStatusAnswer| {
+            let detail = status
+                .engine_status_detail
+                .as_deref()
+                .unwrap_or(status.engine_status.as_str());
+            self.progress.booting(detail);
+        };
+        let yaml = self.job.document();
+        let up = self
+            .swarm
+            .auto_sync_train_config_and_start_engine(&yaml, self.job.roll.force_restart, observe);
+        tokio::select! {
+            started = up => Ok(Some(started?)),
+            () = self.interrupt.wait() => Ok(None),
+        }
+    }
+
+    fn episodes(&self, pool: &PoolInformation, model_name: String) -> Episodes {
+        let roll = &self.job.roll;
+        let player = Player {
+            agent: roll.agent.clone(),
+            reward: roll.reward.clone(),
+        };
+        let most_failures = (2 * roll.max_parallel).max(20);
+        let mut episodes = Episodes::new(self.swarm.clone(), player, self.progress.clone(), most_failures);
+        episodes.model_name = model_name;
+        episodes.discard_episode_timeout = roll.discard_episode_timeout;
+        episodes.abort = self.options.abort;
+        episodes.throttle = roll.throttle_ratio.map(|ratio| ThrottlePolicy {
+            ratio,
+            expected_batch_size: pool.completed_task_target,
+            expected_num_repeat: pool.task_expected_num_repeat,
+            current_task_id: String::new(),
+        });
+        episodes
+    }
+
+    /// Evaluates the present weights; `None` where Ctrl-C came first.
+    pub async fn evaluate(&self, episodes: &Arc<Episodes>) -> Result<Option<Summary>, RollError> {
+        let eval = self.job.roll.eval.unwrap_or(Eval {
+            every: 0,
+            tasks: None,
+            repeat: 1,
+        });
+        tokio::select! {
+            rolling = self.swarm.wait_until_rolling(|_| {}) => rolling?,
+            () = self.interrupt.wait() => return Ok(None),
+        };
+        let global_step = self.swarm.status().await?.global_step;
+        let started = Instant::now();
+        let count = eval.tasks.unwrap_or(usize::MAX).min(self.tasks.validation.len());
+        let mut repeats = vec![];
+        for task in &self.tasks.validation[..count] {
+            repeats.extend((0..eval.repeat).map(|_| self.evaluate_task(episodes, task)));
+        }
+        let reports = stream::iter(repeats)
+            .buffer_unordered(self.job.roll.max_parallel)
+            .try_collect::<Vec<_>>();
+        let reports = tokio::select! {
+            reports = reports => reports?,
+            () = self.interrupt.wait() => return Ok(None),
+        };
+        let evaluation = Evaluation {
+            global_step,
+            summary: Summary::of(&reports),
+            seconds: started.elapsed().as_secs_f64(),
+        };
+        self.progress.eval(&evaluation);
+        Ok(Some(evaluation.summary))
+    }
+
+    /// One eval episode, tried again where it comes to nothing.
+    async fn evaluate_task(&self, episodes: &Episodes, task: &Task) -> Result<EpisodeReport, RollError> {
+        let mut tried = 0;
+        loop {
+            let episode = episodes.begin(task, EpisodeType::Eval).await?;
+            let report = episodes.run(episode, task, EpisodeType::Eval).await?;
+            if report.reward.is_some() || tried == self.job.roll.retries {
+                return Ok(report);
+            }
+            tried += 1;
+        }
+    }
+
+    /// Stops the engine where that is ours to do, and finds the checkpoint.
+    async fn wind_up(&mut self, started: Started) -> Result<(), RollError> {
+        let _ = tokio::time::timeout(SETTLE, self.swarm.settle()).await;
+        let ours = started == Started::Fresh && (self.own_server || !self.others_are_active().await?);
+        if ours || self.options.stop_engine_at_end {
+            self.swarm.stop_engine().await?;
+        } else {
+            self.progress
+                .note("the engine goes on running; `--stop-engine-at-end` stops it");
+        }
+        self.end.checkpoint = self.checkpoint().await?;
+        Ok(())
+    }
+
+    async fn others_are_active(&self) -> Result<bool, RollError> {
+        let clients = self
+            .swarm
+            .pool_information()
+            .await?
+            .swarm_client_instruction
+            .active_clients;
+        Ok(clients
+            .iter()
+            .any(|client| client.client_uuid != self.swarm.client_uuid()))
+    }
+
+    /// The newest checkpoint. On another machine, its folder is as near as can be told.
+    async fn checkpoint(&self) -> Result<Option<String>, RollError> {
+        let Some(dir) = self.swarm.experiment_dir().await? else {
+            return Ok(None);
+        };
+        let checkpoints = Path::new(&dir).join("checkpoints");
+        if !self.swarm.url().is_local() {
+            return Ok(Some(checkpoints.display().to_string()));
+        }
+        // The marker holds the name of a folder beside it; before the first checkpoint there is none.
+        let latest = std::fs::read_to_string(checkpoints.join("latest"));
+        Ok(latest
+            .ok()
+            .map(|name| checkpoints.join(name.trim()).display().to_string()))
+    }
+}
+
+/// Says what a run would do, without an episode.
+///
+/// # Errors
+/// Something is missing: tasks, the agent's program, a server that cannot be started.
+pub async fn dry_run(job: &Job) -> Result<Vec<String>, RollError> {
+    let progress = Progress::new(false);
+    let tasks = read_tasks(job, &progress)?;
+    if tasks.validation.is_empty() && job.roll.eval.is_some() {
+        return Err(RollError::NoValidation);
+    }
+    let mut lines = vec![format!(
+        "tasks: {} to train on, {} to evaluate on",
+        tasks.training.len(),
+        tasks.validation.len()
+    )];
+    if let (Some(program), Some(task)) = (job.roll.agent.program(), tasks.training.first()) {
+        let found = program.check(task).map_err(RollError::Check)?;
+        lines.push(format!("agent: {}", found.display()));
+    }
+    let swarm = SwarmClient::new(&job.roll.swarm_url)?;
+    lines.push(match swarm.health().await {
+        Ok(()) => {
+            let status = swarm.status().await?;
+            let detail = status
+                .engine_status_detail
+                .map_or_else(String::new, |detail| format!(", {detail}"));
+            format!("server: {} answers, {}{detail}", swarm.url(), status.engine_status)
+        }
+        Err(_) if job.roll.auto_start_swarm_server && swarm.url().is_local() => {
+            format!("server: none at {}, one would be started", swarm.url())
+        }
+        Err(error) => return Err(error.into()),
+    });
+    Ok(lines)
+}
+
+/// Whether a batch is complete and its update is yet to be done or under way.
+pub(super) fn is_updating(status: EngineStatus) -> bool {
+    matches!(
+        status,
+        EngineStatus::RollingPost | EngineStatus::WeightSyncing | EngineStatus::WeightExporting
+    )
+}

@@ -1,0 +1,329 @@
+//! Client library and `roll` against the real server with fake engines.
+
+#[allow(dead_code, reason = "each test file uses a part of what they share")]
+mod support;
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use ajet_swarm::client::{BeginEpisode, ClientError, EndOutcome, Started, SwarmClient};
+use ajet_swarm::protocol::engine::DropReason;
+use ajet_swarm::protocol::openai::{ChatMessage, ChatRequest};
+use ajet_swarm::protocol::swarm::{EngineStatus, EpisodeType, WorkflowOutput};
+use ajet_swarm::roll::job::Job;
+use ajet_swarm::roll::report::{End, Outcome};
+use ajet_swarm::roll::{Interrupt, Options, RollError, run};
+use serde_json::{Value, json};
+use support::swarm::Swarm;
+
+const ENOUGH_TASKS: &str = "rollout_until_finish_enough_tasks";
+
+/// Batches of `tasks` tasks of `repeats` episodes, of a small generated task set.
+fn ajet(tasks: u64, repeats: u64, method: &str) -> Value {
+    json!({
+        "data": {"train_batch_size": tasks},
+        "rollout": {"num_repeat": repeats},
+        "swarm_mode_sample_collection_method": method,
+        "task_reader": {"type": "reverse_text", "reverse_text": {"tasks": 12, "validation_tasks": 3}},
+    })
+}
+
+/// A job on this server; `roll` is completed with the echo agent and a reward that differs between tasks.
+fn job(swarm: &Swarm, ajet: Value, mut roll: Value) -> Job {
+    roll["swarm_url"] = swarm.url.clone().into();
+    roll["auto_start_swarm_server"] = false.into();
+    if roll["agent"].is_null() {
+        roll["agent"] = json!({"type": "chat", "user": "{{ metadata.text }}"});
+    }
+    if roll["reward"].is_null() {
+        roll["reward"] = json!({"type": "similarity", "answer": "{{ metadata.answer }}"});
+    }
+    let yaml = format!("{}roll: {roll}\n", swarm.yaml(ajet));
+    Job::parse(Path::new("job.yaml"), &yaml).unwrap()
+}
+
+async fn run_to_end(job: Job) -> Result<End, RollError> {
+    run(job, Options::default(), Interrupt::default()).await
+}
+
+fn question() -> ChatRequest {
+    let message = ChatMessage {
+        role: "user".into(),
+        content: "hi".into(),
+        ..ChatMessage::default()
+    };
+    ChatRequest {
+        messages: vec![message],
+        ..ChatRequest::default()
+    }
+}
+
+fn reward(reward: impl Into<Value>) -> WorkflowOutput {
+    WorkflowOutput {
+        reward: reward.into(),
+        ..WorkflowOutput::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_episode_is_begun_used_and_ended() {
+    let swarm = Swarm::start().await;
+    let client = SwarmClient::new(&swarm.url).unwrap();
+    let yaml = swarm.yaml(ajet(1, 2, ENOUGH_TASKS));
+    let started = client
+        .auto_sync_train_config_and_start_engine(&yaml, false, |_| {})
+        .await;
+    assert_eq!(started.unwrap(), Started::Fresh);
+    let again = client
+        .auto_sync_train_config_and_start_engine(&yaml, false, |_| {})
+        .await;
+    assert_eq!(again.unwrap(), Started::AlreadyUp);
+
+    let episode = client.begin_episode(&BeginEpisode::default()).await.unwrap();
+    assert!(episode.base_url().starts_with(&swarm.url), "{}", episode.base_url());
+    let answer = episode.model().chat(&question()).await.unwrap();
+    assert_eq!(answer.choices[0].message.content, "hi (train)");
+    assert!(episode.can_continue().await.unwrap());
+    assert_eq!(episode.end("t", reward(0.5)).await.unwrap(), EndOutcome::Accepted);
+    assert_eq!(
+        client.pool_information().await.unwrap().completed_tasks_rewards["t"],
+        [0.5]
+    );
+
+    let refused = client.begin_episode(&BeginEpisode::default()).await.unwrap();
+    let uuid = refused.uuid().to_string();
+    let error = refused.end("t", reward("good")).await.unwrap_err().to_string();
+    assert!(error.contains("reward"), "{error}");
+    client.settle().await;
+    assert!(swarm.engines.record().forgotten.contains(&(uuid, DropReason::Aborted)));
+
+    client.stop_engine().await.unwrap();
+    assert_eq!(client.status().await.unwrap().engine_status, EngineStatus::Offline);
+    swarm.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_episode_is_aborted_and_its_slot_free() {
+    let swarm = Swarm::start().await;
+    swarm.rolling(ENOUGH_TASKS, 1, 1).await;
+    let client = SwarmClient::new(&swarm.url).unwrap();
+    for _ in 0..3 {
+        // There is one slot: a second episode can only be claimed where the first is gone.
+        drop(client.begin_episode(&BeginEpisode::default()).await.unwrap());
+    }
+    client.settle().await;
+    assert!(
+        client
+            .pool_information()
+            .await
+            .unwrap()
+            .running_episode_details
+            .is_none()
+    );
+    swarm.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_nobody_waits_for_any_more_is_given_back() {
+    let swarm = Swarm::start().await;
+    swarm.rolling(ENOUGH_TASKS, 1, 1).await;
+    let client = SwarmClient::new(&swarm.url).unwrap();
+    for micros in 0..40 {
+        let begin = BeginEpisode::default();
+        let patience = std::time::Duration::from_micros(micros * 100);
+        drop(tokio::time::timeout(patience, client.begin_episode(&begin)).await);
+    }
+    client.settle().await;
+    assert!(
+        client
+            .pool_information()
+            .await
+            .unwrap()
+            .running_episode_details
+            .is_none()
+    );
+    swarm.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_come_back_in_the_words_of_server_and_engine() {
+    let swarm = Swarm::start().await;
+    let client = SwarmClient::new(&swarm.url).unwrap();
+    let wrong = client
+        .sync_train_config("ajet: {rollout: {num_repeat: many}}")
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(wrong.contains("ajet.rollout.num_repeat"), "{wrong}");
+    let none = client.start_engine(|_| {}).await.unwrap_err().to_string();
+    assert!(none.contains("No training config found"), "{none}");
+    swarm
+        .engines
+        .behave(|behaviour| behaviour.boot_error = Some("the weights are torn".into()));
+    let yaml = swarm.yaml(ajet(1, 1, ENOUGH_TASKS));
+    let boot = client
+        .auto_sync_train_config_and_start_engine(&yaml, false, |_| {})
+        .await
+        .unwrap_err();
+    assert!(matches!(boot, ClientError::Boot { .. }), "{boot}");
+    assert!(boot.to_string().contains("the weights are torn"), "{boot}");
+    swarm.shut_down().await;
+    let gone = client.health().await.unwrap_err();
+    assert!(matches!(gone, ClientError::Unreachable { .. }), "{gone}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_trains_for_its_steps_and_evaluates_each_at_its_own_weights() {
+    let swarm = Swarm::start().await;
+    let job = job(
+        &swarm,
+        ajet(2, 3, ENOUGH_TASKS),
+        json!({"steps": 2, "max_parallel": 4, "eval": {"every": 1}}),
+    );
+    let end = run_to_end(job).await.unwrap();
+    assert_eq!((end.outcome, end.steps), (Outcome::Done, 2));
+    let (before, after) = (end.eval_before.unwrap(), end.eval_after.unwrap());
+    assert_eq!((before.episodes, after.episodes), (3, 3));
+    assert!(before.reward_mean.unwrap() > 0.0);
+    let record = swarm.engines.record();
+    assert_eq!((record.updates, record.launches, record.shutdowns), (2, 1, 1));
+    let evals: Vec<_> = record
+        .ends
+        .iter()
+        .filter(|(_, end)| end.episode_type == EpisodeType::Eval)
+        .collect();
+    let steps: Vec<_> = evals.iter().map(|(_, end)| end.claimed_at_step).collect();
+    assert_eq!(steps, [1, 1, 1, 2, 2, 2, 3, 3, 3]);
+    swarm.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_epoch_has_every_task_and_what_comes_to_nothing_is_tried_again() {
+    let swarm = Swarm::start().await;
+    let seen = tempfile::tempdir().unwrap();
+    // The first try of each task fails: its folder is not there yet.
+    let script = "mkdir \"$0\" 2>/dev/null && exit 3; cat > /dev/null; echo 1";
+    let folder = format!("{}/{{{{ task_id }}}}", seen.path().display());
+    let roll = json!({
+        "epochs": 1, "max_parallel": 3,
+        "reward": {"type": "command", "argv": ["sh", "-c", script, folder]},
+    });
+    let end = run_to_end(job(&swarm, ajet(4, 2, ENOUGH_TASKS), roll)).await.unwrap();
+    assert_eq!(end.dropped["reward_error"], 12);
+    let record = swarm.engines.record();
+    let tasks: Vec<_> = record.ends.iter().map(|(_, end)| end.task_id.clone()).collect();
+    assert_eq!(tasks.len(), 24);
+    assert_eq!(tasks.iter().collect::<HashSet<_>>().len(), 12);
+    assert_eq!((u64::from(record.updates), record.forgotten.len()), (end.steps, 12));
+    assert!(end.steps >= 2, "{}", end.steps);
+    swarm.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn under_an_agree_method_a_run_agrees_after_a_batch_of_its_own() {
+    let swarm = Swarm::start().await;
+    let method = "rollout_until_any_client_agree_sync_weight";
+    let job = job(&swarm, ajet(2, 2, method), json!({"steps": 2, "max_parallel": 2}));
+    let end = run_to_end(job).await.unwrap();
+    assert_eq!(end.steps, 2);
+    assert_eq!(swarm.engines.record().updates, 2);
+    swarm.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_runs_share_a_batch_and_end_together() {
+    let swarm = Swarm::start().await;
+    swarm.rolling_with(ajet(2, 4, ENOUGH_TASKS)).await;
+    let roll = json!({"steps": 3, "max_parallel": 4, "throttle": {"ratio": 0.5}});
+    let runs = [(); 2].map(|()| tokio::spawn(run_to_end(job(&swarm, ajet(2, 4, ENOUGH_TASKS), roll.clone()))));
+    for run in runs {
+        let end = run.await.unwrap().unwrap();
+        assert_eq!(end.outcome, Outcome::Done);
+    }
+    let record = swarm.engines.record();
+    assert_eq!((record.updates, record.shutdowns), (3, 0));
+    let clients: HashSet<_> = record.ends.iter().map(|(_, end)| &end.client_uuid).collect();
+    assert_eq!(clients.len(), 2);
+    swarm.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_run_gives_its_episodes_up_and_leaves_the_engine() {
+    let swarm = Swarm::start().await;
+    swarm.engines.behave(|behaviour| behaviour.hold_chats = true);
+    let interrupt = Interrupt::default();
+    let job = job(&swarm, ajet(2, 2, ENOUGH_TASKS), json!({"steps": 1, "max_parallel": 4}));
+    let running = tokio::spawn(run(job, Options::default(), interrupt.clone()));
+    swarm
+        .until_true("four episodes run", async |swarm| {
+            let pool = swarm.pool().await;
+            (pool["running_episode_details"]
+                .as_object()
+                .map_or(0, |running| running.len())
+                == 4)
+                .then_some(())
+        })
+        .await;
+    interrupt.stop();
+    let end = running.await.unwrap().unwrap();
+    assert_eq!(end.outcome, Outcome::Interrupted);
+    assert_eq!(swarm.pool().await["running_episode_details"], Value::Null);
+    assert_eq!(swarm.status().await["engine_status"], "ENGINE.ROLLING");
+    swarm.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_ends_with_a_sentence_when_the_engine_is_stopped_under_it() {
+    let swarm = Swarm::start().await;
+    let job = job(
+        &swarm,
+        ajet(2, 2, ENOUGH_TASKS),
+        json!({"steps": 1000, "max_parallel": 2}),
+    );
+    let running = tokio::spawn(run_to_end(job));
+    swarm.until_step(2).await;
+    let (status, _) = swarm.post("/stop_engine", json!({})).await;
+    assert_eq!(status, 200);
+    let error = running.await.unwrap().unwrap_err().to_string();
+    assert!(error.contains("went offline"), "{error}");
+    swarm.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_in_which_nothing_works_ends_with_the_reason() {
+    let swarm = Swarm::start().await;
+    let failing = json!({"steps": 1, "max_parallel": 2, "reward": {"type": "command", "argv": ["sh", "-c", "echo why >&2; exit 1"]}});
+    let error = run_to_end(job(&swarm, ajet(2, 2, ENOUGH_TASKS), failing))
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("the last 20 episodes all came to nothing") && error.contains("why"),
+        "{error}"
+    );
+    let hole = json!({"steps": 1, "agent": {"type": "chat", "user": "{{ metadata.qestion }}"}});
+    let error = run_to_end(job(&swarm, ajet(2, 2, ENOUGH_TASKS), hole))
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("roll.agent.user") && error.contains("metadata.qestion"),
+        "{error}"
+    );
+    swarm.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_aborts_trains_nothing() {
+    let swarm = Swarm::start().await;
+    let job = job(&swarm, ajet(2, 2, ENOUGH_TASKS), json!({"steps": 2, "max_parallel": 4}));
+    let options = Options {
+        abort: true,
+        ..Options::default()
+    };
+    let end = run(job, options, Interrupt::default()).await.unwrap();
+    assert_eq!((end.outcome, end.steps), (Outcome::Done, 0));
+    let record = swarm.engines.record();
+    assert_eq!((record.ends.len(), record.forgotten.len()), (0, 8));
+    swarm.shut_down().await;
+}
