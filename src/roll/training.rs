@@ -17,7 +17,7 @@ use super::report::{EpisodeReport, Step};
 use super::runner::{Run, is_updating};
 use super::tasks::Task;
 use crate::client::ClientError;
-use crate::protocol::swarm::{EngineStatus, EngineStatusAnswer, EpisodeType, PoolInformation};
+use crate::protocol::swarm::{EngineStatus, EpisodeType, PoolInformation};
 
 /// Between two looks at the engine.
 const TICK: Duration = Duration::from_millis(250);
