@@ -470,6 +470,24 @@ async fn an_end_is_idempotent_in_every_state_and_reaches_the_engine_once() {
 }
 
 #[tokio::test]
+async fn an_end_that_takes_the_engine_long_is_not_lost() {
+    let swarm = Swarm::with(Options {
+        end_patience: Duration::from_millis(50),
+        ..quick()
+    })
+    .await;
+    swarm.rolling(EPISODES, 1, 1).await;
+    let episode = swarm.claim("a").await;
+    swarm.chat(&episode.key).await;
+    swarm.engines.behave(|engine| engine.hold_ends = true);
+    assert_eq!(swarm.end(&episode, "t", 1.0).await.0, 503);
+    swarm.engines.behave(|engine| engine.hold_ends = false);
+    swarm.until_step(2).await;
+    assert_eq!(swarm.end(&episode, "t", 1.0).await, success());
+    assert_eq!(swarm.engines.record().ends.len(), 1);
+}
+
+#[tokio::test]
 async fn what_ends_is_told_to_the_engine_and_listed_in_the_pool() {
     let swarm = Swarm::start().await;
     swarm.rolling(TASKS, 2, 2).await;

@@ -12,10 +12,12 @@ use super::engine_process::{EngineHandle, Launch};
 use super::error::Error;
 use super::preflight;
 use super::shared::{EngineLink, Shared};
-use crate::protocol::engine::{CONTRACT_VERSION, EngineEvent, EnginePhase, ForgetEpisode};
+use crate::protocol::engine::{CONTRACT_VERSION, EngineEvent, EnginePhase, ForgetEpisode, Hello};
 
 /// How long the engine may take to hang up after it closed its event stream.
 const END_PATIENCE: Duration = Duration::from_secs(5);
+/// How long an engine may take to serve its socket; it does so before it loads anything.
+const SERVING_PATIENCE: Duration = Duration::from_secs(60);
 /// Between attempts to reach an engine that has just been started.
 const CONNECT_PAUSE: Duration = Duration::from_millis(20);
 
@@ -171,13 +173,8 @@ async fn follow(shared: &Shared, process: &EngineHandle, generation: u64) -> Str
 
 /// Reads the event stream to its end: the engine's own reason to end, if it gave one. `Err` is ours to end it.
 async fn listen(shared: &Shared, client: &EngineClient, generation: u64) -> Result<Option<String>, String> {
-    let hello = loop {
-        match client.hello().await {
-            Ok(hello) => break hello,
-            Err(EngineCallError::Unreachable(_)) => tokio::time::sleep(CONNECT_PAUSE).await,
-            Err(error) => return Err(format!("the engine does not say hello: {error}")),
-        }
-    };
+    let hello = tokio::time::timeout(SERVING_PATIENCE, first_hello(client)).await;
+    let hello = hello.map_err(|_| format!("the engine did not serve its socket within {SERVING_PATIENCE:?}"))??;
     if hello.contract_version != CONTRACT_VERSION {
         return Err(format!(
             "the engine speaks version {} of the engine contract, this server version {CONTRACT_VERSION}; \
@@ -213,6 +210,15 @@ async fn listen(shared: &Shared, client: &EngineClient, generation: u64) -> Resu
         shared.with(|core, now| core.engine_event(generation, event, now));
     }
     Ok(fatal)
+}
+
+async fn first_hello(client: &EngineClient) -> Result<Hello, String> {
+    loop {
+        match client.hello().await {
+            Err(EngineCallError::Unreachable(_)) => tokio::time::sleep(CONNECT_PAUSE).await,
+            outcome => return outcome.map_err(|error| format!("the engine does not say hello: {error}")),
+        }
+    }
 }
 
 fn log(level: &str, message: &str) {

@@ -52,6 +52,8 @@ pub struct Options {
     pub slow_poll: Duration,
     /// Between two looks at what time changes, such as idle episodes.
     pub tick: Duration,
+    /// How long a client is kept waiting for the engine to take an end; Python clients give up after 30 s.
+    pub end_patience: Duration,
     /// How long `stop_engine` waits for the engine to end by itself; it may be writing a checkpoint.
     pub stop_patience: Duration,
     /// The same when the server itself is told to end.
@@ -65,7 +67,8 @@ impl Default for Options {
             default_config: None,
             slow_poll: Duration::from_secs(6),
             tick: Duration::from_millis(250),
-            stop_patience: Duration::from_secs(120),
+            end_patience: Duration::from_secs(25),
+            stop_patience: Duration::from_secs(300),
             exit_patience: Duration::from_secs(6),
         }
     }

@@ -16,14 +16,17 @@ use crate::server::{lifecycle, synced_config};
 
 type Server = State<Arc<Shared>>;
 
+/// `GET /health`.
 pub async fn health() -> Json<Health> {
     Json(Health { status: "ok".into() })
 }
 
+/// `GET /get_engine_status`.
 pub async fn status(State(shared): Server) -> Json<EngineStatusAnswer> {
     Json(shared.with(|core, _| core.status()))
 }
 
+/// `POST /sync_train_config`.
 pub async fn sync_train_config(
     State(shared): Server,
     JsonBody(request): JsonBody<SyncTrainConfigRequest>,
@@ -33,6 +36,7 @@ pub async fn sync_train_config(
     Ok(Json(SuccessAnswer { success: true }))
 }
 
+/// `POST /start_engine`.
 pub async fn start(State(shared): Server) -> Result<Json<StartEngineAnswer>, Error> {
     // A task of its own: a caller that hangs up does not leave a start half done.
     let started = tokio::spawn(async move { lifecycle::start(&shared).await });
@@ -43,6 +47,7 @@ pub async fn start(State(shared): Server) -> Result<Json<StartEngineAnswer>, Err
     }))
 }
 
+/// `POST /stop_engine`: answered when the process is gone.
 pub async fn stop(State(shared): Server) -> Result<Json<SuccessOrReason>, Error> {
     let stopped = tokio::spawn(async move {
         let patience = shared.options.stop_patience;
@@ -55,6 +60,7 @@ pub async fn stop(State(shared): Server) -> Result<Json<SuccessOrReason>, Error>
     }))
 }
 
+/// `GET /get_server_experiment_dir`.
 pub async fn experiment_dir(State(shared): Server) -> Json<ExperimentDirAnswer> {
     Json(ExperimentDirAnswer {
         server_experiment_dir: shared.with(|core, _| core.experiment_dir()),

@@ -1,7 +1,6 @@
 //! Claim, end, abort, and what the pool looks like.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
@@ -20,9 +19,7 @@ use crate::server::shared::Shared;
 
 type Server = State<Arc<Shared>>;
 
-/// How long a repeated end waits for the first one; Python clients give up after 30 s.
-const END_WAIT: Duration = Duration::from_secs(25);
-
+/// `POST /claim_episode`.
 pub async fn claim(
     State(shared): Server,
     JsonBody(request): JsonBody<ClaimEpisodeRequest>,
@@ -31,14 +28,20 @@ pub async fn claim(
     shared.with(|core, now| core.claim(request, base_url, now)).map(Json)
 }
 
+/// `POST /end_episode`: answered when the engine has the episode on disk.
 pub async fn end(
     State(shared): Server,
     JsonBody(request): JsonBody<EndEpisodeRequest>,
 ) -> Result<Json<SuccessAnswer>, Error> {
-    // A task of its own: once the engine is told, a client that hangs up does not leave the end half done.
-    let ended = tokio::spawn(async move { tokio::time::timeout(END_WAIT, end_once(&shared, request)).await });
-    let ended = ended.await.map_err(|error| Error::Internal(error.to_string()))?;
-    ended.map_err(|_| Error::EngineUnreachable("it is still busy with this episode's end".into()))??;
+    let patience = shared.options.end_patience;
+    // A task of its own: once the engine is told, neither a client that hangs up nor our own patience leaves the end
+    // half done.
+    let ended = tokio::spawn(async move { end_once(&shared, request).await });
+    let busy = "it is still busy with this episode's end, which may be repeated";
+    let ended = tokio::time::timeout(patience, ended)
+        .await
+        .map_err(|_| Error::EngineUnreachable(busy.into()))?;
+    ended.map_err(|error| Error::Internal(error.to_string()))??;
     Ok(Json(SuccessAnswer { success: true }))
 }
 
@@ -75,6 +78,7 @@ async fn end_once(shared: &Shared, request: EndEpisodeRequest) -> Result<(), Err
     result
 }
 
+/// `POST /abort_episode`.
 pub async fn abort(
     State(shared): Server,
     JsonBody(request): JsonBody<EndEpisodeRequest>,
@@ -83,6 +87,7 @@ pub async fn abort(
     Ok(Json(SuccessAnswer { success: true }))
 }
 
+/// `POST /can_continue_episode`.
 pub async fn can_continue(
     State(shared): Server,
     JsonBody(request): JsonBody<CanContinueEpisodeRequest>,
@@ -91,7 +96,7 @@ pub async fn can_continue(
     Json(CanContinueEpisodeAnswer { can_continue })
 }
 
-/// Episodes exist here only once they are claimed, so there is never one to unregister.
+/// `POST /is_episode_claimed`. Episodes exist here only once they are claimed, so there is never one to unregister.
 pub async fn is_claimed(
     State(shared): Server,
     JsonBody(request): JsonBody<IsEpisodeClaimedRequest>,
@@ -106,11 +111,13 @@ pub async fn is_claimed(
     })
 }
 
+/// `POST /get_episode_buffer`.
 pub async fn buffer(State(shared): Server) -> Json<EpisodeBufferAnswer> {
     let buffer = shared.with(|core, _| core.buffer(&shared.base_url));
     Json(EpisodeBufferAnswer { buffer })
 }
 
+/// `POST /agree_sync_weight`.
 pub async fn agree(
     State(shared): Server,
     headers: HeaderMap,
@@ -125,6 +132,7 @@ pub async fn agree(
     })
 }
 
+/// `GET /get_current_batch_rollout_pool_information`.
 pub async fn pool_information(State(shared): Server) -> Json<PoolInformation> {
     Json(shared.with(|core, now| core.pool_information(now)))
 }
