@@ -5,7 +5,7 @@
 //! and sums run through it. Blocks are visited in order with a running softmax (Milakov & Gimelshein 2018), row by
 //! row the same whatever other rows are computed beside it.
 
-use super::matmul::{Start, any_tile};
+use super::matmul::{Ahead, Start, any_tile};
 use super::rowwise::exp;
 use super::simd::{Isa, Kernel, Vector};
 use super::threads::{Pool, SharedMut};
@@ -275,7 +275,7 @@ unsafe fn tiles<V: Vector>(
         // SAFETY: as the caller promises for all rows.
         unsafe {
             let (x, y) = ((x.0.add(from * x.1), x.1), (y.0.add(from * y.1), y.1));
-            any_tile::<V, f32>(to - from, x, w, length, y, start);
+            any_tile::<V, f32>(to - from, x, w, length, y, start, Ahead::none(w.0));
         }
     }
 }
