@@ -264,7 +264,10 @@ pub(super) struct Ahead {
 impl Ahead {
     /// Nothing: the memory that the tile reads anyway.
     pub(super) fn none<E>(w: *const E) -> Self {
-        Self { from: w.cast(), step: 0 }
+        Self {
+            from: w.cast(),
+            step: 0,
+        }
     }
 
     /// Where one tile passes the panel, what it needs itself soon. Where several do, they find the panel in the cache:
@@ -272,10 +275,16 @@ impl Ahead {
     fn of<E>(w: *const E, width: usize, inputs: usize, length: usize, tile: usize, tiles: usize) -> Self {
         let line = width * size_of::<E>();
         match tiles {
-            1 => Self { from: w.cast::<u8>().wrapping_add(PREFETCH_BYTES), step: line },
+            1 => Self {
+                from: w.cast::<u8>().wrapping_add(PREFETCH_BYTES),
+                step: line,
+            },
             _ => {
                 let next = w.cast::<u8>().wrapping_add(inputs * line);
-                Self { from: next.wrapping_add(length * line / tiles * tile), step: line / tiles }
+                Self {
+                    from: next.wrapping_add(length * line / tiles * tile),
+                    step: line / tiles,
+                }
             }
         }
     }
