@@ -1,5 +1,9 @@
 //! The forward pass on the CPU kernels: decode tokens and prompt chunks of many sequences as the rows of one batch.
 
+use std::mem;
+use std::ops::Range;
+use std::sync::Arc;
+
 use candle_core::{Device, Tensor};
 
 use super::error::Result;
@@ -10,7 +14,7 @@ use crate::model::kernels::{self, AttentionRows, BlockLayout, Element, Isa, Pool
 
 /// A packed model with its cache blocks.
 pub struct CpuForward<E = f32> {
-    pool: std::sync::Arc<Pool>,
+    pool: Arc<Pool>,
     isa: Isa,
     model: PackedModel<E>,
     layout: BlockLayout,
@@ -35,8 +39,16 @@ struct Rows {
     /// Rows × half a head.
     cos: Vec<f32>,
     sin: Vec<f32>,
-    /// (row, chunk, position) of every row.
-    places: Vec<(usize, usize)>,
+    /// The rows cut by the blocks that they are written to, in order.
+    runs: Vec<Run>,
+}
+
+/// Rows that go to one block.
+struct Run {
+    rows: Range<usize>,
+    block: BlockId,
+    /// Of the first row.
+    slot: usize,
 }
 
 impl<E: Element> CpuForward<E> {
@@ -44,7 +56,7 @@ impl<E: Element> CpuForward<E> {
     ///
     /// # Errors
     /// A parameter is missing, or out of memory.
-    pub fn new(weights: &Weights, pool: std::sync::Arc<Pool>, isa: Isa) -> Result<Self> {
+    pub fn new(weights: &Weights, pool: Arc<Pool>, isa: Isa) -> Result<Self> {
         let c = &weights.config;
         Ok(Self {
             model: PackedModel::new(weights, isa, &pool)?,
@@ -70,22 +82,29 @@ impl<E: Element> CpuForward<E> {
     /// Positions and rope tables, as transformers computes them: angles, then cosines and sines, in f32.
     fn rows(&self, chunks: &[Chunk]) -> Rows {
         let rope = &self.model.config.rope;
-        let mut rows = Rows {
-            cos: vec![],
-            sin: vec![],
-            places: vec![],
-        };
-        for (i, chunk) in chunks.iter().enumerate() {
-            for position in chunk.start..chunk.start + chunk.tokens.len() {
-                rows.places.push((i, position));
-                for frequency in &rope.inv_freq {
-                    let (sin, cos) = (position as f32 * frequency).sin_cos();
-                    rows.cos.push(cos * rope.attention_factor);
-                    rows.sin.push(sin * rope.attention_factor);
-                }
+        let (mut cos, mut sin, mut runs) = (vec![], vec![], vec![]);
+        let mut row = 0;
+        for chunk in chunks {
+            let end = chunk.start + chunk.tokens.len();
+            for position in chunk.start..end {
+                let angles = rope.inv_freq.iter().map(|f| (position as f32 * f).sin_cos());
+                let (s, c): (Vec<f32>, Vec<f32>) = angles.unzip();
+                cos.extend(c.iter().map(|c| c * rope.attention_factor));
+                sin.extend(s.iter().map(|s| s * rope.attention_factor));
+            }
+            let mut position = chunk.start;
+            while position < end {
+                let slot = position % BLOCK_TOKENS;
+                let count = (BLOCK_TOKENS - slot).min(end - position);
+                runs.push(Run {
+                    rows: row..row + count,
+                    block: chunk.blocks[position / BLOCK_TOKENS],
+                    slot,
+                });
+                (row, position) = (row + count, position + count);
             }
         }
-        rows
+        Rows { cos, sin, runs }
     }
 
     fn embed(&self, chunks: &[Chunk]) -> Result<Vec<f32>> {
@@ -95,32 +114,38 @@ impl<E: Element> CpuForward<E> {
     }
 
     /// Norms and turns queries and keys in place, and writes keys and values to the cache.
-    fn prepare_attention(&mut self, layer: usize, chunks: &[Chunk], rows: &Rows) {
+    fn prepare_attention(&mut self, layer: usize, rows: &Rows) {
         let c = &self.model.config;
         let (q, kv, half) = (c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim, c.head_dim / 2);
-        let (weights, eps, isa) = (&self.model.layers[layer], c.rms_norm_eps, self.isa);
-        let mut lines: Vec<&mut [f32]> = self.buffers.qkv.chunks_exact_mut(q + 2 * kv).collect();
-        let few = (1 << 14) / (q + 2 * kv);
-        let per_task = lines.len().div_ceil(4 * self.pool.threads()).max(few).max(1);
-        let mut groups: Vec<&mut [&mut [f32]]> = lines.chunks_mut(per_task).collect();
-        self.pool.for_each(&mut groups, |group, lines| {
-            for (i, line) in lines.iter_mut().enumerate() {
-                let row = group * per_task + i;
+        let (norms, eps, isa, layout) = (&self.model.layers[layer].qk_norm, c.rms_norm_eps, self.isa, self.layout);
+        let mut lines = self.buffers.qkv.chunks_exact_mut(q + 2 * kv);
+        // A block belongs to one sequence, so each run can have its own for the while.
+        let mut tasks: Vec<(&Run, Vec<&mut [f32]>, Box<[f32]>)> = rows
+            .runs
+            .iter()
+            .map(|run| {
+                (
+                    run,
+                    lines.by_ref().take(run.rows.len()).collect(),
+                    mem::take(&mut self.blocks[run.block]),
+                )
+            })
+            .collect();
+        self.pool.for_each(&mut tasks, |_, (run, lines, block)| {
+            for (line, row) in lines.iter_mut().zip(run.rows.clone()) {
                 let (cos, sin) = (&rows.cos[row * half..][..half], &rows.sin[row * half..][..half]);
-                let (queries, rest) = line.split_at_mut(q);
-                let keys = &mut rest[..kv];
-                if let Some((q_norm, k_norm)) = &weights.qk_norm {
+                let (queries, keys) = line[..q + kv].split_at_mut(q);
+                if let Some((q_norm, k_norm)) = norms {
                     kernels::rms_norm_heads(isa, queries, q_norm, eps);
                     kernels::rms_norm_heads(isa, keys, k_norm, eps);
                 }
                 kernels::rope(queries, cos, sin);
                 kernels::rope(keys, cos, sin);
             }
+            layout.write(block, layer, run.slot, lines, q);
         });
-        for (line, &(chunk, position)) in lines.iter().zip(&rows.places) {
-            let block = &mut self.blocks[chunks[chunk].blocks[position / BLOCK_TOKENS]];
-            self.layout
-                .write(block, layer, position, &line[q..q + kv], &line[q + kv..]);
+        for (run, _, block) in tasks {
+            self.blocks[run.block] = block;
         }
     }
 
@@ -197,7 +222,8 @@ impl<E: Element> Forward for CpuForward<E> {
         }));
         let rows = self.rows(chunks);
         let mut x = self.embed(chunks)?;
-        self.buffers.resize(&self.model, rows.places.len());
+        self.buffers
+            .resize(&self.model, rows.runs.last().map_or(0, |run| run.rows.end));
         for layer in 0..self.model.layers.len() {
             let (pool, eps) = (self.pool.clone(), self.model.config.rms_norm_eps);
             {
@@ -206,7 +232,7 @@ impl<E: Element> Forward for CpuForward<E> {
                 kernels::rms_norm(&pool, self.isa, &mut x, added, &weights.input_norm, eps, &mut b.normed);
                 weights.qkv.multiply(&pool, &b.normed, &mut b.qkv);
             }
-            self.prepare_attention(layer, chunks, &rows);
+            self.prepare_attention(layer, &rows);
             self.attend(layer, chunks);
             let (weights, b): (&PackedLayer<E>, _) = (&self.model.layers[layer], &mut self.buffers);
             weights.o.multiply(&pool, &b.attended, &mut b.added);
@@ -227,7 +253,7 @@ impl<E: Element> Forward for CpuForward<E> {
 
     fn copy_block(&mut self, from: BlockId, to: BlockId) -> Result<()> {
         self.ensure_blocks([from, to].into_iter());
-        let mut target = std::mem::take(&mut self.blocks[to]);
+        let mut target = mem::take(&mut self.blocks[to]);
         target.copy_from_slice(&self.blocks[from]);
         self.blocks[to] = target;
         Ok(())

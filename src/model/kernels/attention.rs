@@ -5,7 +5,7 @@
 //! and sums run through it. Blocks are visited in order with a running softmax (Milakov & Gimelshein 2018), row by
 //! row the same whatever other rows are computed beside it.
 
-use super::matmul::{Start, any_tile};
+use super::matmul::{Ahead, Start, any_tile};
 use super::rowwise::exp;
 use super::simd::{Isa, Kernel, Vector};
 use super::threads::{Pool, SharedMut};
@@ -56,15 +56,20 @@ impl BlockLayout {
         self.keys(layer, head) + self.width() * BLOCK_TOKENS
     }
 
-    /// Puts one position's keys and values (each kv heads × width) into its block.
-    pub fn write(&self, block: &mut [f32], layer: usize, position: usize, keys: &[f32], values: &[f32]) {
-        let slot = position % BLOCK_TOKENS;
-        let heads = keys.chunks_exact(self.head_dim).zip(values.chunks_exact(self.head_dim));
-        for (head, (key, value)) in heads.enumerate() {
-            let lines = block[self.keys(layer, head)..].chunks_exact_mut(BLOCK_TOKENS);
-            lines.zip(key).for_each(|(line, &k)| line[slot] = k);
-            let at = self.values(layer, head) + slot * self.width();
-            block[at..at + self.head_dim].copy_from_slice(value);
+    /// Puts the keys and values of successive positions into their block, the first at `slot`. Each line holds the
+    /// keys (kv heads × head width) from `keys` on and then the values.
+    pub fn write(&self, block: &mut [f32], layer: usize, slot: usize, lines: &[&mut [f32]], keys: usize) {
+        let (dim, values) = (self.head_dim, keys + self.kv_heads * self.head_dim);
+        for head in 0..self.kv_heads {
+            let places = block[self.keys(layer, head)..].chunks_exact_mut(BLOCK_TOKENS);
+            for (i, place) in places.take(dim).enumerate() {
+                let tokens = place[slot..].iter_mut().zip(lines);
+                tokens.for_each(|(k, line)| *k = line[keys + head * dim + i]);
+            }
+            let places = block[self.values(layer, head)..].chunks_exact_mut(self.width());
+            for (place, line) in places.skip(slot).zip(lines) {
+                place[..dim].copy_from_slice(&line[values + head * dim..][..dim]);
+            }
         }
     }
 }
@@ -275,7 +280,7 @@ unsafe fn tiles<V: Vector>(
         // SAFETY: as the caller promises for all rows.
         unsafe {
             let (x, y) = ((x.0.add(from * x.1), x.1), (y.0.add(from * y.1), y.1));
-            any_tile::<V, f32>(to - from, x, w, length, y, start);
+            any_tile::<V, f32>(to - from, x, w, length, y, start, Ahead::none(w.0));
         }
     }
 }
@@ -333,12 +338,13 @@ mod tests {
         let layout = BlockLayout::new(LAYERS, kv_heads, dim);
         let (keys, values) = (random(tokens * kv_heads * dim, 1), random(tokens * kv_heads * dim, 2));
         let mut blocks = vec![random(layout.len(), 9); tokens.div_ceil(BLOCK_TOKENS)];
-        for (position, (k, v)) in keys
-            .chunks(kv_heads * dim)
-            .zip(values.chunks(kv_heads * dim))
-            .enumerate()
-        {
-            layout.write(&mut blocks[position / BLOCK_TOKENS], 1, position, k, v);
+        let rows = keys.chunks(kv_heads * dim).zip(values.chunks(kv_heads * dim));
+        let mut lines: Vec<Vec<f32>> = rows.map(|(k, v)| [&[0.0], k, v].concat()).collect();
+        let lines: Vec<&mut [f32]> = lines.iter_mut().map(|line| &mut line[..]).collect();
+        for (block, lines) in blocks.iter_mut().zip(lines.chunks(BLOCK_TOKENS)) {
+            let (first, rest) = lines.split_at(lines.len() / 3);
+            layout.write(block, 1, 0, first, 1);
+            layout.write(block, 1, first.len(), rest, 1);
         }
         let queries = random(tokens * kv_heads * group * dim, 3)
             .iter()

@@ -61,7 +61,9 @@ impl Kernel for Sum<'_> {
         unsafe {
             let mut sums = [V::splat(0.0); 4];
             for i in (0..self.0.len()).step_by(step) {
-                V::prefetch(self.0.as_ptr().wrapping_add(i + 1024).cast());
+                for line in (0..step).step_by(64 / size_of::<f32>()) {
+                    V::prefetch(self.0.as_ptr().wrapping_add(i + 1024 + line).cast());
+                }
                 for (lane, sum) in sums.iter_mut().enumerate() {
                     *sum = sum.add(V::load(self.0.as_ptr().add(i + lane * V::LANES)));
                 }

@@ -13,11 +13,12 @@ use super::threads::{Pool, SharedMut};
 /// Rows whose inputs stay in the second-level cache while the panels pass: a multiple of every tile height.
 const ROW_BLOCK: usize = 72;
 /// Inner length per pass where there are many rows, so that a panel's piece stays in the first-level cache.
-const K_BLOCK: usize = 384;
+const K_BLOCK: usize = 256;
 /// Rows up to which a panel is taken in one piece: decoding.
 const FEW_ROWS: usize = 24;
-/// How far ahead of its use a weight is asked for.
+/// How far ahead of its use a weight is asked for, where a panel is passed once.
 const PREFETCH_BYTES: usize = 4096;
+const CACHE_LINE: usize = 64;
 /// The tallest tile and the widest panel of any instruction set.
 const MAX_TILE: (usize, usize) = (12, 32);
 
@@ -223,13 +224,14 @@ impl<E: Element> Multiply<'_, E> {
             .map(|b| &b[panel * width..panel * width + columns]);
         let tiles = rows.div_ceil(V::TILE_ROWS);
         for tile in 0..tiles {
+            let ahead = Ahead::of(w, width, self.weight.inputs, length, tile, tiles);
             let (from, to) = (rows * tile / tiles, rows * (tile + 1) / tiles);
             // SAFETY: rows `from..to` are within x and y; the buffer holds the tallest and widest tile.
             unsafe {
                 let (x, y) = ((x.0.add(from * x.1), x.1), (y.0.add(from * y.1), y.1));
                 if columns == width && (!first || bias.is_none()) {
                     let start = if first { Start::Zero } else { Start::Output };
-                    any_tile::<V, E>(to - from, x, (w, width), length, y, start);
+                    any_tile::<V, E>(to - from, x, (w, width), length, y, start, ahead);
                     continue;
                 }
                 let mut buffer = [0f32; MAX_TILE.0 * MAX_TILE.1];
@@ -241,17 +243,47 @@ impl<E: Element> Multiply<'_, E> {
                         (false, _) => line.copy_from_slice(std::slice::from_raw_parts(y.0.add(m * y.1), columns)),
                     }
                 }
-                any_tile::<V, E>(
-                    to - from,
-                    x,
-                    (w, width),
-                    length,
-                    (buffer.as_mut_ptr(), width),
-                    Start::Output,
-                );
+                let buffer_y = (buffer.as_mut_ptr(), width);
+                any_tile::<V, E>(to - from, x, (w, width), length, buffer_y, Start::Output, ahead);
                 for m in 0..to - from {
                     y.0.add(m * y.1)
                         .copy_from_nonoverlapping(buffer.as_ptr().add(m * width), columns);
+                }
+            }
+        }
+    }
+}
+
+/// Which memory a tile asks for while it computes: `step` bytes further at each k.
+#[derive(Clone, Copy)]
+pub(super) struct Ahead {
+    from: *const u8,
+    step: usize,
+}
+
+impl Ahead {
+    /// Nothing: the memory that the tile reads anyway.
+    pub(super) fn none<E>(w: *const E) -> Self {
+        Self {
+            from: w.cast(),
+            step: 0,
+        }
+    }
+
+    /// Where one tile passes the panel, what it needs itself soon. Where several do, they find the panel in the cache:
+    /// each asks for its part of the next panel, so that all the time is used to wait for memory.
+    fn of<E>(w: *const E, width: usize, inputs: usize, length: usize, tile: usize, tiles: usize) -> Self {
+        let line = width * size_of::<E>();
+        match tiles {
+            1 => Self {
+                from: w.cast::<u8>().wrapping_add(PREFETCH_BYTES),
+                step: line,
+            },
+            _ => {
+                let next = w.cast::<u8>().wrapping_add(inputs * line);
+                Self {
+                    from: next.wrapping_add(length * line / tiles * tile),
+                    step: line / tiles,
                 }
             }
         }
@@ -278,12 +310,13 @@ pub(super) unsafe fn any_tile<V: Vector, E: Element>(
     length: usize,
     y: (*mut f32, usize),
     start: Start,
+    ahead: Ahead,
 ) {
     macro_rules! heights {
         ($($rows:literal)*) => {
             match rows {
                 // SAFETY: the caller's promise. Heights beyond TILE_ROWS are cut when compiling.
-                $($rows if $rows <= V::TILE_ROWS => unsafe { tile::<V, E, $rows>(x, w, length, y, start) },)*
+                $($rows if $rows <= V::TILE_ROWS => unsafe { tile::<V, E, $rows>(x, w, length, y, start, ahead) },)*
                 _ => debug_assert!(rows == 0, "a tile of {rows} rows"),
             }
         };
@@ -298,6 +331,7 @@ unsafe fn tile<V: Vector, E: Element, const ROWS: usize>(
     length: usize,
     (y, y_stride): (*mut f32, usize),
     start: Start,
+    ahead: Ahead,
 ) {
     // SAFETY: rows below ROWS and k below `length` are valid by the caller's promise; prefetching needs no validity.
     unsafe {
@@ -309,9 +343,10 @@ unsafe fn tile<V: Vector, E: Element, const ROWS: usize>(
         }
         for k in 0..length {
             let line = w.add(k * w_stride);
-            V::prefetch(line.cast::<u8>().wrapping_add(PREFETCH_BYTES));
-            if 2 * V::LANES * size_of::<E>() > 64 {
-                V::prefetch(line.cast::<u8>().wrapping_add(PREFETCH_BYTES + 64));
+            let soon = ahead.from.wrapping_add(k * ahead.step);
+            V::prefetch(soon);
+            if 2 * V::LANES * size_of::<E>() > CACHE_LINE {
+                V::prefetch(soon.wrapping_add(CACHE_LINE));
             }
             let (left, right): (V, V) = (E::load(line), E::load(line.add(V::LANES)));
             for (m, sum) in sums.iter_mut().enumerate() {

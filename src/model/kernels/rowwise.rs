@@ -108,7 +108,7 @@ pub fn rms_norm(pool: &Pool, isa: Isa, x: &mut [f32], added: Option<&[f32]>, wei
     assert_eq!((x.len() % width, x.len()), (0, y.len()), "lengths of x and y");
     assert!(added.is_none_or(|a| a.len() == x.len()), "length of what is added");
     let (x, y, rows) = (SharedMut::new(x), SharedMut::new(y), x.len() / width);
-    pool.run_ranges(rows, (1 << 15) / width.max(1), |range| {
+    pool.run_ranges(rows, (1 << 13) / width.max(1), |range| {
         for row in range {
             let place = row * width..(row + 1) * width;
             // SAFETY: rows are disjoint, each belongs to one task; x and y are different slices.
