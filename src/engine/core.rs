@@ -126,8 +126,8 @@ impl Core {
             ));
         }
         answer.pool = change.pool.clone();
-        // Under the ledger's lock, so that snapshots are published in the order of their revisions.
-        self.hub.pool(change.pool);
+        // Under the ledger's lock, so that the last snapshot is the newest.
+        self.hub.pool_in_answer(change.pool);
         Ok(answer)
     }
 
@@ -141,7 +141,7 @@ impl Core {
     pub fn agree(&self) -> PoolSnapshot {
         let mut ledger = self.ledger();
         let pool = ledger.agree();
-        self.hub.pool(pool.clone());
+        self.hub.pool_in_answer(pool.clone());
         pool
     }
 

@@ -84,6 +84,11 @@ impl EventHub {
         state.send(status);
     }
 
+    /// The pool as it is now, where the answer to a call tells it: a pool is long, and answers are many.
+    pub fn pool_in_answer(&self, pool: PoolSnapshot) {
+        self.lock().pool = pool;
+    }
+
     /// The pool as it is now.
     pub fn pool(&self, pool: PoolSnapshot) {
         let mut state = self.lock();

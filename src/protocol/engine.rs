@@ -213,7 +213,7 @@ pub enum EngineEvent {
         /// The step whose batch is sampled (or, while updating, was sampled).
         global_step: u64,
     },
-    /// The pool changed.
+    /// The pool changed otherwise than by a call, whose answer tells it.
     Pool {
         /// The pool as it is now.
         pool: PoolSnapshot,

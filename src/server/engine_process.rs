@@ -182,7 +182,10 @@ async fn watch_child(
     };
     // A process that the engine started may hold its standard error open: wait for the words, but not for ever.
     let words = tokio::time::timeout(Duration::from_secs(1), words).await;
-    let words = words.ok().and_then(Result::ok).unwrap_or_default();
+    let mut words = words.ok().and_then(Result::ok).unwrap_or_default();
+    if matches!(&status, Ok(status) if status.success()) {
+        words.clear();
+    }
     let how = match status {
         Ok(status) => describe(status),
         Err(error) => format!("cannot be waited for: {error}"),
@@ -219,7 +222,8 @@ fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// Passes the engine's standard error on to our log and returns its last words.
+/// Reads the engine's standard error to its end and returns its last words. What users should see of it comes as
+/// events, so the lines are only for debugging.
 async fn log_lines(stderr: impl AsyncRead + Unpin) -> String {
     let mut reader = BufReader::new(stderr);
     let mut last = VecDeque::with_capacity(LAST_LINES);
@@ -228,7 +232,7 @@ async fn log_lines(stderr: impl AsyncRead + Unpin) -> String {
     while matches!(reader.read_until(b'\n', &mut line).await, Ok(1..)) {
         let text = String::from_utf8_lossy(&line[..line.len().min(LINE_BYTES)]);
         let text = text.trim_end();
-        tracing::info!(target: "engine", "{text}");
+        tracing::debug!("engine: {text}");
         if !text.trim().is_empty() && !text.starts_with("note: run with") {
             if last.len() == LAST_LINES {
                 last.pop_front();

@@ -137,7 +137,9 @@ async fn fail(shared: &Shared, generation: u64, reason: String) {
 async fn supervise(shared: Arc<Shared>, launch: Launch, mut process: EngineHandle, mut generation: u64) {
     loop {
         let reason = follow(&shared, &process, generation).await;
-        tracing::warn!("{reason}");
+        if shared.with(|core, _| core.generation() == generation) {
+            tracing::warn!("{reason}");
+        }
         let _alone = shared.lifecycle.lock().await;
         if shared.with(|core, now| core.engine_ended(generation, &reason, now)) == AfterEngine::Over {
             if shared.with(|core, _| core.generation() == generation) {
@@ -223,8 +225,8 @@ async fn first_hello(client: &EngineClient) -> Result<Hello, String> {
 
 fn log(level: &str, message: &str) {
     match level {
-        "error" => tracing::error!(target: "engine", "{message}"),
-        "warn" => tracing::warn!(target: "engine", "{message}"),
-        _ => tracing::info!(target: "engine", "{message}"),
+        "error" => tracing::error!("{message}"),
+        "warn" => tracing::warn!("{message}"),
+        _ => tracing::info!("{message}"),
     }
 }
