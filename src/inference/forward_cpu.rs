@@ -120,13 +120,13 @@ impl<E: Element> CpuForward<E> {
         let (norms, eps, isa, layout) = (&self.model.layers[layer].qk_norm, c.rms_norm_eps, self.isa, self.layout);
         let mut lines = self.buffers.qkv.chunks_exact_mut(q + 2 * kv);
         // A block belongs to one sequence, so each run can have its own for the while.
-        let mut tasks: Vec<(&Run, Vec<&mut [f32]>, Box<[f32]>)> = rows
+        let mut tasks: Vec<_> = rows
             .runs
             .iter()
             .map(|run| {
                 (
                     run,
-                    lines.by_ref().take(run.rows.len()).collect(),
+                    lines.by_ref().take(run.rows.len()).collect::<Vec<_>>(),
                     mem::take(&mut self.blocks[run.block]),
                 )
             })

@@ -235,7 +235,7 @@ impl<'a> Training<'a> {
             .job
             .roll
             .eval
-            .is_some_and(|eval| eval.every > 0 && updates % eval.every == 0)
+            .is_some_and(|eval| eval.every > 0 && updates.is_multiple_of(eval.every))
     }
 }
 
@@ -281,7 +281,7 @@ async fn asked_by_now(asked: &mut mpsc::UnboundedReceiver<oneshot::Sender<()>>) 
 
 async fn agree_if_due(shared: &Shared) -> Result<(), RollError> {
     let ended = shared.ended_since_agreed.fetch_add(1, Ordering::Relaxed) + 1;
-    if shared.agree_after.is_some_and(|batch| ended % batch == 0) {
+    if shared.agree_after.is_some_and(|batch| ended.is_multiple_of(batch)) {
         shared.episodes.swarm.agree_sync_weight().await?;
     }
     Ok(())

@@ -19,6 +19,7 @@ use crate::protocol::openai::ChatMessage;
 
 /// An agent that a job names.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "a job has one")]
 pub enum Agent {
     /// A prompt, or a fixed list of user turns.
     Chat(Chat),

@@ -22,6 +22,7 @@ const TIMEOUT_S: f64 = 60.0;
 
 /// A reward that a job names.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "a job has one")]
 pub enum Reward {
     /// The agent's own.
     FromAgent,

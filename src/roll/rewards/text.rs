@@ -88,7 +88,7 @@ fn number_at(characters: &[char], start: usize) -> Option<(f64, usize)> {
             at += 1;
         }
     }
-    if !digit(at) && !(is(at, '.') && digit(at + 1) && !after_word) {
+    if !(digit(at) || is(at, '.') && digit(at + 1) && !after_word) {
         return None;
     }
     let first = at;
