@@ -12,6 +12,8 @@ mod respond;
 mod stop;
 mod stream;
 #[cfg(test)]
+mod template_tests;
+#[cfg(test)]
 mod tests;
 mod text_model;
 mod turn;

@@ -32,9 +32,11 @@ impl ChatModel for Fake {
 }
 
 /// How the next request is answered.
-enum Script {
+pub enum Script {
     /// With this text and an end token, as far as `max_tokens` and stop strings allow.
     Says(&'static str),
+    /// The same with a token for each letter, so that encoding the text gives other tokens.
+    Spells(&'static str),
     /// With these tokens so far; the test goes on by the channel.
     Begins(&'static str),
     /// Not at all.
@@ -50,8 +52,8 @@ struct Asked {
     events: UnboundedSender<SampleEvent>,
 }
 
-#[derive(Default)]
 struct Scripted {
+    model: Arc<dyn ChatModel>,
     scripts: Mutex<VecDeque<Script>>,
     asked: Mutex<Vec<Asked>>,
 }
@@ -64,9 +66,16 @@ fn token(id: u32) -> SampleEvent {
     })
 }
 
+impl Scripted {
+    fn spelled(&self, text: &str) -> Vec<u32> {
+        text.chars()
+            .flat_map(|c| self.model.encode(&c.to_string()).unwrap())
+            .collect()
+    }
+}
+
 impl Sampler for Scripted {
     fn submit(&self, mut request: SampleRequest) -> Result<(), ChatError> {
-        let fake = Fake::new(Template::Keep);
         let script = self
             .scripts
             .lock()
@@ -80,22 +89,22 @@ impl Sampler for Scripted {
             params: request.params.clone(),
             events: request.events.clone(),
         });
-        let (text, goes_on) = match script {
+        let (mut ids, goes_on) = match script {
             Script::QueueFull => return Err(ChatError::QueueFull("8 requests wait, 8 are allowed".into())),
             Script::Fails(why) => {
                 tell(SampleEvent::Failed(why.into()));
                 return Ok(());
             }
-            Script::Says(text) => (text, false),
-            Script::Begins(text) => (text, true),
+            Script::Says(text) => (self.model.encode(text).unwrap(), false),
+            Script::Spells(text) => (self.spelled(text), false),
+            Script::Begins(text) => (self.model.encode(text).unwrap(), true),
         };
         tell(SampleEvent::Started { cached_tokens: 3 });
-        let mut ids = fake.encode(text).unwrap();
         if goes_on {
             ids.into_iter().for_each(|id| tell(token(id)));
             return Ok(());
         }
-        ids.push(IM_END);
+        ids.push(request.params.stop_token_ids[0]);
         for (at, id) in ids.into_iter().enumerate() {
             tell(token(id));
             let stopped = request.stop.as_mut().is_some_and(|stop| stop.push(id));
@@ -116,9 +125,10 @@ impl Sampler for Scripted {
     }
 }
 
-struct Bench {
+/// A session with its sampler.
+pub struct Bench {
     sampler: Arc<Scripted>,
-    session: Arc<Session>,
+    pub session: Arc<Session>,
 }
 
 impl Bench {
@@ -130,12 +140,16 @@ impl Bench {
         let mut ajet = Ajet::default();
         ajet.rollout.max_model_len = Some(400);
         configure(&mut ajet);
+        Self::with_model(Arc::new(Fake::new(Template::Keep)), scripts, &ajet)
+    }
+
+    pub fn with_model(model: Arc<dyn ChatModel>, scripts: impl IntoIterator<Item = Script>, ajet: &Ajet) -> Self {
         let sampler = Arc::new(Scripted {
+            model: model.clone(),
             scripts: Mutex::new(scripts.into_iter().collect()),
-            ..Scripted::default()
+            asked: Mutex::default(),
         });
-        let model = Arc::new(Fake::new(Template::Keep));
-        let backend = ChatBackend::new(model, sampler.clone(), ChatSettings::new(&ajet)).unwrap();
+        let backend = ChatBackend::new(model, sampler.clone(), ChatSettings::new(ajet)).unwrap();
         Self {
             sampler,
             session: Session::new(Arc::new(backend), "e"),
@@ -146,7 +160,7 @@ impl Bench {
         self.session.chat(body, EpisodeType::Train).await
     }
 
-    async fn whole(&self, body: Value) -> ChatCompletion {
+    pub async fn whole(&self, body: Value) -> ChatCompletion {
         match self.train(body).await.unwrap() {
             ChatAnswer::Whole(completion) => *completion,
             ChatAnswer::Stream(_) => panic!("a stream was not asked for"),
