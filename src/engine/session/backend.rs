@@ -55,25 +55,20 @@ pub struct ChatSettings {
 impl ChatSettings {
     /// From a configuration.
     pub fn new(ajet: &Ajet) -> Self {
-        let (data, rollout) = (&ajet.data, &ajet.rollout);
-        let row = data.max_prompt_length + data.max_response_length;
-        let max_model_len = rollout.max_model_len.unwrap_or(row);
         let policy = &ajet.context_tracker.timeline_merging_policy;
         Self {
-            max_turn_tokens: rollout
-                .max_response_length_in_one_turn
-                .unwrap_or(4096.min(data.max_response_length)),
-            max_model_len,
+            max_turn_tokens: ajet.max_response_length_in_one_turn(),
+            max_model_len: ajet.max_model_len(),
             merging: MergePolicy {
                 compare_level: policy.timeline_compare_level,
                 ignore_tools: policy.ignore_tools,
-                max_row_len: row.min(max_model_len),
-                max_rows: rollout.multi_turn.max_sample_per_task,
+                max_row_len: ajet.max_row_len().min(ajet.max_model_len()),
+                max_rows: ajet.rollout.multi_turn.max_sample_per_task,
                 seed: 0,
                 weight_version: 0,
             },
             seed: ajet.trainer_common.seed,
-            rollout: rollout.clone(),
+            rollout: ajet.rollout.clone(),
         }
     }
 }

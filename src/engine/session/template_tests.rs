@@ -140,7 +140,6 @@ async fn plain_conversations_are_one_row() {
         "llama3",
         "llama3_1",
         "llama3_2",
-        "python",
     ];
     for name in templates {
         let answers = ["abc toto 日本", "\n\n name abc \n", "", "`` a"];
