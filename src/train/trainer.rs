@@ -180,12 +180,20 @@ impl Trainer {
     fn log_probs(&self, weights: &Weights, model: Transformer, rows: &[TrainRow]) -> Result<Vec<Vec<f32>>> {
         let mut scores = vec![vec![]; rows.len()];
         for micro in self.pack(rows) {
-            let found = backprop::log_probs(weights, model, &micro, self.config.rollout.temperature)?;
+            let found = backprop::log_probs(weights, model, &micro, self.temperature())?;
             for packed in &micro.rows {
                 scores[packed.row] = packed.predictions.iter().map(|p| found[*p]).collect();
             }
         }
         Ok(scores)
+    }
+
+    /// That of the rollout; greedy answers are scored as they are reported, at 1.
+    fn temperature(&self) -> f64 {
+        match self.config.rollout.temperature {
+            0.0 => 1.0,
+            temperature => temperature,
+        }
     }
 
     fn pack(&self, rows: &[TrainRow]) -> Vec<MicroBatch> {
@@ -318,7 +326,7 @@ impl Trainer {
         let started = Instant::now();
         let model = Transformer::new(weights, self.ops);
         let keep_less = recompute::wanted(self.config.trainer_common.recompute, weights, micro.batch.len());
-        let forward = Forward::run(weights, model, micro, self.config.rollout.temperature, keep_less)?;
+        let forward = Forward::run(weights, model, micro, self.temperature(), keep_less)?;
         let (log_probs, entropies) = forward.outputs()?;
         run.seconds.forward += started.elapsed().as_secs_f64();
         run.tokens += micro.batch.len();
