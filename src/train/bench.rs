@@ -1,5 +1,6 @@
 //! How fast a model trains on this machine.
 
+use candle_core::{DType, Device};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
@@ -8,7 +9,8 @@ use super::episode::TrainEpisode;
 use super::error::Result;
 use super::trainer::Trainer;
 use crate::config::schema::Ajet;
-use crate::model::{ModelConfig, Weights};
+use crate::model::lora::{ALL_LINEAR, LoraConfig};
+use crate::model::{ModelConfig, Trainable, Weights, load};
 use crate::timeline::Row;
 
 /// What to measure.
@@ -41,6 +43,25 @@ pub struct Measurement {
     pub arithmetic_ceiling_share: f64,
     /// Most memory that the process held so far; 0 where the system does not say.
     pub peak_rss_mb: f64,
+}
+
+/// Loads a model to train: f32 on CPU, all of it or adapters of a rank.
+///
+/// # Errors
+/// The model is not there or not supported.
+pub fn load_model(path: &str, lora_rank: usize) -> Result<Weights> {
+    let targets = ALL_LINEAR.map(String::from).to_vec();
+    let trainable = match lora_rank {
+        0 => Trainable::All,
+        rank => Trainable::Lora(LoraConfig {
+            rank,
+            alpha: 2.0 * rank as f64,
+            targets,
+            seed: 0,
+        }),
+    };
+    let model = load(path, &Device::Cpu, DType::F32, &mut |_, _| {})?;
+    Ok(Weights::new(model.config, model.tensors, &trainable)?)
 }
 
 /// Trains on random rows. `ceiling` is what the cores can do, in operations a second; `peak_rss_mb` tells the process's

@@ -3,13 +3,11 @@
 use std::process::ExitCode;
 
 use anyhow::ensure;
-use candle_core::{DType, Device};
 
 use crate::config::Ajet;
 use crate::config::schema::{Kernels, Recompute};
 use crate::inference::bench as sampling;
-use crate::model::lora::{ALL_LINEAR, LoraConfig};
-use crate::model::{Trainable, Weights, load};
+use crate::model::Weights;
 use crate::train::bench::{self, Measurement, Plan};
 
 #[derive(Debug, clap::Args)]
@@ -74,18 +72,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     ajet.trainer_common.ppo_max_token_len_per_gpu = args.micro_batch_tokens;
     ajet.data.max_response_length = args.tokens;
 
-    let targets = ALL_LINEAR.map(String::from).to_vec();
-    let trainable = match args.lora_rank {
-        0 => Trainable::All,
-        rank => Trainable::Lora(LoraConfig {
-            rank,
-            alpha: 2.0 * rank as f64,
-            targets,
-            seed: 0,
-        }),
-    };
-    let model = load(&args.model, &Device::Cpu, DType::F32, &mut |_, _| {})?;
-    let mut weights = Weights::new(model.config, model.tensors, &trainable)?;
+    let mut weights = bench::load_model(&args.model, args.lora_rank)?;
     let ceiling = sampling::ceilings(&ajet).arithmetic_flops;
     let plan = Plan {
         rows: args.rows,
