@@ -1,4 +1,6 @@
-//! `ajet-swarm bench`: how fast this machine samples.
+//! `ajet-swarm bench`: how fast this machine samples and trains.
+
+mod training;
 
 use std::process::ExitCode;
 
@@ -19,6 +21,8 @@ pub struct Args {
 enum What {
     /// Sampling: decode and prefill speed beside what memory and cores could give.
     Inference(InferenceArgs),
+    /// Training: seconds of an update by phase beside what the cores could give.
+    Training(training::Args),
 }
 
 #[derive(Debug, clap::Args)]
@@ -55,9 +59,15 @@ struct InferenceArgs {
 /// Measures, and prints as it goes.
 ///
 /// # Errors
-/// The model cannot be loaded or does not take such prompts.
+/// The model cannot be loaded or does not take what is asked.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let What::Inference(args) = args.what;
+    match args.what {
+        What::Inference(args) => run_inference(args),
+        What::Training(args) => training::run(args),
+    }
+}
+
+fn run_inference(args: InferenceArgs) -> anyhow::Result<ExitCode> {
     let InferenceArgs {
         batch, prompt, tokens, ..
     } = &args;

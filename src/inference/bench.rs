@@ -135,8 +135,8 @@ fn elements((_, shape): &(String, Vec<usize>)) -> usize {
     shape.iter().product()
 }
 
-/// `VmHWM` of this process, where the system has it.
-fn peak_rss_mb() -> Option<f64> {
+/// Most memory that this process held so far, where the system says (`VmHWM`).
+pub fn peak_rss_mb() -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     Some(line.trim().strip_suffix(" kB")?.parse::<f64>().ok()? / 1024.0)

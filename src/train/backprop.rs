@@ -97,8 +97,8 @@ impl<'a> Forward<'a> {
             flow = step_back(&(output * flow)?.sum_all()?, &tape.input, &trained, gradients)?;
         }
         if self.weights.is_trained(EMBEDDING) {
-            let ids = Tensor::new(self.micro.batch.token_ids.as_slice(), flow.device())?;
-            gradients.add_rows(EMBEDDING, self.weights.tensor(EMBEDDING)?, &ids, &flow)?;
+            let ids = &self.micro.batch.token_ids;
+            gradients.add_rows(EMBEDDING, self.weights.tensor(EMBEDDING)?, ids, &flow)?;
         }
         let sums: Vec<f32> = flow.to_dtype(candle_core::DType::F32)?.abs()?.sum(1)?.to_vec1()?;
         Ok((0..sums.len()).filter(|token| !sums[*token].is_finite()).collect())

@@ -37,6 +37,9 @@ pub enum TrainError {
         /// Trained parameters now.
         own: u64,
     },
+    /// The threads that compute could not be started.
+    #[error("the threads that compute could not be started: {0}")]
+    Threads(rayon::ThreadPoolBuildError),
     /// The model failed.
     #[error(transparent)]
     Model(#[from] ModelError),

@@ -6,6 +6,7 @@ use indexmap::IndexMap;
 
 use super::error::Result;
 use crate::model::Weights;
+use crate::model::kernels::train::accumulate;
 
 /// Gradients of the trained parameters, f32, in the order in which they came.
 #[derive(Clone, Debug, Default)]
@@ -29,16 +30,17 @@ impl Gradients {
         Ok(gradients)
     }
 
-    /// Adds to a parameter's gradient.
+    /// Adds to a parameter's gradient. The first one is taken over: later ones change it in place.
     ///
     /// # Errors
     /// Out of memory, or another shape than before.
     pub fn add(&mut self, name: &str, gradient: &Tensor) -> Result<()> {
-        let gradient = gradient.to_dtype(DType::F32)?;
+        let gradient = gradient.to_dtype(DType::F32)?.contiguous()?;
         match self.by_name.get_mut(name) {
+            Some(sum) if sum.device().is_cpu() => accumulate::add(sum, &gradient)?,
             Some(sum) => *sum = (&*sum + gradient)?,
             None => {
-                self.by_name.insert(name.to_string(), gradient.contiguous()?);
+                self.by_name.insert(name.to_string(), gradient);
             }
         }
         Ok(())
@@ -48,11 +50,18 @@ impl Gradients {
     ///
     /// # Errors
     /// Out of memory, or an id outside the matrix.
-    pub fn add_rows(&mut self, name: &str, parameter: &Tensor, ids: &Tensor, rows: &Tensor) -> Result<()> {
-        let rows = rows.to_dtype(DType::F32)?;
+    pub fn add_rows(&mut self, name: &str, parameter: &Tensor, ids: &[u32], rows: &Tensor) -> Result<()> {
+        let rows = rows.to_dtype(DType::F32)?.contiguous()?;
         let sum = match self.by_name.get(name) {
-            Some(sum) => sum.index_add(ids, &rows, 0)?,
-            None => Tensor::zeros(parameter.shape(), DType::F32, parameter.device())?.index_add(ids, &rows, 0)?,
+            Some(sum) => sum.clone(),
+            None => Tensor::zeros(parameter.shape(), DType::F32, parameter.device())?,
+        };
+        let sum = match sum.device().is_cpu() {
+            true => {
+                accumulate::add_rows(&sum, ids, &rows)?;
+                sum
+            }
+            false => sum.index_add(&Tensor::new(ids, sum.device())?, &rows, 0)?,
         };
         self.by_name.insert(name.to_string(), sum);
         Ok(())
@@ -65,7 +74,10 @@ impl Gradients {
     pub fn global_norm(&self) -> Result<f64> {
         let mut squares = 0.0;
         for gradient in self.by_name.values() {
-            squares += gradient.sqr()?.sum_all()?.to_scalar::<f32>()? as f64;
+            squares += match gradient.device().is_cpu() {
+                true => accumulate::sum_of_squares(gradient)?,
+                false => gradient.sqr()?.sum_all()?.to_scalar::<f32>()? as f64,
+            };
         }
         Ok(squares.sqrt())
     }

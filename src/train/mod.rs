@@ -4,6 +4,7 @@ pub mod adamw;
 pub mod advantage;
 pub mod aggregate;
 pub mod backprop;
+pub mod bench;
 pub mod episode;
 pub mod error;
 pub mod gradients;

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use indexmap::IndexMap;
+use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::adamw::AdamW;
 use super::advantage::{Sample, advantages, mean_std};
@@ -22,6 +23,7 @@ use super::recompute;
 use super::report::{Seconds, UpdateReport, loss_metrics};
 use super::schedule::Schedule;
 use crate::config::schema::{Ajet, Kernels};
+use crate::model::kernels::Pool;
 use crate::model::ops::Ops;
 use crate::model::{Transformer, Weights};
 
@@ -36,6 +38,8 @@ pub struct Trainer {
     objective: Objective,
     schedule: Schedule,
     ops: Ops,
+    /// Computes; of a fixed size, so that work is split in the same way each time.
+    threads: ThreadPool,
     /// The weights that a divergence is measured from; `None` where none is asked for, and for LoRA, where they are
     /// the model with its adapters off.
     reference: Option<Weights>,
@@ -84,6 +88,11 @@ impl Trainer {
                 config.engine.kernels == Kernels::Plain,
             ),
             reference: reference.filter(|_| Self::needs_reference(weights, config).unwrap_or(false)),
+            threads: ThreadPoolBuilder::new()
+                .num_threads(config.engine.threads.unwrap_or_else(Pool::physical_cores))
+                .thread_name(|number| format!("train-{number}"))
+                .build()
+                .map_err(TrainError::Threads)?,
             config: config.clone(),
         })
     }
@@ -146,7 +155,7 @@ impl Trainer {
         if common.ppo_epochs.max(1) * common.mini_batch_num.max(1) > 1 || common.use_kl_in_reward {
             progress("computing the log-probabilities before the first step");
             let model = Transformer::new(weights, self.ops);
-            let scores = self.log_probs(weights, model, &batch.rows)?;
+            let scores = self.threads.install(|| self.log_probs(weights, model, &batch.rows))?;
             batch
                 .rows
                 .iter_mut()
@@ -157,7 +166,7 @@ impl Trainer {
             progress("computing the log-probabilities of the reference");
             let reference = self.reference.as_ref().unwrap_or(weights);
             let model = Transformer::new(reference, self.ops).without_adapters();
-            let scores = self.log_probs(reference, model, &batch.rows)?;
+            let scores = self.threads.install(|| self.log_probs(reference, model, &batch.rows))?;
             batch
                 .rows
                 .iter_mut()
@@ -171,12 +180,20 @@ impl Trainer {
     fn log_probs(&self, weights: &Weights, model: Transformer, rows: &[TrainRow]) -> Result<Vec<Vec<f32>>> {
         let mut scores = vec![vec![]; rows.len()];
         for micro in self.pack(rows) {
-            let found = backprop::log_probs(weights, model, &micro, self.config.rollout.temperature)?;
+            let found = backprop::log_probs(weights, model, &micro, self.temperature())?;
             for packed in &micro.rows {
                 scores[packed.row] = packed.predictions.iter().map(|p| found[*p]).collect();
             }
         }
         Ok(scores)
+    }
+
+    /// That of the rollout; greedy answers are scored as they are reported, at 1.
+    fn temperature(&self) -> f64 {
+        match self.config.rollout.temperature {
+            0.0 => 1.0,
+            temperature => temperature,
+        }
     }
 
     fn pack(&self, rows: &[TrainRow]) -> Vec<MicroBatch> {
@@ -273,20 +290,22 @@ impl Trainer {
         let micros = self.pack(rows);
         for (number, micro) in micros.iter().enumerate() {
             progress(&format!("{what}: micro-batch {} of {}", number + 1, micros.len()));
-            let broken = self.accumulate(weights, rows, micro, &mut gradients, &mut totals, run)?;
+            let accumulate = || self.accumulate(weights, rows, micro, &mut gradients, &mut totals, run);
+            let broken = self.threads.install(accumulate)?;
             if !broken.is_empty() {
                 run.skip(what, rows, &broken);
                 return Ok(());
             }
         }
         let started = Instant::now();
-        let norm = gradients.global_norm()?;
+        let norm = self.threads.install(|| gradients.global_norm())?;
         if !norm.is_finite() {
             run.skip(what, rows, &(0..rows.len()).collect::<Vec<_>>());
             return Ok(());
         }
         let clip = clip_factor(norm, self.config.trainer_common.optim.grad_clip);
-        self.optimizer.step(weights, &gradients, lr, clip)?;
+        let optimizer = &mut self.optimizer;
+        self.threads.install(|| optimizer.step(weights, &gradients, lr, clip))?;
         run.seconds.optimizer += started.elapsed().as_secs_f64();
         run.norms.push(norm);
         run.steps += 1;
@@ -307,7 +326,7 @@ impl Trainer {
         let started = Instant::now();
         let model = Transformer::new(weights, self.ops);
         let keep_less = recompute::wanted(self.config.trainer_common.recompute, weights, micro.batch.len());
-        let forward = Forward::run(weights, model, micro, self.config.rollout.temperature, keep_less)?;
+        let forward = Forward::run(weights, model, micro, self.temperature(), keep_less)?;
         let (log_probs, entropies) = forward.outputs()?;
         run.seconds.forward += started.elapsed().as_secs_f64();
         run.tokens += micro.batch.len();

@@ -1,0 +1,103 @@
+//! `ajet-swarm bench training`.
+
+use std::process::ExitCode;
+
+use anyhow::ensure;
+
+use crate::config::Ajet;
+use crate::config::schema::{Kernels, Recompute};
+use crate::inference::bench as sampling;
+use crate::model::Weights;
+use crate::train::bench::{self, Measurement, Plan};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The share of the arithmetic counts each matrix product of a step once, however often it is computed; the ceiling is \
+measured first, with the same threads.
+
+Example:
+  ajet-swarm bench training --model Qwen/Qwen2.5-0.5B-Instruct --rows 32 --tokens 128 --lora-rank 16")]
+pub struct Args {
+    /// Model: a Hugging Face directory, a .gguf file, a hub id, or builtin:NAME.
+    #[arg(long, value_name = "MODEL")]
+    model: String,
+    /// Rows of an update.
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    rows: usize,
+    /// Tokens of each row.
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    tokens: usize,
+    /// Train adapters of this rank instead of all parameters.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    lora_rank: usize,
+    /// Updates; the fastest is printed.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    repeats: usize,
+    /// Most tokens in one forward and backward pass.
+    #[arg(long, value_name = "N", default_value_t = 16384)]
+    micro_batch_tokens: usize,
+    /// Compute layers again in the backward pass instead of keeping their results.
+    #[arg(long)]
+    recompute: bool,
+    /// Add the divergence from the reference to the loss.
+    #[arg(long)]
+    kl: bool,
+    /// Threads that compute. Default: physical cores.
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Train with candle's own tensor operations, to compare.
+    #[arg(long)]
+    plain: bool,
+    /// Print an object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Measures and prints.
+///
+/// # Errors
+/// The model cannot be loaded or trained.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    ensure!(args.rows > 0, "--rows is 0; an update has at least 1 row");
+    ensure!(
+        args.tokens > 1,
+        "--tokens is {}; a row has at least 2, of which the first is not trained",
+        args.tokens
+    );
+    let mut ajet = Ajet::default();
+    ajet.engine.threads = args.threads;
+    ajet.engine.kernels = if args.plain { Kernels::Plain } else { Kernels::Auto };
+    ajet.trainer_common.use_kl_loss = args.kl;
+    ajet.trainer_common.recompute = if args.recompute { Recompute::On } else { Recompute::Off };
+    ajet.trainer_common.ppo_max_token_len_per_gpu = args.micro_batch_tokens;
+    ajet.data.max_response_length = args.tokens;
+
+    let mut weights = bench::load_model(&args.model, args.lora_rank)?;
+    let ceiling = sampling::ceilings(&ajet).arithmetic_flops;
+    let plan = Plan {
+        rows: args.rows,
+        tokens: args.tokens,
+        repeats: args.repeats,
+    };
+    let measured = bench::run(&mut weights, &ajet, &plan, ceiling, sampling::peak_rss_mb)?;
+    match args.json {
+        true => println!("{}", serde_json::json!(measured)),
+        false => print(&measured, ceiling, &weights),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(m: &Measurement, ceiling: f64, weights: &Weights) {
+    let (trained, all) = (weights.trainable_count(), weights.parameter_count());
+    println!("trained    {trained:>10} of {all} parameters");
+    println!("forward    {:10.2} s", m.forward_s);
+    println!("backward   {:10.2} s", m.backward_s);
+    println!("optimizer  {:10.2} s", m.optimizer_s);
+    println!("speed      {:10.1} tokens/s", m.tokens_per_s);
+    println!(
+        "arithmetic {:10.0} % of {:.0} GFLOP/s",
+        100.0 * m.arithmetic_ceiling_share,
+        ceiling / 1e9
+    );
+    println!("peak       {:10.0} MB", m.peak_rss_mb);
+}

@@ -1,0 +1,132 @@
+//! How fast a model trains on this machine.
+
+use candle_core::{DType, Device};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde::Serialize;
+
+use super::episode::TrainEpisode;
+use super::error::Result;
+use super::trainer::Trainer;
+use crate::config::schema::Ajet;
+use crate::model::lora::{ALL_LINEAR, LoraConfig};
+use crate::model::{ModelConfig, Trainable, Weights, load};
+use crate::timeline::Row;
+
+/// What to measure.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Plan {
+    /// Rows of an update; no two begin alike.
+    pub rows: usize,
+    /// Tokens of each row, all but the first of them trained.
+    pub tokens: usize,
+    /// Updates; the fastest counts.
+    pub repeats: usize,
+}
+
+/// The fastest update.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Measurement {
+    /// Rows.
+    pub rows: usize,
+    /// Tokens of each.
+    pub tokens: usize,
+    /// Seconds of the forward pass.
+    pub forward_s: f64,
+    /// Seconds of the backward pass.
+    pub backward_s: f64,
+    /// Seconds of clipping and optimizer.
+    pub optimizer_s: f64,
+    /// Tokens a second in all.
+    pub tokens_per_s: f64,
+    /// Operations of a step's matrix products, nothing computed twice, against what the cores could do in that time.
+    pub arithmetic_ceiling_share: f64,
+    /// Most memory that the process held so far; 0 where the system does not say.
+    pub peak_rss_mb: f64,
+}
+
+/// Loads a model to train: f32 on CPU, all of it or adapters of a rank.
+///
+/// # Errors
+/// The model is not there or not supported.
+pub fn load_model(path: &str, lora_rank: usize) -> Result<Weights> {
+    let targets = ALL_LINEAR.map(String::from).to_vec();
+    let trainable = match lora_rank {
+        0 => Trainable::All,
+        rank => Trainable::Lora(LoraConfig {
+            rank,
+            alpha: 2.0 * rank as f64,
+            targets,
+            seed: 0,
+        }),
+    };
+    let model = load(path, &Device::Cpu, DType::F32, &mut |_, _| {})?;
+    Ok(Weights::new(model.config, model.tensors, &trainable)?)
+}
+
+/// Trains on random rows. `ceiling` is what the cores can do, in operations a second; `peak_rss_mb` tells the process's
+/// peak memory.
+///
+/// # Errors
+/// Nothing to train, or memory ran out.
+pub fn run(
+    weights: &mut Weights,
+    config: &Ajet,
+    plan: &Plan,
+    ceiling: f64,
+    peak_rss_mb: impl Fn() -> Option<f64>,
+) -> Result<Measurement> {
+    let mut trainer = Trainer::new(weights, config)?;
+    let operations = operations(&weights.config, weights.lora.is_none(), plan);
+    let mut best: Option<Measurement> = None;
+    for repeat in 0..plan.repeats.max(1) {
+        let episodes = episodes(plan, weights.config.vocab_size as u32, repeat as u64);
+        let report = trainer.update(weights, &episodes, &mut |_| ())?;
+        let seconds = |phase: &str| report.metrics[&format!("seconds/update{phase}")];
+        let measurement = Measurement {
+            rows: plan.rows,
+            tokens: plan.tokens,
+            forward_s: seconds("_forward"),
+            backward_s: seconds("_backward"),
+            optimizer_s: seconds("_optimizer"),
+            tokens_per_s: (plan.rows * plan.tokens) as f64 / seconds(""),
+            arithmetic_ceiling_share: operations / seconds("") / ceiling,
+            peak_rss_mb: peak_rss_mb().unwrap_or(0.0),
+        };
+        if best.is_none_or(|best| measurement.tokens_per_s > best.tokens_per_s) {
+            best = Some(measurement);
+        }
+    }
+    // At least one repeat was made, so that there is a best one.
+    Ok(best.expect("no repeat was made"))
+}
+
+/// Two operations a weight and token forward, as many for the activations' gradient and, where weights are trained, for
+/// theirs; besides attention's products.
+fn operations(config: &ModelConfig, weights_trained: bool, plan: &Plan) -> f64 {
+    let matrices = config
+        .tensor_shapes()
+        .into_iter()
+        .filter(|(name, _)| name.contains("proj"));
+    let in_layers: usize = matrices.map(|(_, shape)| shape.iter().product::<usize>()).sum();
+    let head = config.vocab_size * config.hidden_size;
+    let attention = 2 * config.num_layers * config.num_heads * config.head_dim * plan.tokens / 2;
+    let passes = if weights_trained { 3 } else { 2 };
+    2.0 * (plan.rows * plan.tokens) as f64 * (passes * (in_layers + head) + 3 * attention) as f64
+}
+
+fn episodes(plan: &Plan, vocabulary: u32, seed: u64) -> Vec<TrainEpisode> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let episode = |number: usize| TrainEpisode {
+        episode_uuid: format!("{number:06}"),
+        task_id: format!("{}", number / 8),
+        reward: (number % 2) as f64,
+        rows: vec![Row {
+            token_ids: (0..plan.tokens).map(|_| rng.random_range(0..vocabulary)).collect(),
+            loss_mask: (0..plan.tokens).map(|i| i > 0).collect(),
+            logprobs: vec![0.0; plan.tokens],
+            truncated: false,
+        }],
+    };
+    (0..plan.rows).map(episode).collect()
+}
