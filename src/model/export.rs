@@ -103,3 +103,79 @@ fn write_shard(path: &Path, tensors: Vec<(String, Tensor)>, dtype: DType) -> Res
     safetensors::serialize_to_file(converted, Some(format), path)
         .map_err(|e| ModelError::file(path.display().to_string(), e))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::load::load;
+    use crate::model::{LoadedModel, ModelConfig};
+
+    fn load_quietly(path: &Path) -> LoadedModel {
+        load(path.to_str().unwrap(), &Device::Cpu, DType::F32, &mut |_, _| {}).unwrap()
+    }
+
+    fn fixture(name: &str) -> LoadedModel {
+        load_quietly(
+            &Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("tests/fixtures/models")
+                .join(name),
+        )
+    }
+
+    fn assert_same_weights(a: &LoadedModel, b: &LoadedModel) {
+        let values = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        assert!(a.tensors.keys().eq(b.tensors.keys()));
+        assert!(
+            a.tensors
+                .iter()
+                .all(|(name, tensor)| values(tensor) == values(&b.tensors[name]))
+        );
+    }
+
+    #[test]
+    fn a_written_model_is_read_as_it_was() {
+        for name in ["llama", "llama-sharded", "qwen2", "qwen3"] {
+            let (model, directory) = (fixture(name), tempfile::tempdir().unwrap());
+            write_directory(directory.path(), &model.files, model.tensors.clone(), DType::F32).unwrap();
+            let again = load_quietly(directory.path());
+            assert_same_weights(&model, &again);
+            assert_eq!(again.files, model.files);
+            assert_eq!(again.generation, model.generation);
+        }
+    }
+
+    #[test]
+    fn large_models_are_written_in_shards() {
+        let (model, directory) = (fixture("qwen3"), tempfile::tempdir().unwrap());
+        write_files(directory.path(), &model.files, DType::F32).unwrap();
+        write_weights(directory.path(), model.tensors.clone(), DType::F32, 40_000).unwrap();
+        let files: Vec<u64> = std::fs::read_dir(directory.path())
+            .unwrap()
+            .map(|e| e.unwrap())
+            .filter(|e| e.path().extension().is_some_and(|x| x == "safetensors"))
+            .map(|e| e.metadata().unwrap().len())
+            .collect();
+        assert!(files.len() >= 3 && files.iter().all(|size| *size < 45_000), "{files:?}");
+        assert_same_weights(&model, &load_quietly(directory.path()));
+    }
+
+    #[test]
+    fn the_type_is_written_in_the_key_that_the_config_has() {
+        for (name, key) in [("llama", "dtype"), ("qwen3", "torch_dtype")] {
+            let (model, directory) = (fixture(name), tempfile::tempdir().unwrap());
+            write_directory(directory.path(), &model.files, model.tensors.clone(), DType::BF16).unwrap();
+            let again = load_quietly(directory.path());
+            assert_eq!(again.files.config[key], "bfloat16");
+            assert_eq!(ModelConfig::from_json(&again.files.config).unwrap(), model.config);
+            let weights = directory.path().join("model.safetensors");
+            let tensors = candle_core::safetensors::load(weights, &Device::Cpu).unwrap();
+            assert!(tensors.values().all(|t| t.dtype() == DType::BF16));
+        }
+        let (model, directory) = (fixture("llama"), tempfile::tempdir().unwrap());
+        let message = write_directory(directory.path(), &model.files, model.tensors.clone(), DType::U8).unwrap_err();
+        assert_eq!(
+            message.to_string(),
+            "config.json: cannot write U8; can write F32, F16 and BF16"
+        );
+    }
+}

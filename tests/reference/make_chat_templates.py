@@ -20,6 +20,7 @@ TEMPLATES = {
     "smollm2": CHATML,
     "qwen2_5": dict(eos_token="<|im_end|>"),
     "qwen3": dict(eos_token="<|im_end|>"),
+    "qwen3_original": dict(eos_token="<|im_end|>"),
     "qwen3_instruct_2507": dict(eos_token="<|im_end|>"),
     "qwen3_training": dict(eos_token="<|im_end|>"),
     "llama3": LLAMA3,

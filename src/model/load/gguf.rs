@@ -307,6 +307,13 @@ fn shortest(x: f32) -> f64 {
 pub(super) struct Metadata(HashMap<String, GgufValue>);
 
 impl Metadata {
+    /// The metadata of a file.
+    #[cfg(test)]
+    pub(super) fn open(path: &Path) -> Result<Self, ModelError> {
+        let mut file = BufReader::new(File::open(path).map_err(ModelError::io(path))?);
+        Ok(Self(Content::read(&mut file)?.metadata))
+    }
+
     fn read<'a, T>(
         &'a self,
         key: &str,
@@ -382,3 +389,7 @@ fn whole_number(value: &GgufValue) -> Option<u64> {
         other => other.to_u64().ok(),
     }
 }
+
+#[cfg(test)]
+#[path = "gguf_tests.rs"]
+mod tests;

@@ -154,3 +154,71 @@ fn post_processor(metadata: &Metadata, tokens: &[&str]) -> Result<Option<PostPro
         _ => Ok(Some(ByteLevel::new(true, false, true).into())),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer};
+
+    use super::*;
+    use crate::model::tokenizer::Tokenizer;
+
+    /// Pieces that a rule cuts a text into, in the byte-level alphabet.
+    fn pieces(pre: &str, text: &str) -> Vec<String> {
+        let mut cut = PreTokenizedString::from(text);
+        Sequence::new(Rules::of(pre).unwrap().pre_tokenizer)
+            .pre_tokenize(&mut cut)
+            .unwrap();
+        let splits = cut.get_splits(OffsetReferential::Original, OffsetType::Byte);
+        splits
+            .into_iter()
+            .map(|(piece, _, _)| piece.replace('Ġ', "_").replace('Ċ', "⏎"))
+            .collect()
+    }
+
+    #[test]
+    fn rules_differ_where_their_models_differ() {
+        let text = "I'Ve 1234 (it's)\n\n  x";
+        for (pre, expected) in [
+            ("gpt-2", "I ' Ve _1234 _( it 's ) ⏎⏎_ _x"),
+            ("smollm", "I ' Ve _ 1 2 3 4 _( it 's ) ⏎⏎_ _x"),
+            ("llama-bpe", "I 'Ve _ 123 4 _( it 's )⏎⏎ _ _x"),
+            ("qwen2", "I 'Ve _ 1 2 3 4 _( it 's )⏎⏎ _ _x"),
+            ("default", "I ' Ve _ 123 4 _ ( it ' s ) ⏎⏎_ _x"),
+        ] {
+            assert_eq!(pieces(pre, text).join(" "), expected, "{pre}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_rule_is_refused() {
+        let message = Rules::of("martian").err().unwrap().to_string();
+        assert!(
+            message.starts_with("tokenizer.ggml.pre: the pre-tokenizer `martian` is not supported"),
+            "{message}"
+        );
+    }
+
+    /// llama.cpp keeps vocabularies of published models with texts and the ids that the models' own tokenizers give.
+    #[test]
+    fn ids_equal_those_of_the_models_tokenizers() {
+        let Some(directory) = std::env::var_os("LLAMA_CPP_MODELS").map(std::path::PathBuf::from) else {
+            eprintln!("skipped: set LLAMA_CPP_MODELS to the folder `models` of llama.cpp's sources");
+            return;
+        };
+        for name in ["llama-bpe", "qwen2", "starcoder", "refact", "command-r", "gpt-2"] {
+            let path = directory.join(format!("ggml-vocab-{name}.gguf"));
+            let tokenizer = Tokenizer::new(build(&Metadata::open(&path).unwrap()).unwrap()).unwrap();
+            let read = |suffix: &str| std::fs::read_to_string(format!("{}.{suffix}", path.display())).unwrap();
+            let (texts, ids) = (read("inp"), read("out"));
+            let texts: Vec<&str> = texts.split("\n__ggml_vocab_test__\n").collect();
+            let mut checked = 0;
+            for (text, ids) in texts.iter().zip(ids.lines()) {
+                let expected: Vec<u32> = ids.split_whitespace().map(|id| id.parse().unwrap()).collect();
+                assert_eq!(tokenizer.encode(text).unwrap(), expected, "{name}: {text:?}");
+                checked += 1;
+            }
+            eprintln!("{name}: {checked} texts agree");
+            assert!(checked > 40);
+        }
+    }
+}

@@ -67,6 +67,18 @@ fn every_family_loads_from_a_directory() {
 }
 
 #[test]
+fn the_models_in_the_binary_load_and_can_chat() {
+    for name in builtin::names() {
+        let model = load_quietly(Path::new(&format!("builtin:{name}"))).unwrap();
+        assert!(model.config.num_parameters() <= 2_000_000, "{name}");
+        assert!(
+            model.chat_template.exists() && !model.generation.eos_token_ids.is_empty(),
+            "{name}"
+        );
+    }
+}
+
+#[test]
 fn weights_are_those_of_the_file_in_any_type() {
     let expected = candle_core::safetensors::load(fixture("qwen3").join("model.safetensors"), &Device::Cpu).unwrap();
     let path = fixture("qwen3");
