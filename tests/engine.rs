@@ -309,6 +309,10 @@ async fn a_killed_run_ends_with_the_very_weights_of_an_unbroken_one() {
             .map(|m| m["global_step"].clone())
             .collect();
         assert_eq!(steps, [1, 2, 3, 4]);
+        for line in metrics(broken.path()) {
+            let mismatch = line["mismatch_kl"].as_f64().unwrap();
+            assert!(mismatch < 1e-6, "the sampler does not use the updated weights: {line}");
+        }
         let losses = |dir: &Path| metrics(dir).iter().map(|m| m["loss"].clone()).collect::<Vec<_>>();
         assert_eq!(losses(broken.path()), losses(unbroken.path()));
     }

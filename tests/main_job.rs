@@ -1,0 +1,265 @@
+//! The main job over HTTP: a swarm server with a real engine and the built-in model, and clients that train it.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ajet_swarm::client::{BeginEpisode, ClientError, EndOutcome, SwarmClient};
+use ajet_swarm::protocol::openai::{ChatMessage, ChatRequest};
+use ajet_swarm::protocol::swarm::{EngineStatus, EngineStatusAnswer, EpisodeType, WorkflowOutput};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+const TASKS: usize = 2;
+const REPEATS: usize = 2;
+
+/// A swarm server, as a user starts it. Killed if a test fails before it ends.
+struct Server {
+    child: Child,
+    _out: BufReader<ChildStdout>,
+    url: String,
+    dir: tempfile::TempDir,
+}
+
+impl Server {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_ajet-swarm"))
+            .args(["start", "--swarm-port", "0"])
+            .env_remove("AJET_SWARM_TOKEN")
+            .current_dir(dir.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut banner = String::new();
+        while !banner.contains("Ctrl-C") {
+            assert!(out.read_line(&mut banner).unwrap() > 0, "ended after {banner:?}");
+        }
+        let (_, after) = banner.split_once(" port ").unwrap();
+        let port: u16 = after.lines().next().unwrap().parse().unwrap();
+        Self {
+            child,
+            _out: out,
+            url: format!("http://127.0.0.1:{port}"),
+            dir,
+        }
+    }
+
+    fn experiment_dir(&self) -> PathBuf {
+        self.dir.path().join("saved_experiments/main-job")
+    }
+
+    /// Ctrl-C, as the terminal sends it; the exit code.
+    fn interrupt(mut self) -> Option<i32> {
+        kill(Pid::from_raw(self.child.id().try_into().unwrap()), Signal::SIGINT).unwrap();
+        self.child.wait().unwrap().code()
+    }
+
+    /// Process ids of the engines that work in this server's directory.
+    fn engines(&self) -> Vec<i32> {
+        let of_this_server = |pid: &i32| {
+            let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let command = String::from_utf8_lossy(&command).replace('\0', " ");
+            command.contains(" engine --socket") && command.contains(&*self.dir.path().to_string_lossy())
+        };
+        let entries = std::fs::read_dir("/proc").unwrap();
+        let pids = entries.filter_map(|e| e.unwrap().file_name().to_str()?.parse().ok());
+        pids.filter(of_this_server).collect()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn config(model: &str) -> String {
+    format!(
+        "ajet:
+  experiment_name: main-job
+  model: {{path: '{model}'}}
+  data: {{train_batch_size: {TASKS}, max_prompt_length: 96, max_response_length: 32}}
+  rollout: {{num_repeat: {REPEATS}, max_response_length_in_one_turn: 12}}
+  trainer_common: {{save_freq: 2, optim: {{lr: 1.0e-3}}}}
+  engine: {{device: cpu, threads: 1}}
+"
+    )
+}
+
+/// Plays one episode; the reward is its number, so that no group's rewards are equal.
+async fn play(
+    swarm: &SwarmClient,
+    episode_type: EpisodeType,
+    task: &str,
+    reward: f64,
+) -> Result<EndOutcome, ClientError> {
+    let begin = BeginEpisode {
+        episode_type,
+        ..BeginEpisode::default()
+    };
+    let episode = swarm.begin_episode(&begin).await?;
+    let message = ChatMessage {
+        role: "user".into(),
+        content: format!("Reverse the word: {task}").into(),
+        ..ChatMessage::default()
+    };
+    let request = ChatRequest {
+        messages: vec![message],
+        ..ChatRequest::default()
+    };
+    let answer = episode.model().chat(&request).await?;
+    assert!(answer.usage.completion_tokens > 0);
+    let output = WorkflowOutput {
+        reward: reward.into(),
+        ..WorkflowOutput::default()
+    };
+    episode.end(task, output).await
+}
+
+/// Plays the episodes of a batch at once, as agents do.
+async fn play_batch(swarms: &[&SwarmClient]) {
+    let numbers = 0..TASKS * REPEATS;
+    let episodes = numbers.map(|n| async move {
+        let (swarm, task) = (swarms[n % swarms.len()], format!("task{}", n / REPEATS));
+        play(swarm, EpisodeType::Train, &task, n as f64).await.unwrap()
+    });
+    futures_util::future::join_all(episodes).await;
+}
+
+/// Waits until the engine rolls at `global_step`, noting every state on the way.
+async fn until_rolling_at(
+    swarm: &SwarmClient,
+    global_step: u64,
+    seen: &Mutex<BTreeSet<&'static str>>,
+) -> EngineStatusAnswer {
+    loop {
+        let status = swarm.status().await.unwrap();
+        seen.lock().unwrap().insert(status.engine_status.as_str());
+        assert_ne!(status.engine_status, EngineStatus::Offline, "{status:?}");
+        if status.engine_status == EngineStatus::Rolling && status.global_step == global_step {
+            return status;
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+fn metrics(experiment_dir: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(experiment_dir.join("metrics.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_clients_train_the_built_in_model_through_all_five_states() {
+    let server = Server::start();
+    let (first, second) = (
+        SwarmClient::new(&server.url).unwrap(),
+        SwarmClient::new(&server.url).unwrap(),
+    );
+    let seen = Arc::new(Mutex::new(BTreeSet::new()));
+    seen.lock()
+        .unwrap()
+        .insert(first.status().await.unwrap().engine_status.as_str());
+    first.sync_train_config(&config("builtin:tiny")).await.unwrap();
+    let booting = seen.clone();
+    let note = move |status: &EngineStatusAnswer| {
+        booting.lock().unwrap().insert(status.engine_status.as_str());
+    };
+    first.start_engine(note).await.unwrap();
+    assert_eq!(first.status().await.unwrap().global_step, 1);
+    play(&first, EpisodeType::Eval, "held-out", 1.0).await.unwrap();
+
+    for step in 1..=2 {
+        // One episode still runs when the batch is full: the state in between lasts until it ends.
+        let late = second.begin_episode(&BeginEpisode::default()).await.unwrap();
+        play_batch(&[&first, &second]).await;
+        let status = first.status().await.unwrap();
+        assert_eq!(status.engine_status, EngineStatus::RollingPost);
+        seen.lock().unwrap().insert(status.engine_status.as_str());
+        late.abort().await.unwrap();
+        until_rolling_at(&first, step + 1, &seen).await;
+    }
+    let all = ["BOOTING", "OFFLINE", "ROLLING", "ROLLING_POST", "WEIGHT_SYNCING"];
+    let seen: Vec<_> = seen
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|s| s.trim_start_matches("ENGINE."))
+        .collect();
+    assert_eq!(seen, all);
+
+    let pool = second.pool_information().await.unwrap();
+    assert_eq!((pool.completed_episodes, pool.global_step), (0, 3));
+    assert!(pool.latest_metrics["grad_norm"] > 0.0, "{:?}", pool.latest_metrics);
+    let checkpoint = server.experiment_dir().join("checkpoints/global_step_2");
+    assert!(checkpoint.join("model.safetensors").exists() && checkpoint.join("tokenizer.json").exists());
+    let lines = metrics(&server.experiment_dir());
+    assert_eq!(lines.len(), 2);
+    assert_eq!(lines[0]["eval/reward_mean"], 1);
+    assert_eq!(lines[1]["reward_mean"], 1.5);
+
+    first.stop_engine().await.unwrap();
+    assert_eq!(first.status().await.unwrap().engine_status, EngineStatus::Offline);
+    assert_eq!(server.engines(), [0; 0]);
+    assert_eq!(server.interrupt(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_engine_comes_back_with_the_batch_and_a_good_end_saves_it() {
+    let server = Server::start();
+    let swarm = SwarmClient::new(&server.url).unwrap();
+    swarm.sync_train_config(&config("builtin:tiny")).await.unwrap();
+    swarm.start_engine(|_| {}).await.unwrap();
+    let seen = Mutex::default();
+    play_batch(&[&swarm]).await;
+    until_rolling_at(&swarm, 2, &seen).await;
+    play(&swarm, EpisodeType::Train, "task0", 0.0).await.unwrap();
+
+    let killed = server.engines();
+    assert_eq!(killed.len(), 1);
+    kill(Pid::from_raw(killed[0]), Signal::SIGKILL).unwrap();
+    while server.engines().iter().all(|pid| killed.contains(pid)) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    until_rolling_at(&swarm, 2, &seen).await;
+    assert_eq!(swarm.pool_information().await.unwrap().completed_episodes, 1);
+    for (task, reward) in [("task0", 1.0), ("task1", 0.0), ("task1", 1.0)] {
+        play(&swarm, EpisodeType::Train, task, reward).await.unwrap();
+    }
+    until_rolling_at(&swarm, 3, &seen).await;
+    let steps: Vec<_> = metrics(&server.experiment_dir())
+        .iter()
+        .map(|m| m["global_step"].clone())
+        .collect();
+    assert_eq!(steps, [1, 2]);
+
+    play_batch(&[&swarm]).await;
+    until_rolling_at(&swarm, 4, &seen).await;
+    let experiment = server.experiment_dir();
+    let dir = server.dir.path().to_owned();
+    assert!(server.engines().len() == 1 && dir.exists());
+    swarm.stop_engine().await.unwrap();
+    assert_eq!(
+        std::fs::read_to_string(experiment.join("checkpoints/latest")).unwrap(),
+        "global_step_3"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_that_is_not_there_is_told_in_one_sentence() {
+    let server = Server::start();
+    let swarm = SwarmClient::new(&server.url).unwrap();
+    let told = match swarm.sync_train_config(&config("/no/such/model")).await {
+        Err(error) => error,
+        Ok(()) => swarm.start_engine(|_| {}).await.unwrap_err(),
+    };
+    assert!(told.to_string().contains("/no/such/model"), "{told}");
+    assert_eq!(swarm.status().await.unwrap().engine_status, EngineStatus::Offline);
+}
