@@ -73,8 +73,9 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
+    let program = std::env::current_exe().context("the path of this program is unknown")?;
     if args.debug_one {
-        println!("{}", debug_one(&job, api.as_ref()).await?);
+        println!("{}", debug_one(&job, api.as_ref(), &program).await?);
         return Ok(ExitCode::SUCCESS);
     }
     let interrupt = Interrupt::listen().context("no signals can be listened for")?;
@@ -87,7 +88,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         abort: args.abort,
         eval_only: args.eval_only,
         stop_engine_at_end: args.stop_engine_at_end,
-        program: std::env::current_exe().context("the path of this program is unknown")?,
+        program,
     };
     let end = run_job(job, options, interrupt).await?;
     Ok(exit_code(end.outcome == Outcome::Interrupted))

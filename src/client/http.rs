@@ -147,6 +147,10 @@ pub fn http_client(base_url: &str) -> Result<reqwest::Client, ClientError> {
     if base_url.starts_with("http://") {
         builder = builder.tls_certs_only([]);
     }
+    if ServerUrl::parse(base_url).is_ok_and(|url| url.is_local()) {
+        // A proxy of the environment cannot reach this machine's loopback.
+        builder = builder.no_proxy();
+    }
     builder.build().map_err(|error| ClientError::Setup(root_cause(&error)))
 }
 

@@ -1,6 +1,7 @@
 //! Looking at an agent without training: one episode in full, or a job's tasks on any OpenAI-compatible model.
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::time::Instant;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -13,9 +14,9 @@ use super::job::Job;
 use super::progress::Progress;
 use super::report::{EpisodeReport, Evaluation, Summary};
 use super::rewards::Score;
-use super::runner::read_tasks;
+use super::runner::{read_tasks, server_for};
 use super::tasks::Task;
-use crate::client::{BeginEpisode, ModelApi, SwarmClient};
+use crate::client::{BeginEpisode, ModelApi, Started, SwarmClient};
 use crate::protocol::swarm::EpisodeType;
 
 /// A model that is not a swarm's.
@@ -47,36 +48,49 @@ fn player_of(job: &Job) -> Player {
 }
 
 /// Runs one episode of the first task and returns what happened, as text. On a swarm it is aborted, so that training
-/// is not touched; with `api`, no swarm is involved.
+/// is not touched, and an engine that was started for it is stopped; with `api`, no swarm is involved. `program` is
+/// `ajet-swarm`, to start a server with.
 ///
 /// # Errors
 /// There is no task, or no episode to be had.
-pub async fn debug_one(job: &Job, api: Option<&Api>) -> Result<String, RollError> {
-    let tasks = read_tasks(job, &Progress::new(false))?;
-    let task = tasks
-        .training
-        .first()
-        .ok_or_else(|| RollError::Check("there is no task".into()))?;
-    let player = player_of(job);
-    let started = Instant::now();
+pub async fn debug_one(job: &Job, api: Option<&Api>, program: &Path) -> Result<String, RollError> {
+    let progress = Progress::new(false);
+    let tasks = read_tasks(job, &progress)?;
+    let task = tasks.training.first();
+    let task = task.ok_or_else(|| RollError::Check("there is no task".into()))?;
     if let Some(api) = api {
-        let played = player.play(task, &api.access()?).await;
+        let started = Instant::now();
+        let played = player_of(job).play(task, &api.access()?).await;
         return Ok(transcript(task, played, started.elapsed().as_secs_f64()));
     }
     let swarm = SwarmClient::new(&job.roll.swarm_url)?;
-    swarm
-        .auto_sync_train_config_and_start_engine(&job.document(), false, |_| {})
+    let server = server_for(job, &swarm, program, &progress).await?;
+    let played = debug_on_swarm(job, task, &swarm).await;
+    if let Some(server) = server {
+        server.stop().await;
+    }
+    played
+}
+
+async fn debug_on_swarm(job: &Job, task: &Task, swarm: &SwarmClient) -> Result<String, RollError> {
+    let document = job.document();
+    let started = swarm
+        .auto_sync_train_config_and_start_engine(&document, false, |_| {})
         .await?;
     let episode = swarm.begin_episode(&BeginEpisode::default()).await?;
-    let started = Instant::now();
+    let begun = Instant::now();
     let access = Access {
         model: episode.model().clone(),
         model_name: job.ajet.model.path.clone(),
         episode_uuid: episode.uuid().to_string(),
     };
-    let played = player.play(task, &access).await;
+    let played = player_of(job).play(task, &access).await;
+    let seconds = begun.elapsed().as_secs_f64();
     episode.abort().await?;
-    Ok(transcript(task, played, started.elapsed().as_secs_f64()))
+    if started == Started::Fresh {
+        swarm.stop_engine().await?;
+    }
+    Ok(transcript(task, played, seconds))
 }
 
 /// Every message, the answer, its worth and the time it took.

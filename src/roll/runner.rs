@@ -83,7 +83,7 @@ pub fn read_tasks(job: &Job, progress: &Progress) -> Result<TaskSets, RollError>
 }
 
 /// A server of our own, where the job wants one and none is there.
-async fn server_for(
+pub(super) async fn server_for(
     job: &Job,
     swarm: &SwarmClient,
     program: &Path,
