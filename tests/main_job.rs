@@ -164,9 +164,8 @@ async fn two_clients_train_the_built_in_model_through_all_five_states() {
         SwarmClient::new(&server.url).unwrap(),
     );
     let seen = Arc::new(Mutex::new(BTreeSet::new()));
-    seen.lock()
-        .unwrap()
-        .insert(first.status().await.unwrap().engine_status.as_str());
+    let offline = first.status().await.unwrap().engine_status;
+    seen.lock().unwrap().insert(offline.as_str());
     first.sync_train_config(&config("builtin:tiny")).await.unwrap();
     let booting = seen.clone();
     let note = move |status: &EngineStatusAnswer| {
