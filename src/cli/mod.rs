@@ -35,8 +35,11 @@ Examples:
 pub enum Command {
     /// Serve a swarm.
     Start(start::Args),
-    /// Watch a swarm.
-    #[command(alias = "top")]
+    /// Watch a swarm server: its state, the batch and its stop rule, episodes, rewards, clients and log.
+    ///
+    /// A server that goes away is waited for. Where standard output is no terminal, one snapshot is printed as plain
+    /// lines, as with --once.
+    #[command(visible_alias = "top")]
     Overwatch(overwatch::Args),
     /// Run a job: its tasks go through its agent as episodes, their rewards train the model.
     Roll(roll::Args),
