@@ -7,7 +7,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 start=$SECONDS
-AJET_SWARM_URL="http://127.0.0.1:$port" ./target/release/ajet-swarm roll config/jobs/quickstart.yaml --json > "$work/events.jsonl"
+./target/release/ajet-swarm roll config/jobs/quickstart.yaml --swarm-url "http://127.0.0.1:$port" --json > "$work/events.jsonl"
 python3 - "$work/events.jsonl" $((SECONDS - start)) <<'PY'
 import json, pathlib, sys
 events = [json.loads(line) for line in open(sys.argv[1])]

@@ -96,7 +96,20 @@ async fn an_episode_is_begun_used_and_ended() {
     let error = refused.end("t", reward("good")).await.unwrap_err().to_string();
     assert!(error.contains("reward"), "{error}");
     client.settle().await;
-    assert!(swarm.engines.record().forgotten.contains(&(uuid, DropReason::Aborted)));
+    // The server answers an abort before it tells the engine.
+    let forgotten = async {
+        while !swarm
+            .engines
+            .record()
+            .forgotten
+            .contains(&(uuid.clone(), DropReason::Aborted))
+        {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), forgotten)
+        .await
+        .expect("the engine hears of the abort");
 
     client.stop_engine().await.unwrap();
     assert_eq!(client.status().await.unwrap().engine_status, EngineStatus::Offline);
