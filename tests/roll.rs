@@ -104,10 +104,10 @@ async fn an_episode_is_begun_used_and_ended() {
             .forgotten
             .contains(&(uuid.clone(), DropReason::Aborted))
         {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), forgotten)
+    tokio::time::timeout(std::time::Duration::from_secs(10), forgotten)
         .await
         .expect("the engine hears of the abort");
 
