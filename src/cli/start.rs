@@ -77,6 +77,8 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let listener = listen(&args).await?;
     raise_file_limit();
 
+    // Before the banner: who has read it may end us, and expects a good end.
+    let told_to_end = told_to_end()?;
     let port = listener.local_addr()?.port();
     banner(&args, port, made.as_deref(), token.is_some()).context("writing to standard output")?;
     let options = Options {
@@ -86,7 +88,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     let launcher = ChildLauncher::of_this_program().context("finding this program's own path")?;
     Server::new(options, Arc::new(launcher))
-        .serve(listener, told_to_end()?)
+        .serve(listener, told_to_end)
         .await?;
     Ok(ExitCode::SUCCESS)
 }
