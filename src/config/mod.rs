@@ -1,6 +1,6 @@
 //! The `ajet:` training configuration.
 //!
-//! [`schema`] is the single source of what can be set; [`keys`] adds what AgentJet and verl know besides. [`load`] makes
+//! [`schema`] is the single source of what can be set; [`keys`] adds what AgentJet and verl know besides. [`mod@load`] makes
 //! a checked configuration of a YAML document, [`dump_yaml`] the reverse.
 
 mod dump;

@@ -1,6 +1,6 @@
 //! From an agent's LLM calls to training rows: pure, no I/O, no model.
 //!
-//! [`bridge`] makes the prompt of the next turn from what the model really saw and sampled, [`merge`] turns the calls
+//! [`bridge`] makes the prompt of the next turn from what the model really saw and sampled, [`mod@merge`] turns the calls
 //! of a finished episode into rows. Both reach the model's tokenizer and chat template through [`Renderer`].
 
 pub mod bridge;

@@ -297,7 +297,7 @@ pub(super) enum Start {
     Output,
 }
 
-/// A tile of `rows` (at most `V::TILE_ROWS`) by two vectors: y = start + Σₖ x[·][k] · w[k][·]. Each pointer comes with
+/// A tile of `rows` (at most `V::TILE_ROWS`) by two vectors: `y = start + Σₖ x[·][k] · w[k][·]`. Each pointer comes with
 /// its stride: x and y by row, w by k.
 ///
 /// # Safety
