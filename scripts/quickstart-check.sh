@@ -14,7 +14,7 @@ events = [json.loads(line) for line in open(sys.argv[1])]
 end = [e for e in events if e["event"] == "end"][-1]
 before, after = end["eval_before"]["reward_mean"], end["eval_after"]["reward_mean"]
 print(f"quickstart: eval reward {before:.3f} -> {after:.3f} in {sys.argv[2]} s, {end['steps']} updates, {end['checkpoint']}")
-assert end["outcome"] == "completed", end
+assert end["outcome"] == "done", end
 assert after - before >= 0.35 and after >= 0.8, "it did not learn enough"
 assert (pathlib.Path(end["checkpoint"]) / "model.safetensors").exists(), "no checkpoint"
 PY
