@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Trains SmolLM2-135M-Instruct for three LoRA updates and loads what was written with Python's transformers and peft.
-# Needs: python3 with `pip install torch transformers peft` (PYTHON names another interpreter).
+# Needs: python3 with `pip install torch transformers peft gguf` (PYTHON names another interpreter).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
-"$python" -c 'import torch, transformers, peft' || { echo "skipped: pip install torch transformers peft" >&2; [ -z "${CI:-}" ]; exit; }
+"$python" -c 'import torch, transformers, peft, gguf' || { echo "skipped: pip install torch transformers peft gguf" >&2; [ -z "${CI:-}" ]; exit; }
 scripts/get-smollm2.sh
 cargo build --release --locked
 work=$(mktemp -d)
@@ -22,13 +22,10 @@ print(json.dumps(end))
 checkpoint = pathlib.Path(end["checkpoint"])
 print(sorted(str(p.relative_to(checkpoint)) for p in checkpoint.rglob("*") if p.is_file()))
 adapter = next(checkpoint.rglob("adapter_config.json")).parent
-base = next((p.parent for p in checkpoint.rglob("model.safetensors")), None)
-if base is None:
-    gguf = pathlib.Path("models/smollm2-135m")
-    model = AutoModelForCausalLM.from_pretrained(gguf, gguf_file="SmolLM2-135M-Instruct.Q4_1.gguf", dtype=torch.float32)
-else:
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-tokenizer = AutoTokenizer.from_pretrained(adapter)
+base = pathlib.Path("models/smollm2-135m")
+gguf_file = "SmolLM2-135M-Instruct.Q4_1.gguf"
+model = AutoModelForCausalLM.from_pretrained(base, gguf_file=gguf_file, dtype=torch.float32)
+tokenizer = AutoTokenizer.from_pretrained(base, gguf_file=gguf_file)
 model = PeftModel.from_pretrained(model, adapter).eval()
 messages = [{"role": "system", "content": "Answer with the number only."}, {"role": "user", "content": "What is 12 + 7?"}]
 ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
