@@ -125,23 +125,23 @@ mod tests {
             ..Ajet::default()
         };
         let now = UNIX_EPOCH + Duration::from_secs(1_773_584_553);
-        resolve(&ajet, Path::new("/work"), now, exists)
+        resolve(&ajet, Path::new("/home"), now, exists)
     }
 
     #[test]
     fn directories() {
         let cases = [
-            ("exp", "auto", "exp", "/work/saved_experiments/exp"),
-            ("exp", "runs", "exp", "/work/runs/exp"),
+            ("exp", "auto", "exp", "/home/saved_experiments/exp"),
+            ("exp", "runs", "exp", "/home/runs/exp"),
             ("exp", "/data/runs", "exp", "/data/runs/exp"),
             ("exp", "/data/exp", "exp", "/data/exp"),
             ("exp", "/data/exp-v2", "exp", "/data/exp-v2"),
-            ("a|b", "auto", "a-b", "/work/saved_experiments/a-b"),
+            ("a|b", "auto", "a-b", "/home/saved_experiments/a-b"),
             (
                 "read_yaml_name",
                 "auto",
                 "demo_20260315_142233",
-                "/work/saved_experiments/demo_20260315_142233",
+                "/home/saved_experiments/demo_20260315_142233",
             ),
         ];
         for (name, dir, want_name, want_dir) in cases {
