@@ -27,7 +27,7 @@ use serde_json::{Map, Value, json};
 #[derive(Parser)]
 struct Args {
     /// Optimizer steps.
-    #[arg(long, default_value_t = 1500)]
+    #[arg(long, default_value_t = 340)]
     steps: u64,
     /// Conversations a step.
     #[arg(long, default_value_t = 32)]

@@ -7,17 +7,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::error::{ModelError, Result};
 use super::weights::Param;
-
-/// The projections that `all-linear` adapts.
-pub const ALL_LINEAR: [&str; 7] = [
-    "q_proj",
-    "k_proj",
-    "v_proj",
-    "o_proj",
-    "gate_proj",
-    "up_proj",
-    "down_proj",
-];
+use crate::config::LINEAR_PROJECTIONS;
 
 /// Shape of the adapters.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,10 +47,10 @@ impl Lora {
     /// A target that names no projection of the model.
     pub fn new(lora: &LoraConfig, params: &IndexMap<String, Param>) -> Result<Self> {
         for target in &lora.targets {
-            if !ALL_LINEAR.contains(&target.as_str()) {
+            if !LINEAR_PROJECTIONS.contains(&target.as_str()) {
                 return Err(ModelError::LoraTarget {
                     given: target.clone(),
-                    available: ALL_LINEAR.join(", "),
+                    available: LINEAR_PROJECTIONS.join(", "),
                 });
             }
         }

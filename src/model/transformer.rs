@@ -157,8 +157,9 @@ mod tests {
     use candle_core::backprop::GradStore;
 
     use super::*;
+    use crate::config::LINEAR_PROJECTIONS;
     use crate::model::config::{Family, ModelConfig};
-    use crate::model::lora::{ALL_LINEAR, LoraConfig};
+    use crate::model::lora::LoraConfig;
     use crate::model::weights::{Trainable, random_tensors};
 
     fn weights(config: ModelConfig, trainable: &Trainable) -> Weights {
@@ -167,7 +168,7 @@ mod tests {
     }
 
     fn lora() -> Trainable {
-        let targets = ALL_LINEAR.map(String::from).to_vec();
+        let targets = LINEAR_PROJECTIONS.map(String::from).to_vec();
         Trainable::Lora(LoraConfig {
             rank: 2,
             alpha: 4.0,

@@ -8,8 +8,9 @@ use serde::Serialize;
 use super::episode::TrainEpisode;
 use super::error::Result;
 use super::trainer::Trainer;
+use crate::config::LINEAR_PROJECTIONS;
 use crate::config::schema::Ajet;
-use crate::model::lora::{ALL_LINEAR, LoraConfig};
+use crate::model::lora::LoraConfig;
 use crate::model::{ModelConfig, Trainable, Weights, load};
 use crate::timeline::Row;
 
@@ -50,7 +51,7 @@ pub struct Measurement {
 /// # Errors
 /// The model is not there or not supported.
 pub fn load_model(path: &str, lora_rank: usize) -> Result<Weights> {
-    let targets = ALL_LINEAR.map(String::from).to_vec();
+    let targets = LINEAR_PROJECTIONS.map(String::from).to_vec();
     let trainable = match lora_rank {
         0 => Trainable::All,
         rank => Trainable::Lora(LoraConfig {

@@ -1,10 +1,11 @@
 use std::collections::HashMap;
 
 use super::*;
+use crate::config::LINEAR_PROJECTIONS;
 use crate::config::schema::{self, AdvEstimator, LossAggMode, Recompute};
 use crate::model::PackedBatch;
 use crate::model::config::{Family, ModelConfig};
-use crate::model::lora::{ALL_LINEAR, LoraConfig};
+use crate::model::lora::LoraConfig;
 use crate::model::weights::{Trainable, random_tensors};
 use crate::timeline::Row;
 
@@ -14,7 +15,7 @@ fn weights(trainable: &Trainable) -> Weights {
 }
 
 fn lora() -> Trainable {
-    let targets = ALL_LINEAR.map(String::from).to_vec();
+    let targets = LINEAR_PROJECTIONS.map(String::from).to_vec();
     Trainable::Lora(LoraConfig {
         rank: 2,
         alpha: 4.0,

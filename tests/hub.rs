@@ -1,0 +1,132 @@
+//! A model by its hub id, through the real program: fetched into the hub client's cache from a hub on this machine,
+//! taken from the cache when the hub is gone, and refused with a sentence where neither has it.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path as UrlPath, Request};
+use axum::http::{Response, StatusCode};
+use axum::routing::get;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+const FILES: [&str; 5] = [
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+];
+/// Nobody listens there.
+const NOWHERE: &str = "http://127.0.0.1:9";
+
+/// A hub with the repository `acme/tiny`. As on the real one, weights are redirected to where large files are.
+async fn hub() -> String {
+    let listing = json!({
+        "siblings": FILES.map(|file| json!({ "rfilename": file })),
+        "sha": COMMIT,
+    });
+    let router = Router::new()
+        .route(
+            "/api/models/acme/tiny/revision/main",
+            get(async move || axum::Json(listing)),
+        )
+        .route("/acme/tiny/resolve/main/{file}", get(resolve))
+        .route("/large/{file}", get(async |file, request| part(&file_of(file), &request)));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+    url
+}
+
+fn file_of(UrlPath(file): UrlPath<String>) -> String {
+    file
+}
+
+async fn resolve(UrlPath(file): UrlPath<String>, request: Request) -> Response<Body> {
+    if file != "model.safetensors" {
+        return part(&file, &request);
+    }
+    let host = request.headers()["host"].to_str().unwrap();
+    Response::builder()
+        .status(StatusCode::FOUND)
+        .header("location", format!("http://{host}/large/{file}"))
+        .header("x-linked-etag", format!("\"{file}\""))
+        .header("x-repo-commit", COMMIT)
+        .body(Body::empty())
+        .unwrap()
+}
+
+/// The bytes that the request's range asks for.
+fn part(file: &str, request: &Request) -> Response<Body> {
+    let bytes = std::fs::read(Path::new("assets/models/tiny").join(file)).unwrap();
+    let range = request.headers()["range"].to_str().unwrap();
+    let (first, last) = range.strip_prefix("bytes=").unwrap().split_once('-').unwrap();
+    let first: usize = first.parse().unwrap();
+    let last = last.parse().unwrap_or(bytes.len() - 1);
+    Response::builder()
+        .status(StatusCode::PARTIAL_CONTENT)
+        .header("etag", format!("\"{file}\""))
+        .header("x-repo-commit", COMMIT)
+        .header("content-range", format!("bytes {first}-{last}/{}", bytes.len()))
+        .body(Body::from(bytes[first..=last].to_vec()))
+        .unwrap()
+}
+
+/// Evaluates four words with the model `acme/tiny`, with a hub and its cache in `home`.
+async fn evaluate(endpoint: &str, home: &Path) -> Output {
+    let free_port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let job = home.join("job.yaml");
+    let experiment = home.join("saved/hub");
+    let yaml = json!({
+        "ajet": {
+            "experiment_name": "hub",
+            "experiment_dir": experiment,
+            "model": {"path": "acme/tiny"},
+            "data": {"train_batch_size": 2, "max_prompt_length": 64, "max_response_length": 16},
+            "rollout": {"num_repeat": 2},
+            "task_reader": {"type": "reverse_text", "reverse_text": {"tasks": 4, "validation_tasks": 4}},
+        },
+        "roll": {
+            "swarm_url": format!("http://{free_port}"),
+            "agent": {"type": "chat", "user": "{{ main_query }}"},
+            "reward": {"type": "exact_match", "answer": "{{ metadata.answer }}"},
+        },
+    });
+    std::fs::write(&job, yaml.to_string()).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ajet-swarm"));
+    command
+        .args(["roll", "--eval-only", "--json"])
+        .arg(job)
+        .env("HF_ENDPOINT", endpoint)
+        .env("HF_HOME", home)
+        .env_remove("AJET_SWARM_TOKEN")
+        .stdin(Stdio::null());
+    tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hub_id_is_fetched_once_and_then_needs_no_hub() {
+    let home = tempfile::tempdir().unwrap();
+    for endpoint in [hub().await.as_str(), NOWHERE] {
+        let output = evaluate(endpoint, home.path()).await;
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let events = String::from_utf8(output.stdout).unwrap();
+        let events: Vec<Value> = events.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let eval = events.iter().find(|event| event["event"] == "eval").unwrap();
+        assert_eq!(eval["episodes"], 4, "{eval}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn offline_without_the_model_is_a_sentence_that_names_it() {
+    let home = tempfile::tempdir().unwrap();
+    let output = evaluate(NOWHERE, home.path()).await;
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("acme/tiny") && told.contains("hint:"), "{told}");
+    assert!(!told.contains("panicked"), "{told}");
+}
