@@ -71,21 +71,26 @@ pub fn warnings(ajet: &Ajet) -> Vec<String> {
     warnings
 }
 
-/// Whether the GPUs asked for are there. A build for the CPU only warns, since every AgentJet configuration asks for
-/// some.
+/// Whether the GPUs asked for are there. A run on the CPU (`present` is `None`) only warns, since every AgentJet
+/// configuration asks for some.
 ///
 /// # Errors
-/// A build for GPUs on a machine with fewer of them.
-pub fn gpus(asked: usize, built_for_gpus: bool, present: usize) -> Result<Option<String>, Problem> {
+/// A run on a GPU of a machine that has fewer of them.
+pub fn gpus(asked: usize, present: Option<usize>) -> Result<Option<String>, Problem> {
     const KEY: &str = "ajet.trainer_common.n_gpus_per_node";
-    if built_for_gpus && asked > present {
-        return Err(Problem::new(
+    match present {
+        Some(present) if asked > present => Err(Problem::new(
             KEY,
             format!("{asked} is more than the {present} GPUs of this machine"),
-        ));
+        )),
+        Some(_) if asked > 1 => Ok(Some(format!(
+            "{KEY}: {asked} is taken as 1, since only one GPU is built"
+        ))),
+        None if asked > 1 => Ok(Some(format!(
+            "{KEY}: {asked} GPUs are asked for, but this run computes on the CPU"
+        ))),
+        _ => Ok(None),
     }
-    let warn = !built_for_gpus && asked > 1;
-    Ok(warn.then(|| format!("{KEY}: {asked} GPUs are asked for, but this build computes on the CPU")))
 }
 
 /// Problems found so far.
@@ -498,11 +503,12 @@ mod tests {
     #[test]
     fn more_gpus_than_there_are() {
         assert_eq!(
-            gpus(8, true, 1).unwrap_err().to_string(),
+            gpus(8, Some(1)).unwrap_err().to_string(),
             "ajet.trainer_common.n_gpus_per_node: 8 is more than the 1 GPUs of this machine"
         );
-        assert_eq!(gpus(1, true, 1), Ok(None));
-        assert_eq!(gpus(1, false, 0), Ok(None));
-        assert!(gpus(8, false, 0).unwrap().unwrap().contains("8 GPUs are asked for"));
+        assert_eq!(gpus(1, Some(1)), Ok(None));
+        assert_eq!(gpus(1, None), Ok(None));
+        assert!(gpus(8, Some(8)).unwrap().unwrap().contains("8 is taken as 1"));
+        assert!(gpus(8, None).unwrap().unwrap().contains("8 GPUs are asked for"));
     }
 }

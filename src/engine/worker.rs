@@ -9,6 +9,7 @@ use super::events::EventHub;
 use super::model_thread::{UpdateOutcome, Worker};
 use super::session::TextModel;
 use crate::config::schema::Ajet;
+use crate::config::validate;
 use crate::inference::{SampleRequest, Scheduler};
 use crate::model::load::{LoadedModel, ModelFiles, load};
 use crate::model::lora::LoraConfig;
@@ -45,6 +46,11 @@ impl ModelWorker {
     /// state in their place. Errors are sentences.
     pub fn build(config: &Ajet, resume: Option<&Checkpoint>, hub: Arc<EventHub>) -> Result<(Self, ModelInfo), String> {
         let device = device::choose(&config.engine.device).map_err(sentence)?;
+        let present = device.is_cuda().then(device::gpu_count);
+        let asked = config.trainer_common.n_gpus_per_node;
+        if let Some(warning) = validate::gpus(asked, present).map_err(sentence)? {
+            hub.warn(warning);
+        }
         let dtype = device::dtype(config.engine.dtype, &device);
         let mut last = String::new();
         let mut progress = |share: f32, what: &str| {
@@ -72,13 +78,14 @@ impl ModelWorker {
                 None,
             ),
         };
+        let trainer = match reference {
+            Some(reference) => Trainer::with_reference(&weights, config, Some(reference)),
+            None => Trainer::new(&weights, config),
+        };
         let mut worker = Self {
+            trainer: trainer.map_err(sentence)?,
+            // After the trainer: what it keeps is not left for caches.
             scheduler: Scheduler::new(&weights, config).map_err(sentence)?,
-            trainer: match reference {
-                Some(reference) => Trainer::with_reference(&weights, config, Some(reference)),
-                None => Trainer::new(&weights, config),
-            }
-            .map_err(sentence)?,
             weights,
             files: base.files,
             base: config.model.path.clone(),

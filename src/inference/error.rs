@@ -1,6 +1,7 @@
 //! What can go wrong while sampling.
 
 use crate::model::ModelError;
+use crate::model::memory::is_out_of_memory;
 
 /// An error of the sampler. Messages are sentences for the user.
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +46,8 @@ pub enum InferenceError {
     /// The memory for caches holds less than one sequence of full length.
     #[error(
         "the cache has room for {tokens} tokens, one sequence may have {needed}\n\
-         hint: lower ajet.rollout.max_model_len (each token takes {token_bytes} bytes)"
+         hint: lower ajet.rollout.max_model_len (each token takes {token_bytes} bytes), or on a GPU raise \
+         ajet.rollout.gpu_memory_utilization"
     )]
     CacheTooSmall {
         /// Room, in tokens.
@@ -55,6 +57,12 @@ pub enum InferenceError {
         /// Cache bytes of a token.
         token_bytes: usize,
     },
+    /// Memory did not suffice for a single token.
+    #[error(
+        "memory ran out while one token was computed: {0}\n\
+         hint: lower ajet.rollout.gpu_memory_utilization, so that the caches leave more of it, or ajet.rollout.max_model_len"
+    )]
+    NoMemory(Box<InferenceError>),
     /// The model layer failed.
     #[error(transparent)]
     Model(#[from] ModelError),
@@ -65,3 +73,21 @@ pub enum InferenceError {
 
 /// The sampler's result.
 pub type Result<T, E = InferenceError> = std::result::Result<T, E>;
+
+impl InferenceError {
+    /// Whether less would have fitted into memory.
+    pub fn is_out_of_memory(&self) -> bool {
+        match self {
+            Self::Model(ModelError::Tensor(error)) | Self::Tensor(error) => is_out_of_memory(error),
+            _ => false,
+        }
+    }
+
+    /// Says what to do where memory ran out for the least that could be tried.
+    pub(super) fn or_no_memory(self) -> Self {
+        match self.is_out_of_memory() {
+            true => Self::NoMemory(Box::new(self)),
+            false => self,
+        }
+    }
+}

@@ -1,5 +1,7 @@
 //! One forward pass with key-value caches, whatever computes it.
 
+use candle_core::Tensor;
+
 use super::error::Result;
 use crate::model::Weights;
 pub use crate::model::kernels::BLOCK_TOKENS;
@@ -20,17 +22,29 @@ pub struct Chunk<'a> {
     pub logits: bool,
 }
 
+/// Logits, one vocabulary after the other, where they were computed: tokens are drawn there, so that a GPU's logits
+/// never leave it.
+#[derive(Debug)]
+pub enum Logits {
+    /// In this process's memory.
+    Host(Vec<f32>),
+    /// Rows × vocabulary, f32, on the model's device.
+    Device(Tensor),
+}
+
 /// A model that continues sequences. It owns the memory of the blocks, which its caller numbers.
 pub trait Forward: Send {
     /// Bytes of a block.
     fn block_bytes(&self) -> usize;
 
-    /// Appends each chunk to its sequence's cache. Returns the logits of the chunks that want them, in order, one
-    /// vocabulary after the other.
+    /// Tells how many blocks there may be, before any is used.
+    fn reserve(&mut self, blocks: usize);
+
+    /// Appends each chunk to its sequence's cache. Returns the logits of the chunks that want them, in order.
     ///
     /// # Errors
     /// Out of memory. The chunks' blocks are then undefined beyond their start.
-    fn forward(&mut self, chunks: &[Chunk]) -> Result<Vec<f32>>;
+    fn forward(&mut self, chunks: &[Chunk]) -> Result<Logits>;
 
     /// Makes the block `to` a copy of `from`.
     ///

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor};
 
 use super::error::Result;
-use super::forward::{BLOCK_TOKENS, BlockId, Chunk, Forward};
+use super::forward::{BLOCK_TOKENS, BlockId, Chunk, Forward, Logits};
 use super::packed_model::{PackedLayer, PackedModel};
 use crate::model::Weights;
 use crate::model::kernels::{self, AttentionRows, BlockLayout, Element, Isa, Pool};
@@ -215,7 +215,9 @@ impl<E: Element> Forward for CpuForward<E> {
         self.layout.len() * size_of::<f32>()
     }
 
-    fn forward(&mut self, chunks: &[Chunk]) -> Result<Vec<f32>> {
+    fn reserve(&mut self, _: usize) {} // memory comes block by block
+
+    fn forward(&mut self, chunks: &[Chunk]) -> Result<Logits> {
         self.ensure_blocks(chunks.iter().flat_map(|c| {
             let touched = c.start / BLOCK_TOKENS..(c.start + c.tokens.len()).div_ceil(BLOCK_TOKENS);
             c.blocks[touched].iter().copied()
@@ -248,7 +250,7 @@ impl<E: Element> Forward for CpuForward<E> {
             kernels::gated_mlp(&pool, &b.normed, &weights.gate, &weights.up, &mut b.gated, &mut b.up);
             weights.down.multiply(&pool, &b.gated, &mut b.added);
         }
-        Ok(self.logits(chunks, &x))
+        Ok(Logits::Host(self.logits(chunks, &x)))
     }
 
     fn copy_block(&mut self, from: BlockId, to: BlockId) -> Result<()> {

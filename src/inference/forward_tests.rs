@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_core::Device;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::forward::{BLOCK_TOKENS, Chunk, Forward};
+use super::forward::{BLOCK_TOKENS, Chunk, Forward, Logits};
 use super::forward_cpu::CpuForward;
 use super::forward_plain::PlainForward;
 use super::request::{SampleEvent, SampleRequest, SamplingParams};
@@ -14,6 +14,7 @@ use super::scheduler::Scheduler;
 use crate::config::Ajet;
 use crate::config::schema::Kernels;
 use crate::model::kernels::{Isa, Pool};
+use crate::model::lora::{ALL_LINEAR, LoraConfig};
 use crate::model::ops::Ops;
 use crate::model::weights::Param;
 use crate::model::{ModelConfig, PackedBatch, Trainable, Transformer, Weights};
@@ -66,12 +67,24 @@ fn fixture(name: &str) -> Fixture {
     Fixture { weights, prompts }
 }
 
+/// Blocks for whatever a test computes.
+const BLOCKS: usize = 64;
+
 fn cpu(weights: &Weights) -> Box<dyn Forward> {
     Box::new(CpuForward::<f32>::new(weights, Arc::new(Pool::new(2)), Isa::detect()).unwrap())
 }
 
 fn plain(weights: &Weights) -> Box<dyn Forward> {
-    Box::new(PlainForward::new(weights).unwrap())
+    let mut forward = PlainForward::new(weights).unwrap();
+    forward.reserve(BLOCKS);
+    Box::new(forward)
+}
+
+fn logits(forward: &mut dyn Forward, chunks: &[Chunk]) -> Vec<f32> {
+    match forward.forward(chunks).unwrap() {
+        Logits::Host(logits) => logits,
+        Logits::Device(logits) => logits.flatten_all().unwrap().to_vec1().unwrap(),
+    }
 }
 
 type New = fn(&Weights) -> Box<dyn Forward>;
@@ -109,7 +122,7 @@ fn last_logits(forward: &mut dyn Forward, prompts: &[&[u32]], step: usize) -> Ve
             .filter(|(_, c)| c.logits)
             .map(|(&i, _)| i)
             .collect();
-        let logits = forward.forward(&chunks).unwrap();
+        let logits = logits(forward, &chunks);
         if wanted.is_empty() {
             assert!(logits.is_empty());
             continue;
@@ -166,6 +179,33 @@ fn chunks_and_company_change_no_bit_on_the_kernels_and_hardly_any_elsewhere() {
 }
 
 #[test]
+fn adapters_beside_the_weights_give_what_merged_ones_give() {
+    let base = fixture("qwen2");
+    let lora = LoraConfig {
+        rank: 2,
+        alpha: 4.0,
+        targets: ALL_LINEAR.map(String::from).to_vec(),
+        seed: 3,
+    };
+    let tensors = base.weights.params.iter();
+    let tensors = tensors.map(|(name, param)| (name.clone(), param.tensor().clone()));
+    let weights = Weights::new(base.weights.config.clone(), tensors.collect(), &Trainable::Lora(lora)).unwrap();
+    let (mut merged, mut beside) = (cpu(&weights), plain(&weights));
+    for (name, var) in weights.trainable().iter().filter(|(name, _)| name.contains("lora_B")) {
+        let value = 0.02 * (name.len() % 5) as f64;
+        var.set(&var.ones_like().unwrap().affine(value, 0.0).unwrap()).unwrap();
+    }
+    let prompt = &base.prompts[1].0[..];
+    let before = last_logits(&mut *beside, &[prompt], usize::MAX);
+    merged.refresh(&weights).unwrap();
+    beside.refresh(&weights).unwrap();
+    let after = last_logits(&mut *beside, &[prompt], usize::MAX);
+    assert_close(&after[0], &last_logits(&mut *merged, &[prompt], usize::MAX)[0]);
+    let change = before[0].iter().zip(&after[0]).map(|(a, b)| (a - b).abs());
+    assert!(change.fold(0.0, f32::max) > 0.01, "the adapters change nothing");
+}
+
+#[test]
 fn refreshed_weights_are_used_and_blocks_can_be_copied() {
     let [a, b] = ["llama", "qwen2"].map(fixture);
     let (prompt, expected) = &a.prompts[2];
@@ -183,7 +223,7 @@ fn refreshed_weights_are_used_and_blocks_can_be_copied() {
             logits: true,
         };
         let vocab = a.weights.config.vocab_size;
-        assert_close(&forward.forward(&[chunk]).unwrap(), &expected[expected.len() - vocab..]);
+        assert_close(&logits(&mut *forward, &[chunk]), &expected[expected.len() - vocab..]);
 
         let mut forward = new(&b.weights);
         let before = last_logits(&mut *forward, &[&b.prompts[1].0], usize::MAX).remove(0);
@@ -271,4 +311,10 @@ fn the_seed_decides_whatever_else_is_in_the_batch() {
     let together = sampled(&fixture.weights, Kernels::Auto, &prompts);
     let alone = sampled(&fixture.weights, Kernels::Auto, &prompts[..1]);
     assert_eq!(together[0], alone[0]);
+    let twice = sampled(
+        &fixture.weights,
+        Kernels::Auto,
+        &[prompts[0].clone(), prompts[0].clone()],
+    );
+    assert_ne!(twice[0], twice[1], "their seeds differ");
 }

@@ -4,6 +4,9 @@ mod backend;
 pub mod bench;
 mod blocks;
 pub mod detokenizer;
+mod device_sampler;
+#[cfg(test)]
+mod device_sampler_tests;
 pub mod error;
 pub mod forward;
 pub mod forward_cpu;

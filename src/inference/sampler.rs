@@ -1,24 +1,23 @@
 //! Drawing a token from logits.
 //!
 //! The order is temperature, top-k, top-p over what top-k left, min-p; the reported log-probability knows of temperature
-//! alone (see [`SampledToken`]).
-
-use rand::{Rng, SeedableRng};
-use rand_chacha::ChaCha8Rng;
+//! alone (see [`SampledToken`]). The token is where the running sum of what is left, in the order of the ids, passes a
+//! uniform number of its total; so whoever draws, on whatever device, draws the same.
 
 use super::error::{InferenceError, Result};
 use super::request::{SampledToken, SamplingParams};
-use crate::model::kernels::{Isa, exp_and_sum};
+use crate::model::kernels::{Isa, Pool, exp_and_sum};
 
 /// Values summed at once when a token is looked for.
 const CHUNK: usize = 256;
 
-/// Draws the tokens of one answer.
-#[derive(Debug)]
-pub struct Sampler {
-    params: SamplingParams,
-    rng: ChaCha8Rng,
-    isa: Isa,
+/// How one token is drawn.
+#[derive(Clone, Copy, Debug)]
+pub struct Draw<'a> {
+    /// From which distribution.
+    pub params: &'a SamplingParams,
+    /// Where in it: at least 0, below 1.
+    pub uniform: f64,
 }
 
 /// Whether the parameters are within their ranges.
@@ -64,43 +63,46 @@ pub fn check(params: &SamplingParams) -> Result<()> {
     Ok(())
 }
 
-impl Sampler {
-    /// Starts from the parameters' seed.
-    pub fn new(params: SamplingParams, isa: Isa) -> Self {
-        let rng = ChaCha8Rng::seed_from_u64(params.seed);
-        Self { params, rng, isa }
-    }
+/// Draws from logits in memory, one vocabulary after the other, on the threads of `pool`.
+pub fn draw_all(pool: &Pool, isa: Isa, logits: &[f32], draws: &[Draw]) -> Vec<Option<SampledToken>> {
+    let vocabulary = logits.len() / draws.len().max(1);
+    let mut tokens = vec![None; draws.len()];
+    pool.for_each(&mut tokens, |i, token| {
+        *token = draw(isa, &logits[i * vocabulary..][..vocabulary], draws[i]);
+    });
+    tokens
+}
 
-    /// The next token of a vocabulary's logits; `None` where they are not finite, which is a broken model.
-    pub fn sample(&mut self, logits: &[f32]) -> Option<SampledToken> {
-        let greedy = self.params.temperature == 0.0;
-        let scale = if greedy { 1.0 } else { 1.0 / self.params.temperature };
-        let mut weights = vec![0.0; logits.len()]; // probabilities over the largest one
-        let (max, sum) = exp_and_sum(self.isa, logits, scale, &mut weights);
-        if !(max.is_finite() && sum.is_finite()) {
-            return None;
-        }
-        let id = match greedy {
-            true => logits.iter().position(|&l| l == max)?,
-            false => draw(&weights, &self.params, self.rng.random()),
-        };
-        let log_sum = sum.ln();
-        let logprob = |id: usize| scale * (logits[id] - max) - log_sum;
-        let top = likeliest(logits, self.params.top_logprobs);
-        Some(SampledToken {
-            id: id as u32,
-            logprob: logprob(id),
-            top: top.into_iter().map(|id| (id as u32, logprob(id))).collect(),
-        })
+/// Draws from a vocabulary's logits; `None` where they are not finite, which is a broken model.
+pub fn draw(isa: Isa, logits: &[f32], how: Draw) -> Option<SampledToken> {
+    let params = how.params;
+    let greedy = params.temperature == 0.0;
+    let scale = if greedy { 1.0 } else { 1.0 / params.temperature };
+    let mut weights = vec![0.0; logits.len()]; // probabilities over the largest one
+    let (max, sum) = exp_and_sum(isa, logits, scale, &mut weights);
+    if !(max.is_finite() && sum.is_finite()) {
+        return None;
     }
+    let id = match greedy {
+        true => logits.iter().position(|&l| l == max)?,
+        false => pick(&weights, params, how.uniform),
+    };
+    let log_sum = sum.ln();
+    let logprob = |id: usize| scale * (logits[id] - max) - log_sum;
+    let top = likeliest(logits, params.top_logprobs);
+    Some(SampledToken {
+        id: id as u32,
+        logprob: logprob(id),
+        top: top.into_iter().map(|id| (id as u32, logprob(id))).collect(),
+    })
 }
 
 /// The token at `uniform` (0 to 1) of the truncated distribution.
-fn draw(weights: &[f32], params: &SamplingParams, uniform: f64) -> usize {
+fn pick(weights: &[f32], params: &SamplingParams, uniform: f64) -> usize {
     let top_k = params.top_k.unwrap_or(usize::MAX);
     let all = top_k >= weights.len();
     if all && params.top_p >= 1.0 && params.min_p <= 0.0 {
-        return draw_from_all(weights, uniform);
+        return pick_from_all(weights, uniform);
     }
     let mut kept = if all {
         nucleus_candidates(weights, params.top_p)
@@ -119,6 +121,7 @@ fn draw(weights: &[f32], params: &SamplingParams, uniform: f64) -> usize {
         kept.truncate(count.max(1));
     }
     kept.retain(|&id| weights[id] >= params.min_p); // the largest weight is 1 and stays
+    kept.sort_unstable();
     let target = uniform * total(weights, &kept);
     let mut mass = 0.0;
     let found = kept.iter().copied().find(|&id| {
@@ -160,7 +163,7 @@ fn order(values: &[f32], a: usize, b: usize) -> std::cmp::Ordering {
 }
 
 /// The id where the running sum of all weights passes `uniform` of their total.
-fn draw_from_all(weights: &[f32], uniform: f64) -> usize {
+fn pick_from_all(weights: &[f32], uniform: f64) -> usize {
     let mut left = uniform * sum(weights);
     for (i, chunk) in weights.chunks(CHUNK).enumerate() {
         let here = chunk_sum(chunk);
@@ -199,6 +202,9 @@ fn total(weights: &[f32], ids: &[usize]) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use rand::{Rng, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+
     use super::*;
 
     fn params() -> SamplingParams {
@@ -225,10 +231,14 @@ mod tests {
         exp.iter().map(|e| e / sum).collect()
     }
 
+    fn draw(params: &SamplingParams, uniform: f64, logits: &[f32]) -> Option<SampledToken> {
+        super::draw(Isa::detect(), logits, Draw { params, uniform })
+    }
+
     fn draws(params: SamplingParams, logits: &[f32], count: usize) -> Vec<usize> {
-        let mut sampler = Sampler::new(params, Isa::detect());
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
         let mut counts = vec![0; logits.len()];
-        (0..count).for_each(|_| counts[sampler.sample(logits).unwrap().id as usize] += 1);
+        (0..count).for_each(|_| counts[draw(&params, rng.random(), logits).unwrap().id as usize] += 1);
         counts
     }
 
@@ -345,7 +355,7 @@ mod tests {
                 top_logprobs: 4,
                 ..params()
             };
-            let token = Sampler::new(given, Isa::detect()).sample(&logits).unwrap();
+            let token = draw(&given, 0.3, &logits).unwrap();
             let p = softmax(&logits, effective);
             assert!((f64::from(token.logprob) - p[token.id as usize].ln()).abs() < 1e-5);
             assert_eq!(token.top.len(), 4);
@@ -360,23 +370,10 @@ mod tests {
     }
 
     #[test]
-    fn the_seed_decides() {
-        let logits = logits(500);
-        let ids = |seed| -> Vec<u32> {
-            let mut sampler = Sampler::new(SamplingParams { seed, ..params() }, Isa::detect());
-            (0..20).map(|_| sampler.sample(&logits).unwrap().id).collect()
-        };
-        assert_eq!(ids(3), ids(3));
-        assert_ne!(ids(3), ids(4));
-    }
-
-    #[test]
     fn broken_logits_are_told_and_bad_parameters_named() {
-        assert_eq!(Sampler::new(params(), Isa::detect()).sample(&[0.0, f32::NAN]), None);
-        assert_eq!(
-            Sampler::new(params(), Isa::detect()).sample(&[0.0, f32::INFINITY]),
-            None
-        );
+        for broken in [f32::NAN, f32::INFINITY] {
+            assert_eq!(draw(&params(), 0.5, &[0.0, broken]), None);
+        }
         for (given, name) in [
             (
                 SamplingParams {

@@ -5,15 +5,17 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use super::blocks::BlockPool;
+use super::device_sampler;
 use super::error::{InferenceError, Result};
-use super::forward::{BLOCK_TOKENS, BlockId, Chunk, Forward};
+use super::forward::{BLOCK_TOKENS, BlockId, Chunk, Forward, Logits};
 use super::prefix_cache::{Hit, PrefixCache};
 use super::queue::FairQueue;
-use super::request::{FinishReason, SampleEvent, SampleRequest};
-use super::sampler;
+use super::request::{FinishReason, SampleEvent, SampleRequest, SampledToken};
+use super::sampler::{self, Draw};
 use super::sequence::Sequence;
 use crate::model::Weights;
 use crate::model::kernels::{Isa, Pool};
+use crate::model::memory::retry_smaller;
 
 /// Bounds of a scheduler.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,6 +62,8 @@ pub struct Scheduler {
     pool: Arc<Pool>,
     isa: Isa,
     limits: Limits,
+    /// Most tokens in a step for now: the limit, until memory did not suffice for it.
+    step_tokens: usize,
     blocks: BlockPool,
     prefixes: PrefixCache,
     waiting: FairQueue<Sequence>,
@@ -76,7 +80,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// The cache has no room for one sequence of full length.
-    pub fn with_forward(forward: Box<dyn Forward>, pool: Arc<Pool>, isa: Isa, limits: Limits) -> Result<Self> {
+    pub fn with_forward(mut forward: Box<dyn Forward>, pool: Arc<Pool>, isa: Isa, limits: Limits) -> Result<Self> {
         let blocks = limits.cache_bytes / forward.block_bytes();
         let needed = limits.max_model_len.div_ceil(BLOCK_TOKENS);
         if blocks < needed {
@@ -88,11 +92,14 @@ impl Scheduler {
         }
         // A sequence's next block may be wanted while its last shared one is still held by others.
         let most = limits.max_num_seqs.saturating_mul(needed + 1).saturating_mul(2);
+        let blocks = BlockPool::new(blocks.min(most));
+        forward.reserve(blocks.capacity());
         Ok(Self {
             forward,
             pool,
             isa,
-            blocks: BlockPool::new(blocks.min(most)),
+            blocks,
+            step_tokens: limits.step_tokens,
             limits,
             prefixes: PrefixCache::default(),
             waiting: FairQueue::default(),
@@ -107,7 +114,7 @@ impl Scheduler {
     pub fn submit(&mut self, request: SampleRequest) {
         match self.check(&request) {
             Ok(()) => {
-                let sequence = Sequence::new(request, self.isa);
+                let sequence = Sequence::new(request);
                 let group = sequence.group().to_string();
                 self.waiting.push(&group, sequence);
             }
@@ -151,6 +158,7 @@ impl Scheduler {
     pub fn release_caches(&mut self) {
         self.drop_caches();
         self.forward.release_blocks();
+        self.step_tokens = self.limits.step_tokens;
     }
 
     /// Takes over changed weights. Running sequences go on with them, their caches are computed anew.
@@ -162,28 +170,23 @@ impl Scheduler {
         self.forward.refresh(weights)
     }
 
-    /// One batched forward pass, and a token for each sequence that is ready for one.
+    /// One batched forward pass, and a token for each sequence that is ready for one. Where memory does not suffice for
+    /// all of them, for as many as it does.
     ///
     /// # Errors
-    /// The forward pass failed (out of memory). Requests are then still there.
+    /// The forward pass failed, or memory does not suffice for one token. Requests are then still there.
     pub fn step(&mut self) -> Result<StepReport> {
         self.drop_cancelled();
         self.admit()?;
         let remaining: Vec<usize> = self.running.iter().map(Sequence::remaining).collect();
-        let mut counts = plan(&remaining, self.limits.step_tokens);
-        self.make_room(&mut counts);
-        let sampled = self.compute(&counts)?;
-        Ok(StepReport {
-            sampled,
-            prefilled: remaining
-                .iter()
-                .zip(&counts)
-                .filter(|(r, _)| **r > 1)
-                .map(|(_, count)| count)
-                .sum(),
-            running: self.running.len(),
-            waiting: self.waiting.len() + self.preempted.len(),
-        })
+        let planned = plan(&remaining, self.step_tokens).iter().sum();
+        let attempt = |tokens| self.compute(tokens);
+        let (report, tokens) = retry_smaller(planned, 1, InferenceError::is_out_of_memory, attempt)
+            .map_err(InferenceError::or_no_memory)?;
+        if tokens < planned {
+            self.step_tokens = tokens;
+        }
+        Ok(report)
     }
 
     fn check(&self, request: &SampleRequest) -> Result<()> {
@@ -318,28 +321,52 @@ impl Scheduler {
         }
     }
 
-    /// Runs the planned counts; returns how many tokens were sampled.
-    fn compute(&mut self, counts: &[usize]) -> Result<usize> {
-        let planned = self.running.iter().zip(counts).filter(|(_, count)| **count > 0);
-        let chunks: Vec<Chunk> = planned.map(|(sequence, &count)| sequence.chunk(count)).collect();
+    /// Computes and samples with at most so many tokens. Nothing has changed where it fails.
+    fn compute(&mut self, tokens: usize) -> Result<StepReport> {
+        let remaining: Vec<usize> = self.running.iter().map(Sequence::remaining).collect();
+        let mut counts = plan(&remaining, tokens);
+        self.make_room(&mut counts);
+        let drawn = self.draw(&counts)?;
+        let prompts = remaining.iter().zip(&counts).filter(|(remaining, _)| **remaining > 1);
+        let prefilled = prompts.map(|(_, count)| count).sum();
+        let sampled = self.advance(&counts, drawn);
+        Ok(StepReport {
+            sampled,
+            prefilled,
+            running: self.running.len(),
+            waiting: self.waiting.len() + self.preempted.len(),
+        })
+    }
+
+    /// The forward pass over the planned counts, and the next tokens of the sequences that are then ready, drawn where
+    /// their logits are.
+    fn draw(&mut self, counts: &[usize]) -> Result<Vec<Option<SampledToken>>> {
+        let planned = || self.running.iter().zip(counts).filter(|(_, count)| **count > 0);
+        let chunks: Vec<Chunk> = planned().map(|(sequence, &count)| sequence.chunk(count)).collect();
         if chunks.is_empty() {
-            return Ok(0);
+            return Ok(vec![]);
         }
-        let logits = self.forward.forward(&chunks)?;
-        let mut ready = vec![];
+        let ready = planned().filter(|(sequence, count)| **count == sequence.remaining());
+        let draws: Vec<Draw> = ready.map(|(sequence, _)| sequence.draw()).collect();
+        match self.forward.forward(&chunks)? {
+            _ if draws.is_empty() => Ok(vec![]),
+            Logits::Host(logits) => Ok(sampler::draw_all(&self.pool, self.isa, &logits, &draws)),
+            Logits::Device(logits) => device_sampler::draw(&logits, &draws),
+        }
+    }
+
+    /// Moves the sequences on by what was computed and drawn; those that end leave. Returns how many tokens were sampled.
+    fn advance(&mut self, counts: &[usize], drawn: Vec<Option<SampledToken>>) -> usize {
+        let sampled = drawn.len();
+        let mut drawn = drawn.into_iter();
+        let mut ends = vec![];
         for (sequence, &count) in self.running.iter_mut().zip(counts) {
-            let done = count > 0 && count == sequence.remaining();
+            let ready = count > 0 && count == sequence.remaining();
             sequence.advance(count, &mut self.prefixes, &mut self.blocks);
-            if done {
-                ready.push((sequence, None));
+            if ready && let Some(token) = drawn.next() {
+                ends.extend(sequence.accept(token).map(|end| (sequence.id(), end)));
             }
         }
-        let vocab = self.limits.vocab_size;
-        self.pool.for_each(&mut ready, |i, (sequence, end)| {
-            *end = sequence.sample(&logits[i * vocab..][..vocab])
-        });
-        let sampled = ready.len();
-        let ends: Vec<(u64, SampleEvent)> = ready.into_iter().filter_map(|(s, end)| Some((s.id(), end?))).collect();
         for (id, end) in ends {
             let Some(place) = self.running.iter().position(|s| s.id() == id) else {
                 continue;
@@ -348,21 +375,19 @@ impl Scheduler {
             sequence.release(&mut self.prefixes, &mut self.blocks);
             sequence.tell(end);
         }
-        Ok(sampled)
+        sampled
     }
 }
 
 /// How many tokens each running sequence computes in a step, from how many it has left before it can sample: one for
 /// those that decode, and what is then left of the budget to the others, oldest first.
 pub fn plan(remaining: &[usize], budget: usize) -> Vec<usize> {
-    let decoding = remaining.iter().filter(|&&r| r == 1).count();
-    let mut left = budget.saturating_sub(decoding);
+    let decoding = remaining.iter().filter(|&&r| r == 1).count().min(budget);
+    let (mut to_decode, mut to_others) = (decoding, budget - decoding);
     let count = |&remaining: &usize| {
-        if remaining == 1 {
-            return 1;
-        }
-        let count = remaining.min(left);
-        left -= count;
+        let left = if remaining == 1 { &mut to_decode } else { &mut to_others };
+        let count = remaining.min(*left);
+        *left -= count;
         count
     };
     remaining.iter().map(count).collect()

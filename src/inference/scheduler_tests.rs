@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::error::Result;
-use super::forward::{BLOCK_TOKENS, BlockId, Chunk, Forward};
+use super::forward::{BLOCK_TOKENS, BlockId, Chunk, Forward, Logits};
 use super::request::{FinishReason, SampleEvent, SampleRequest, SamplingParams};
 use super::scheduler::{Limits, Scheduler, plan};
 use crate::model::Weights;
@@ -15,11 +15,23 @@ use crate::model::kernels::{Isa, Pool};
 const VOCAB: usize = 11;
 
 /// Remembers tokens instead of keys and values, and prefers the token that a hash of all of them names.
-#[derive(Default)]
 struct Remembering {
+    /// Runs out of memory above so many tokens.
+    fits: usize,
     blocks: Vec<Vec<u32>>,
     largest_batch: usize,
     computed: usize,
+}
+
+impl Default for Remembering {
+    fn default() -> Self {
+        Self {
+            fits: usize::MAX,
+            blocks: vec![],
+            largest_batch: 0,
+            computed: 0,
+        }
+    }
 }
 
 fn next_token(tokens: &[u32]) -> u32 {
@@ -32,7 +44,12 @@ impl Forward for Remembering {
         1
     }
 
-    fn forward(&mut self, chunks: &[Chunk]) -> Result<Vec<f32>> {
+    fn reserve(&mut self, _: usize) {}
+
+    fn forward(&mut self, chunks: &[Chunk]) -> Result<Logits> {
+        if chunks.iter().map(|chunk| chunk.tokens.len()).sum::<usize>() > self.fits {
+            return Err(candle_core::Error::Msg("CUDA_ERROR_OUT_OF_MEMORY".into()).into());
+        }
         let mut logits = vec![];
         for chunk in chunks {
             for (i, &token) in chunk.tokens.iter().enumerate() {
@@ -59,7 +76,7 @@ impl Forward for Remembering {
         }
         self.largest_batch = self.largest_batch.max(chunks.len());
         self.computed += chunks.iter().map(|c| c.tokens.len()).sum::<usize>();
-        Ok(logits)
+        Ok(Logits::Host(logits))
     }
 
     fn copy_block(&mut self, from: BlockId, to: BlockId) -> Result<()> {
@@ -79,6 +96,10 @@ impl Forward for Remembering {
 }
 
 fn scheduler(max_num_seqs: usize, blocks: usize) -> Scheduler {
+    scheduler_over(Remembering::default(), max_num_seqs, blocks)
+}
+
+fn scheduler_over(model: Remembering, max_num_seqs: usize, blocks: usize) -> Scheduler {
     let limits = Limits {
         max_num_seqs,
         max_model_len: 200,
@@ -86,13 +107,7 @@ fn scheduler(max_num_seqs: usize, blocks: usize) -> Scheduler {
         cache_bytes: blocks,
         vocab_size: VOCAB,
     };
-    Scheduler::with_forward(
-        Box::<Remembering>::default(),
-        Arc::new(Pool::new(1)),
-        Isa::detect(),
-        limits,
-    )
-    .unwrap()
+    Scheduler::with_forward(Box::new(model), Arc::new(Pool::new(1)), Isa::detect(), limits).unwrap()
 }
 
 fn request(id: u64, prompt: &[u32], max_tokens: usize) -> (SampleRequest, UnboundedReceiver<SampleEvent>) {
@@ -174,6 +189,7 @@ fn decoding_goes_before_prompts_and_prompts_share_what_is_left() {
         (vec![100, 1, 50, 1], 60, vec![58, 1, 0, 1]),
         (vec![20, 30, 40], 60, vec![20, 30, 10]),
         (vec![1, 1, 9], 2, vec![1, 1, 0]),
+        (vec![9, 1, 1, 1], 2, vec![0, 1, 1, 0]),
     ] {
         assert_eq!(plan(&remaining, budget), counts, "{remaining:?} with {budget}");
     }
@@ -262,6 +278,46 @@ fn too_little_memory_slows_but_changes_nothing() {
         let (_, tokens, end) = answer(events);
         assert_eq!((tokens, end), (expected(prompt, 100), LENGTH));
     }
+}
+
+#[test]
+fn where_device_memory_runs_out_a_step_takes_less_and_answers_stay_right() {
+    for fits in [1, 3, 30] {
+        let model = Remembering {
+            fits,
+            ..Remembering::default()
+        };
+        let mut scheduler = scheduler_over(model, 6, 100);
+        let prompts: Vec<Vec<u32>> = (0..6).map(|i| prompt(30 + i, i as u32)).collect();
+        let mut answers = vec![];
+        for (i, prompt) in prompts.iter().enumerate() {
+            let (request, events) = request(i as u64, prompt, 20);
+            scheduler.submit(request);
+            answers.push(events);
+        }
+        run(&mut scheduler);
+        for (prompt, events) in prompts.iter().zip(&mut answers) {
+            let (_, tokens, end) = answer(events);
+            assert_eq!((tokens, end), (expected(prompt, 20), LENGTH), "{fits} tokens fit");
+        }
+    }
+}
+
+#[test]
+fn where_device_memory_does_not_suffice_for_a_token_the_error_says_what_to_do() {
+    let model = Remembering {
+        fits: 0,
+        ..Remembering::default()
+    };
+    let mut scheduler = scheduler_over(model, 2, 100);
+    let (request, _events) = request(1, &[1, 2, 3], 5);
+    scheduler.submit(request);
+    let error = scheduler.step().unwrap_err().to_string();
+    assert!(
+        error.contains("memory ran out while one token was computed: CUDA_ERROR_OUT_OF_MEMORY")
+            && error.contains("ajet.rollout.gpu_memory_utilization"),
+        "{error}"
+    );
 }
 
 #[test]

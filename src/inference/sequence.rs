@@ -1,17 +1,21 @@
 //! One answer while it is sampled.
 
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
 use super::blocks::BlockPool;
 use super::forward::{BLOCK_TOKENS, BlockId, Chunk};
 use super::prefix_cache::{Hit, NodeId, PrefixCache, common};
-use super::request::{FinishReason, SampleEvent, SampleRequest};
-use super::sampler::Sampler;
-use crate::model::kernels::Isa;
+use super::request::{FinishReason, SampleEvent, SampleRequest, SampledToken};
+use super::sampler::Draw;
 
 /// A request with its tokens so far and their place in the cache.
 pub struct Sequence {
     /// What was asked, with an empty prompt: that is in `tokens`.
     request: SampleRequest,
-    sampler: Sampler,
+    rng: ChaCha8Rng,
+    /// Decides the next token.
+    uniform: f64,
     /// Prompt and answer so far.
     tokens: Vec<u32>,
     prompt_len: usize,
@@ -28,10 +32,12 @@ pub struct Sequence {
 
 impl Sequence {
     /// A sequence that has nothing in the cache.
-    pub fn new(mut request: SampleRequest, isa: Isa) -> Self {
+    pub fn new(mut request: SampleRequest) -> Self {
         let tokens = std::mem::take(&mut request.prompt);
+        let mut rng = ChaCha8Rng::seed_from_u64(request.params.seed);
         Self {
-            sampler: Sampler::new(request.params.clone(), isa),
+            uniform: rng.random(),
+            rng,
             prompt_len: tokens.len(),
             request,
             tokens,
@@ -151,13 +157,22 @@ impl Sequence {
         (self.computed, self.known, self.node) = (0, 0, None);
     }
 
-    /// Samples the next token and tells it. Returns the end, where this is it.
-    pub fn sample(&mut self, logits: &[f32]) -> Option<SampleEvent> {
-        let Some(token) = self.sampler.sample(logits) else {
+    /// How its next token is drawn; the same until it is accepted.
+    pub fn draw(&self) -> Draw<'_> {
+        Draw {
+            params: &self.request.params,
+            uniform: self.uniform,
+        }
+    }
+
+    /// Takes the token that was drawn, and tells it. Returns the end, where this is it.
+    pub fn accept(&mut self, token: Option<SampledToken>) -> Option<SampleEvent> {
+        let Some(token) = token else {
             return Some(SampleEvent::Failed(
                 "the model's logits are not finite: its weights are broken".into(),
             ));
         };
+        self.uniform = self.rng.random();
         let id = token.id;
         if !self.started {
             self.started = true;

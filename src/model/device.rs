@@ -5,14 +5,23 @@ use candle_core::{DType, Device};
 use super::error::{ModelError, Result};
 use crate::config::schema::Dtype;
 
+/// What the driver says where it is the toolkit's stand-in, and where it sees no GPU.
+const NO_DRIVER: &str = "CUDA_ERROR_STUB_LIBRARY";
+const NO_GPU: &str = "CUDA_ERROR_NO_DEVICE";
+/// The first cards that compute in bf16 (Ampere).
+const BF16_CAPABILITY: (i32, i32) = (8, 0);
+
 /// The device that a name asks for: `auto`, `cpu`, `cuda`, `cuda:N` or `metal`. `auto` is the first GPU that this build
-/// can use, else the CPU.
+/// can use, else the CPU; a GPU that is there and cannot be used is an error, not a slow run.
 ///
 /// # Errors
 /// The name is none of these, or asks for a device that this build or machine does not have.
 pub fn choose(name: &str) -> Result<Device> {
     match name {
-        "auto" if cfg!(feature = "cuda") && candle_core::utils::cuda_is_available() => cuda(name, 0),
+        "auto" if cfg!(feature = "cuda") => match open_cuda(0) {
+            Err(error) if [NO_DRIVER, NO_GPU].iter().any(|why| error.to_string().contains(why)) => Ok(Device::Cpu),
+            opened => opened.map_err(|e| refused(name, explain(&e.to_string()))),
+        },
         "auto" if cfg!(feature = "metal") && candle_core::utils::metal_is_available() => metal(name),
         "auto" | "cpu" => Ok(Device::Cpu),
         "cuda" => cuda(name, 0),
@@ -24,14 +33,70 @@ pub fn choose(name: &str) -> Result<Device> {
     }
 }
 
-/// The type of weights and matrix products: f32 on the CPU and bf16 on a GPU, unless the configuration says.
+/// The type of weights and matrix products, unless the configuration says: f32 on the CPU and on cards older than
+/// Ampere, bf16 on other GPUs.
 pub fn dtype(asked: Dtype, device: &Device) -> DType {
     match asked {
         Dtype::F32 => DType::F32,
         Dtype::Bf16 => DType::BF16,
         Dtype::Auto if device.is_cpu() => DType::F32,
+        Dtype::Auto if compute_capability(device).is_some_and(|capability| capability < BF16_CAPABILITY) => DType::F32,
         Dtype::Auto => DType::BF16,
     }
+}
+
+/// Memory of a GPU, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// Not taken by anybody.
+    pub free: usize,
+    /// All of it.
+    pub total: usize,
+}
+
+impl Memory {
+    /// What is left for caches where a share of all memory may be used, and what is used now stays.
+    pub fn left_of(&self, share: f64) -> usize {
+        ((self.total as f64 * share) as usize).saturating_sub(self.total - self.free)
+    }
+}
+
+/// The memory of a GPU as its driver counts it, after what was freed has gone back to it; `None` on other devices.
+///
+/// # Errors
+/// The driver failed.
+pub fn memory(device: &Device) -> Result<Option<Memory>> {
+    #[cfg(feature = "cuda")]
+    if let Device::Cuda(cuda) = device {
+        device.synchronize()?;
+        let (free, total) = cuda
+            .cuda_stream()
+            .context()
+            .mem_get_info()
+            .map_err(candle_core::Error::wrap)?;
+        return Ok(Some(Memory { free, total }));
+    }
+    let _ = device;
+    Ok(None)
+}
+
+/// GPUs that a build with CUDA sees; 0 in other builds and where there is no driver.
+pub fn gpu_count() -> usize {
+    #[cfg(feature = "cuda")]
+    let count = candle_core::cuda_backend::cudarc::driver::CudaContext::device_count().unwrap_or(0) as usize;
+    #[cfg(not(feature = "cuda"))]
+    let count = 0;
+    count
+}
+
+/// Of an NVIDIA card, such as (9, 0).
+fn compute_capability(device: &Device) -> Option<(i32, i32)> {
+    #[cfg(feature = "cuda")]
+    if let Device::Cuda(cuda) = device {
+        return cuda.cuda_stream().context().compute_capability().ok();
+    }
+    let _ = device;
+    None
 }
 
 /// The device's name, such as `cpu` or `cuda:0`.
@@ -51,7 +116,50 @@ fn cuda(name: &str, ordinal: usize) -> Result<Device> {
              ajet.engine.device to cpu",
         ));
     }
-    Device::new_cuda(ordinal).map_err(|e| refused(name, e))
+    open_cuda(ordinal).map_err(|e| refused(name, explain(&e.to_string())))
+}
+
+/// With a stream of its own: candle's other one is each thread's own, and the model is used by the model thread and by
+/// the threads that train, whose work must not overtake each other.
+fn open_cuda(ordinal: usize) -> candle_core::Result<Device> {
+    Device::new_cuda_with_stream(ordinal)
+}
+
+/// The driver's error with what it means and what can be done.
+fn explain(error: &str) -> String {
+    let known = [
+        (
+            NO_DRIVER,
+            "NVIDIA's driver is missing: the libcuda.so.1 that was loaded is the toolkit's stand-in",
+            "install the driver (580 or newer for CUDA 13) and take the stand-in's directory out of LD_LIBRARY_PATH, or \
+             set ajet.engine.device to cpu",
+        ),
+        (
+            NO_GPU,
+            "NVIDIA's driver sees no GPU",
+            "`nvidia-smi` lists those it sees; a container needs --gpus all, and CUDA_VISIBLE_DEVICES hides those that \
+             it does not name",
+        ),
+        (
+            "CUDA_ERROR_INVALID_DEVICE",
+            "the driver knows no GPU of this number",
+            "they are counted from 0, in the order of CUDA_VISIBLE_DEVICES",
+        ),
+        (
+            "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+            "the driver's library and its kernel module are of different versions",
+            "restart the machine after an update of the driver",
+        ),
+        (
+            "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+            "the driver is older than the toolkit that built this program",
+            "update the driver (580 or newer for CUDA 13)",
+        ),
+    ];
+    let known = known.iter().find(|(code, ..)| error.contains(code));
+    known.map_or(error.to_owned(), |(code, what, hint)| {
+        format!("{what} ({code})\nhint: {hint}")
+    })
 }
 
 fn metal(name: &str) -> Result<Device> {
@@ -100,5 +208,25 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn the_drivers_errors_are_told_with_their_meaning() {
+        let error = r#"DriverError(CUDA_ERROR_STUB_LIBRARY, "CUDA driver is a stub library")"#;
+        let told = explain(error);
+        assert!(told.starts_with("NVIDIA's driver is missing"), "{told}");
+        assert!(
+            told.contains("stand-in (CUDA_ERROR_STUB_LIBRARY)\nhint: install the driver"),
+            "{told}"
+        );
+        assert_eq!(explain("CUDA_ERROR_ILLEGAL_ADDRESS"), "CUDA_ERROR_ILLEGAL_ADDRESS");
+    }
+
+    #[test]
+    fn caches_get_what_is_left_of_the_share() {
+        let memory = Memory { free: 60, total: 100 };
+        assert_eq!(memory.left_of(0.85), 45);
+        assert_eq!(memory.left_of(0.3), 0, "more is used already");
+        assert_eq!(super::memory(&Device::Cpu).unwrap(), None);
     }
 }

@@ -9,6 +9,7 @@ pub mod export;
 pub mod kernels;
 pub mod load;
 pub mod lora;
+pub mod memory;
 pub mod ops;
 pub mod packed;
 pub mod peft;

@@ -10,6 +10,7 @@ pub mod error;
 pub mod gradients;
 pub mod importance;
 pub mod kl;
+pub mod memory;
 pub mod objective;
 pub mod overlong;
 pub mod packing;

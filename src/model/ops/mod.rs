@@ -1,7 +1,11 @@
 //! The differentiable operations of the transformer, chosen by device in one place.
 
+mod attention;
 mod fast;
+mod linear;
+mod log_probs;
 pub mod plain;
+mod recorded;
 
 use std::sync::Arc;
 
@@ -14,7 +18,7 @@ use super::packed::PackedBatch;
 /// Which operations compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ops {
-    /// candle's own differentiable operations, on any device.
+    /// candle's tensor operations, on any device.
     Plain,
     /// Kernels of our own with a backward pass, for f32 on CPU.
     Kernels,
@@ -158,4 +162,15 @@ impl Ops {
             Self::Kernels => fast::log_probs(hidden, head, targets, temperature),
         }
     }
+}
+
+/// 0 where a key's place is at most the query's (`places`, … × 1, f32), −∞ elsewhere: … × keys.
+///
+/// # Errors
+/// Out of memory.
+pub fn visible(places: &Tensor, keys: usize) -> candle_core::Result<Tensor> {
+    let device = places.device();
+    let seen = Tensor::arange(0f32, keys as f32, device)?.broadcast_le(places)?;
+    let everywhere = |value: f32| Tensor::new(value, device)?.broadcast_as(seen.shape());
+    seen.where_cond(&everywhere(0.0)?, &everywhere(f32::NEG_INFINITY)?)
 }

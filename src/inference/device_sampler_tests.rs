@@ -1,0 +1,145 @@
+//! Drawing on the device against drawing on the CPU.
+
+use candle_core::{Device, Tensor};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::device_sampler;
+use super::request::{SampledToken, SamplingParams};
+use super::sampler::{self, Draw};
+use crate::model::kernels::Isa;
+
+fn params() -> SamplingParams {
+    SamplingParams {
+        temperature: 1.0,
+        top_p: 1.0,
+        top_k: None,
+        min_p: 0.0,
+        seed: 1,
+        max_tokens: 1,
+        stop_token_ids: vec![],
+        top_logprobs: 0,
+    }
+}
+
+/// What both samplers draw from `rows` of random logits, each row with the parameters whose turn it is.
+fn both(vocabulary: usize, rows: usize, kinds: &[SamplingParams]) -> Vec<[Option<SampledToken>; 2]> {
+    let mut rng = ChaCha8Rng::seed_from_u64(vocabulary as u64);
+    let logits: Vec<f32> = (0..rows * vocabulary).map(|_| rng.random_range(-6.0..6.0f32)).collect();
+    let draws: Vec<Draw> = (0..rows)
+        .map(|row| Draw {
+            params: &kinds[row % kinds.len()],
+            uniform: rng.random(),
+        })
+        .collect();
+    let tensor = Tensor::from_slice(&logits, (rows, vocabulary), &Device::Cpu).unwrap();
+    let on_device = device_sampler::draw(&tensor, &draws).unwrap();
+    let lines = logits.chunks(vocabulary);
+    let on_cpu = lines
+        .zip(&draws)
+        .map(|(line, draw)| sampler::draw(Isa::detect(), line, *draw));
+    on_cpu.zip(on_device).map(|(cpu, device)| [cpu, device]).collect()
+}
+
+#[track_caller]
+fn assert_same(both: &[[Option<SampledToken>; 2]]) {
+    for (row, [cpu, device]) in both.iter().enumerate() {
+        let (cpu, device) = (cpu.as_ref().unwrap(), device.as_ref().unwrap());
+        assert_eq!(cpu.id, device.id, "row {row}");
+        assert!(
+            (cpu.logprob - device.logprob).abs() < 1e-4,
+            "row {row}: {cpu:?}, {device:?}"
+        );
+        assert_eq!(cpu.top.len(), device.top.len());
+        for (a, b) in cpu.top.iter().zip(&device.top) {
+            assert!(a.0 == b.0 && (a.1 - b.1).abs() < 1e-4, "row {row}: {cpu:?}, {device:?}");
+        }
+    }
+}
+
+#[test]
+fn the_device_draws_the_tokens_that_the_cpu_draws() {
+    let kinds = [
+        params(),
+        SamplingParams {
+            temperature: 0.0,
+            ..params()
+        },
+        SamplingParams {
+            temperature: 0.6,
+            top_p: 0.8,
+            ..params()
+        },
+        SamplingParams {
+            top_k: Some(7),
+            top_logprobs: 3,
+            ..params()
+        },
+        SamplingParams { min_p: 0.1, ..params() },
+        SamplingParams {
+            temperature: 1.3,
+            top_k: Some(40),
+            top_p: 0.9,
+            min_p: 0.02,
+            ..params()
+        },
+        SamplingParams {
+            top_k: Some(1),
+            ..params()
+        },
+        SamplingParams {
+            top_p: 1e-6,
+            ..params()
+        },
+        SamplingParams {
+            top_k: Some(1_000_000),
+            ..params()
+        },
+    ];
+    // Less than a piece, exactly one, several and a part.
+    for vocabulary in [11, 512, 3000] {
+        assert_same(&both(vocabulary, 180, &kinds));
+        for kind in &kinds {
+            assert_same(&both(vocabulary, 20, std::slice::from_ref(kind)));
+        }
+    }
+}
+
+#[test]
+fn what_was_cut_is_never_drawn_whatever_the_uniform_number() {
+    let logits: Vec<f32> = (0..700).map(|i| ((i * 37 % 101) as f32 / 101.0 - 0.5) * 6.0).collect();
+    let tensor = Tensor::from_slice(&logits, (1, 700), &Device::Cpu).unwrap();
+    let kind = SamplingParams {
+        top_k: Some(5),
+        ..params()
+    };
+    for uniform in [0.0, 1e-12, 0.5, 1.0 - 1e-7, 1.0 - f64::EPSILON] {
+        let draw = Draw { params: &kind, uniform };
+        let token = device_sampler::draw(&tensor, &[draw]).unwrap().remove(0).unwrap();
+        let larger = logits.iter().filter(|l| **l > logits[token.id as usize]).count();
+        assert!(larger < 5, "{larger} tokens are likelier than the one at {uniform}");
+    }
+}
+
+#[test]
+fn a_row_that_is_not_finite_is_told_and_disturbs_no_other() {
+    for broken in [f32::NAN, f32::INFINITY] {
+        let logits = [0.0, broken, 1.0, 0.0, 2.0, 1.0];
+        let tensor = Tensor::from_slice(&logits, (2, 3), &Device::Cpu).unwrap();
+        for kind in [
+            params(),
+            SamplingParams {
+                temperature: 0.0,
+                ..params()
+            },
+        ] {
+            let draw = Draw {
+                params: &kind,
+                uniform: 0.5,
+            };
+            let tokens = device_sampler::draw(&tensor, &[draw, draw]).unwrap();
+            assert_eq!(tokens[0], None);
+            assert!(tokens[1].is_some());
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! What becomes of an attempt for which memory did not suffice.
+
+/// Whether a tensor operation failed for want of memory, on whatever device: the driver's and cuBLAS's words for it.
+pub fn is_out_of_memory(error: &candle_core::Error) -> bool {
+    let text = error.to_string();
+    ["OUT_OF_MEMORY", "out of memory", "ALLOC_FAILED"]
+        .iter()
+        .any(|words| text.contains(words))
+}
+
+/// Tries with a size, and with half of it each time that memory runs out. Returns what came of it and the size that
+/// was small enough.
+///
+/// # Errors
+/// The attempt's: any but want of memory at once, that one where a size of `least` was too large already.
+pub fn retry_smaller<T, E>(
+    size: usize,
+    least: usize,
+    is_out_of_memory: impl Fn(&E) -> bool,
+    mut attempt: impl FnMut(usize) -> Result<T, E>,
+) -> Result<(T, usize), E> {
+    let mut size = size;
+    loop {
+        match attempt(size) {
+            Ok(done) => return Ok((done, size)),
+            Err(error) if size > least && is_out_of_memory(&error) => size = (size / 2).max(least),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An attempt that fits up to a size, with the sizes tried.
+    fn tried(size: usize, fits: usize, out_of_memory: bool) -> (Result<((), usize), &'static str>, Vec<usize>) {
+        let mut sizes = vec![];
+        let result = retry_smaller(
+            size,
+            1,
+            |_: &&str| out_of_memory,
+            |size| {
+                sizes.push(size);
+                (size <= fits).then_some(()).ok_or("no")
+            },
+        );
+        (result, sizes)
+    }
+
+    #[test]
+    fn the_size_is_halved_until_it_fits_or_cannot_be_halved() {
+        assert_eq!(tried(100, 100, true), (Ok(((), 100)), vec![100]));
+        assert_eq!(tried(100, 30, true), (Ok(((), 25)), vec![100, 50, 25]));
+        assert_eq!(tried(5, 0, true), (Err("no"), vec![5, 2, 1]));
+        assert_eq!(
+            tried(100, 30, false),
+            (Err("no"), vec![100]),
+            "another error is not tried again"
+        );
+    }
+
+    #[test]
+    fn want_of_memory_is_known_by_the_drivers_words() {
+        let error = |text: &str| candle_core::Error::Msg(text.into());
+        for text in [
+            r#"DriverError(CUDA_ERROR_OUT_OF_MEMORY, "out of memory")"#,
+            "CublasError(CUBLAS_STATUS_ALLOC_FAILED)",
+        ] {
+            assert!(is_out_of_memory(&error(text)), "{text}");
+        }
+        assert!(!is_out_of_memory(&error("CUDA_ERROR_ILLEGAL_ADDRESS")));
+    }
+}
