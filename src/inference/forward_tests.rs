@@ -11,10 +11,10 @@ use super::forward_cpu::CpuForward;
 use super::forward_plain::PlainForward;
 use super::request::{SampleEvent, SampleRequest, SamplingParams};
 use super::scheduler::Scheduler;
-use crate::config::Ajet;
 use crate::config::schema::Kernels;
+use crate::config::{Ajet, LINEAR_PROJECTIONS};
 use crate::model::kernels::{Isa, Pool};
-use crate::model::lora::{ALL_LINEAR, LoraConfig};
+use crate::model::lora::LoraConfig;
 use crate::model::ops::Ops;
 use crate::model::weights::Param;
 use crate::model::{ModelConfig, PackedBatch, Trainable, Transformer, Weights};
@@ -184,7 +184,7 @@ fn adapters_beside_the_weights_give_what_merged_ones_give() {
     let lora = LoraConfig {
         rank: 2,
         alpha: 4.0,
-        targets: ALL_LINEAR.map(String::from).to_vec(),
+        targets: LINEAR_PROJECTIONS.map(String::from).to_vec(),
         seed: 3,
     };
     let tensors = base.weights.params.iter();

@@ -1,8 +1,8 @@
 //! How much of a GPU's memory a model takes while it is trained and sampled from, counted from its shape: the table of
 //! docs/gpu.md.
 
+use crate::config::LINEAR_PROJECTIONS;
 use crate::model::ModelConfig;
-use crate::model::lora::ALL_LINEAR;
 
 /// Bytes of a number in bf16 and in f32.
 const BF16: f64 = 2.0;
@@ -72,7 +72,11 @@ impl Estimate {
 
 /// Parameters of two factors for each projection of every layer.
 fn adapter_parameters(config: &ModelConfig, rank: usize) -> f64 {
-    let is_projection = |name: &str| ALL_LINEAR.iter().any(|p| name.ends_with(&format!(".{p}.weight")));
+    let is_projection = |name: &str| {
+        LINEAR_PROJECTIONS
+            .iter()
+            .any(|p| name.ends_with(&format!(".{p}.weight")))
+    };
     let shapes = config.tensor_shapes();
     let projections = shapes.iter().filter(|(name, _)| is_projection(name));
     projections
