@@ -35,7 +35,10 @@ async fn hub() -> String {
             get(async move || axum::Json(listing)),
         )
         .route("/acme/tiny/resolve/main/{file}", get(resolve))
-        .route("/large/{file}", get(async |file, request| part(&file_of(file), &request)));
+        .route(
+            "/large/{file}",
+            get(async |file, request| part(&file_of(file), &request)),
+        );
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
@@ -78,7 +81,10 @@ fn part(file: &str, request: &Request) -> Response<Body> {
 
 /// Evaluates four words with the model `acme/tiny`, with a hub and its cache in `home`.
 async fn evaluate(endpoint: &str, home: &Path) -> Output {
-    let free_port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free_port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
     let job = home.join("job.yaml");
     let experiment = home.join("saved/hub");
     let yaml = json!({
@@ -105,7 +111,10 @@ async fn evaluate(endpoint: &str, home: &Path) -> Output {
         .env("HF_HOME", home)
         .env_remove("AJET_SWARM_TOKEN")
         .stdin(Stdio::null());
-    tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap()
+    tokio::task::spawn_blocking(move || command.output())
+        .await
+        .unwrap()
+        .unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

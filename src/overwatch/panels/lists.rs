@@ -11,10 +11,14 @@ use crate::overwatch::state::State;
 
 /// A panel of this width has room for more than the least.
 const WIDE: u16 = 50;
+/// Columns of a panel's left and right border.
+const BORDERS: u16 = 2;
 
 /// What runs: which task, how many LLM calls, idle for how long (and when it is discarded), whose.
 pub(super) fn episodes(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
     let wide = area.width >= WIDE;
+    let idle_width = if wide { 14 } else { 6 };
+    let task_width = area.width.saturating_sub(BORDERS + 8 + 5 + idle_width + 8 + 4);
     let running = state.pool().and_then(|pool| pool.running_episode_details.as_ref());
     let rows = running.into_iter().flatten().map(|(episode, detail)| {
         let mut idle = detail.time_since_last_activity.clone();
@@ -23,7 +27,7 @@ pub(super) fn episodes(frame: &mut Frame, area: Rect, state: &State, theme: Them
         }
         Row::new([
             short(episode),
-            detail.optional_task_id.clone(),
+            ending(&detail.optional_task_id, task_width),
             detail.llm_call_count.clone(),
             idle,
             short(&detail.client_uuid),
@@ -32,9 +36,9 @@ pub(super) fn episodes(frame: &mut Frame, area: Rect, state: &State, theme: Them
     let count = running.map_or(0, |running| running.len());
     let widths = [
         Constraint::Length(8),
-        Constraint::Fill(1),
+        Constraint::Length(task_width),
         Constraint::Length(5),
-        Constraint::Length(if wide { 14 } else { 6 }),
+        Constraint::Length(idle_width),
         Constraint::Length(8),
     ];
     let table = Table::new(rows.skip(state.scroll), widths)
@@ -45,6 +49,7 @@ pub(super) fn episodes(frame: &mut Frame, area: Rect, state: &State, theme: Them
 
 /// The batch's tasks, newest first: episodes, mean reward, the rewards themselves.
 pub(super) fn tasks(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
+    let task_width = area.width.saturating_sub(BORDERS + 5 + 6 + 3) / 2;
     let pool = state.pool();
     let repeat = pool.map_or(0, |pool| pool.task_expected_num_repeat);
     let tasks = pool
@@ -54,7 +59,7 @@ pub(super) fn tasks(frame: &mut Frame, area: Rect, state: &State, theme: Theme) 
         let mean = rewards.iter().sum::<f64>() / rewards.len().max(1) as f64;
         let each: Vec<_> = rewards.iter().map(|reward| format!("{reward:.2}")).collect();
         let row = Row::new([
-            task.clone(),
+            ending(task, task_width),
             format!("{}/{repeat}", rewards.len()),
             format!("{mean:.3}"),
             each.join(" "),
@@ -66,7 +71,7 @@ pub(super) fn tasks(frame: &mut Frame, area: Rect, state: &State, theme: Theme) 
     });
     let count = pool.map_or(0, |pool| pool.completed_tasks_rewards.len());
     let widths = [
-        Constraint::Fill(1),
+        Constraint::Length(task_width),
         Constraint::Length(5),
         Constraint::Length(6),
         Constraint::Fill(1),
@@ -116,4 +121,31 @@ pub(super) fn log(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
         })
         .collect();
     frame.render_widget(Paragraph::new(lines).block(block), area);
+}
+
+/// A name in a column: where it is longer, its end, since tasks of one set differ in their number.
+fn ending(name: &str, width: u16) -> String {
+    let cut = name.chars().count().saturating_sub(width.into());
+    match cut {
+        0 => name.to_owned(),
+        _ => format!("…{}", name.chars().skip(cut + 1).collect::<String>()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ending;
+
+    #[test]
+    fn a_long_name_shows_its_end() {
+        for (width, shown) in [
+            (20, "reverse_text_1203"),
+            (17, "reverse_text_1203"),
+            (7, "…t_1203"),
+            (1, "…"),
+        ] {
+            assert_eq!(ending("reverse_text_1203", width), shown);
+        }
+        assert_eq!(ending("größe_7", 4), "…e_7");
+    }
 }
