@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ajet_swarm::engine::boot::{EngineError, Options, run};
 use ajet_swarm::protocol::engine::{
-    ChatCall, DropReason, EndEpisode, EndOutcome, EngineEvent, EnginePhase, ForgetEpisode,
+    ChatCall, DropReason, EndEpisode, EndOutcome, EngineEvent, EnginePhase, ForgetEpisode, Update,
 };
 use ajet_swarm::protocol::swarm::EpisodeType;
 use ajet_swarm::server::engine_client::EngineClient;
@@ -154,9 +154,12 @@ impl Engine {
         for number in from..TASKS * REPEATS {
             let outcome = self.play(step, number).await;
             assert_eq!((outcome.rows, outcome.llm_calls), (1, 1));
-            assert_eq!(outcome.pool.full, number + 1 == TASKS * REPEATS);
+            assert_eq!(outcome.change.full, number + 1 == TASKS * REPEATS);
         }
-        self.client.update().await.unwrap();
+        let dropped = [("aborted".to_owned(), 1), ("no_llm_call".to_owned(), 1)]
+            .into_iter()
+            .collect();
+        self.client.update(&Update { dropped }).await.unwrap();
         self.until_rolling().await
     }
 
@@ -194,11 +197,14 @@ async fn it_samples_trains_measures_and_writes_checkpoints() {
     assert_eq!(step, 1);
     let hello = engine.client.hello().await.unwrap();
     assert!(hello.ready && hello.device == "cpu" && hello.trainable_parameters == hello.parameters);
-    assert!(engine.client.update().await.is_err(), "the batch is not full");
+    assert!(
+        engine.client.update(&Update::default()).await.is_err(),
+        "the batch is not full"
+    );
 
     engine.chat("eval", "say it").await;
     let outcome = engine.end("eval", "v", EpisodeType::Eval, 1.0).await;
-    assert!(outcome.pool.episodes.is_empty());
+    assert_eq!(outcome.change.added, None);
     engine.chat("given-up", "say it").await;
     let reason = DropReason::Aborted;
     engine
@@ -210,7 +216,7 @@ async fn it_samples_trains_measures_and_writes_checkpoints() {
     assert_eq!(outcome.dropped, Some(DropReason::NoLlmCall));
     let first = engine.play(1, 0).await;
     let again = engine.play_end_again(1, 0).await;
-    assert_eq!(again.pool, first.pool, "an end that is tried again adds nothing");
+    assert_eq!(again.change, first.change, "an end that is tried again adds nothing");
 
     assert_eq!(engine.finish_step(1, 1).await, 2);
     assert!(!checkpoint(dir.path(), 1).exists());

@@ -4,8 +4,8 @@ mod support;
 
 use std::time::Duration;
 
-use ajet_swarm::protocol::engine::{CONTRACT_VERSION, DropReason, EngineEvent};
-use ajet_swarm::server::{Options, Token};
+use ajet_swarm::protocol::engine::{CONTRACT_VERSION, DropReason, EngineEvent, EnginePhase};
+use ajet_swarm::server::{Options, Token, unfinished};
 use futures_util::StreamExt;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -25,6 +25,13 @@ fn detail(answer: &(u16, Value)) -> &str {
     answer.1["detail"]
         .as_str()
         .unwrap_or_else(|| panic!("no detail in {answer:?}"))
+}
+
+fn dropped(counts: &[(&str, u64)]) -> indexmap::IndexMap<String, u64> {
+    counts
+        .iter()
+        .map(|(reason, count)| ((*reason).to_owned(), *count))
+        .collect()
 }
 
 // ---- engine control ----
@@ -232,6 +239,39 @@ async fn a_boot_that_fails_stays_visible_and_tells_why() {
 }
 
 #[tokio::test]
+async fn a_boot_that_hangs_is_given_up_but_not_one_that_is_slow() {
+    let swarm = Swarm::with(Options {
+        boot_patience: Duration::from_millis(150),
+        ..quick()
+    })
+    .await;
+    swarm.engines.behave(|engine| engine.hold_boot = true);
+    swarm.sync(json!({})).await;
+    let booting = |detail: &str| EngineEvent::Status {
+        phase: EnginePhase::Booting,
+        detail: Some(detail.into()),
+        global_step: 0,
+    };
+
+    assert_eq!(swarm.post("/start_engine", json!({})).await.0, 200);
+    for percent in 0..10 {
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        swarm.engines.send(&booting(&format!("loading weights {percent}%")));
+    }
+    assert_eq!(swarm.status().await["engine_status"], "ENGINE.BOOTING", "slow is fine");
+    let offline = swarm.until("ENGINE.OFFLINE").await;
+    let detail = offline["engine_status_detail"].as_str().unwrap();
+    assert!(
+        detail.contains("boot hangs") && detail.contains("loading weights 9%"),
+        "{detail}"
+    );
+
+    swarm.engines.behave(|engine| engine.hold_boot = false);
+    assert_eq!(swarm.post("/start_engine", json!({})).await.0, 200);
+    swarm.until("ENGINE.ROLLING").await;
+}
+
+#[tokio::test]
 async fn an_engine_of_another_contract_is_refused_with_both_numbers() {
     let swarm = Swarm::start().await;
     swarm.engines.behave(|engine| engine.contract_version = 99);
@@ -257,7 +297,8 @@ async fn a_crashed_engine_is_started_again_and_its_episodes_are_lost() {
                 (swarm.engines.record().launches == crash + 1).then_some(())
             })
             .await;
-        swarm.until("ENGINE.ROLLING").await;
+        let again = swarm.until("ENGINE.ROLLING").await["engine_status_detail"].clone();
+        assert!(again.as_str().unwrap().contains("out of memory"), "{again}");
     }
     assert_eq!(swarm.chat(&episode.key).await.0, 404);
     assert_eq!(swarm.pool().await["dropped_episodes"], json!({"engine_lost": 1}));
@@ -290,6 +331,44 @@ async fn the_end_of_the_server_ends_the_engine() {
     swarm.rolling(TASKS, 2, 2).await;
     let engines = swarm.shut_down().await;
     assert_eq!(engines.record().shutdowns, 1);
+}
+
+#[tokio::test]
+async fn the_end_of_the_server_does_not_wait_for_a_stop_that_takes_long() {
+    let swarm = Swarm::with(Options {
+        stop_patience: Duration::from_secs(600),
+        exit_patience: Duration::from_millis(50),
+        ..quick()
+    })
+    .await;
+    swarm.rolling(TASKS, 2, 2).await;
+    swarm.engines.behave(|engine| engine.hold_shutdown = true);
+    let stopping = swarm.request(Method::POST, "/stop_engine").json(&json!({})).send();
+    let stopping = tokio::spawn(stopping);
+    swarm.until("ENGINE.OFFLINE").await;
+    swarm.shut_down().await;
+    stopping.abort();
+}
+
+#[tokio::test]
+async fn an_experiment_is_gone_on_with_by_the_next_server_unless_it_was_stopped() {
+    let swarm = Swarm::start().await;
+    swarm.rolling(TASKS, 2, 2).await;
+    let directory = swarm.get("/get_server_experiment_dir").await.1["server_experiment_dir"].clone();
+    let directory = std::path::PathBuf::from(directory.as_str().unwrap());
+    let config = unfinished::config(&directory).unwrap();
+    swarm.post("/stop_engine", json!({})).await;
+    unfinished::config(&directory).unwrap_err();
+
+    let next = Swarm::with(Options {
+        start_with: Some(config),
+        ..quick()
+    })
+    .await;
+    next.until("ENGINE.ROLLING").await;
+    let goes_on_in = next.get("/get_server_experiment_dir").await.1["server_experiment_dir"].clone();
+    assert_eq!(goes_on_in.as_str().unwrap(), directory.to_str().unwrap());
+    assert!(unfinished::config(&directory).is_ok(), "and may be interrupted again");
 }
 
 // ---- claims ----
@@ -563,9 +642,6 @@ async fn an_abort_frees_the_slot_and_forgets_the_episode() {
     swarm.rolling(EPISODES, 1, 1).await;
     let episode = swarm.claim("a").await;
     swarm.chat(&episode.key).await;
-    let mut foreign = episode.clone();
-    foreign.client = "b".into();
-    assert_eq!(swarm.abort(&foreign).await.0, 404);
     assert_eq!(swarm.abort(&episode).await, success());
     assert_eq!(swarm.abort(&episode).await, success(), "unknown by now");
     let refused = swarm.end(&episode, "t", 1.0).await;
@@ -590,6 +666,18 @@ async fn an_abort_frees_the_slot_and_forgets_the_episode() {
         .await;
     swarm.post("/stop_engine", json!({})).await;
     assert_eq!(swarm.abort(&episode).await, success(), "offline");
+}
+
+#[tokio::test]
+async fn any_client_may_abort_an_episode_and_the_slot_is_free_for_all() {
+    let swarm = Swarm::start().await;
+    swarm.rolling(EPISODES, 1, 1).await;
+    let episode = swarm.claim("a").await;
+    let mut by_another = episode.clone();
+    by_another.client = "b".into();
+    assert_eq!(swarm.abort(&by_another).await, success());
+    assert_eq!(swarm.chat(&episode.key).await.0, 404);
+    swarm.claim("c").await;
 }
 
 #[tokio::test]
@@ -643,6 +731,7 @@ async fn what_still_runs_when_post_rolling_times_out_is_late() {
     swarm.until_step(2).await;
     assert_eq!(swarm.chat(&late.key).await.0, 404);
     assert_eq!(swarm.pool().await["dropped_episodes"], json!({"late": 1}));
+    assert_eq!(swarm.engines.record().dropped, [dropped(&[("late", 1)])]);
 }
 
 // ---- stop rules and agreement ----
@@ -959,6 +1048,39 @@ async fn without_the_token_there_is_nothing_but_health() {
             .status(),
         401
     );
+}
+
+#[tokio::test]
+async fn what_did_not_train_is_told_to_the_update_of_its_batch_through_crashes_too() {
+    let swarm = Swarm::start().await;
+    swarm.rolling(EPISODES, 1, 3).await;
+    let (aborted, lost, eval) = (
+        swarm.claim("a").await,
+        swarm.claim("a").await,
+        swarm.claim_kind("a", "eval", 240.0).await,
+    );
+    swarm.abort(&aborted).await;
+    swarm.abort(&eval).await;
+    swarm.chat(&lost.key).await;
+    swarm.engines.die("the engine was killed (signal 9)");
+    swarm
+        .until_true("the restart", async |swarm| {
+            (swarm.engines.record().launches == 2).then_some(())
+        })
+        .await;
+    swarm.until("ENGINE.ROLLING").await;
+    let without_call = swarm.claim("a").await;
+    swarm.end(&without_call, "t", 1.0).await;
+    for step in 2..=3 {
+        for _ in 0..3 {
+            swarm.episode("a", "t", 1.0).await;
+        }
+        swarm.until_step(step).await;
+    }
+    let of_batch = dropped(&[("aborted", 1), ("engine_lost", 1), ("no_llm_call", 1)]);
+    assert_eq!(swarm.engines.record().dropped, [of_batch, dropped(&[])]);
+    let all = json!({"aborted": 1, "engine_lost": 1, "no_llm_call": 1});
+    assert_eq!(swarm.pool().await["dropped_episodes"], all);
 }
 
 #[tokio::test]

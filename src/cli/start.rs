@@ -3,25 +3,22 @@
 use std::future::Future;
 use std::io::{self, Write};
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::client::SwarmClient;
-use crate::config::{Strictness, load_over};
+use crate::config::{Strictness, experiment, load_over};
 use crate::protocol::swarm::DEFAULT_PORT;
-use crate::server::{ChildLauncher, Options, Server, Token};
+use crate::server::{ChildLauncher, Limits, Options, Server, TOKEN_VARIABLE, Token, tls, unfinished};
 
 /// Python clients that start a server wait for this line in its output.
 const SERVING: &str = "Interchange server is running in blocking mode";
-
-/// Environment variable that holds the token.
-const TOKEN_VARIABLE: &str = "AJET_SWARM_TOKEN";
 
 /// Serve a swarm: clients bring a training configuration and roll episodes, the engine samples and trains.
 #[derive(Debug, clap::Args)]
@@ -29,6 +26,8 @@ const TOKEN_VARIABLE: &str = "AJET_SWARM_TOKEN";
 Examples:
   ajet-swarm start                          for clients on this machine
   ajet-swarm start --host 0.0.0.0           for clients elsewhere; prints a token that they need
+  ajet-swarm start --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
+  ajet-swarm start --continue               after a crash or a reboot: go on with what ran here
   ssh -N -L 10086:127.0.0.1:10086 gpu-box   on a laptop, to reach a server that only listens locally")]
 pub struct Args {
     /// Port to listen on; 0 takes a free one.
@@ -43,9 +42,27 @@ pub struct Args {
     /// Let everyone in who reaches the port: to use the GPU, to read and to steer the training.
     #[arg(long, conflicts_with = "token_file")]
     insecure: bool,
+    /// Speak TLS: file with the certificate chain (PEM). Clients use https://.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// File with the certificate's private key (PEM).
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
     /// Configuration (YAML) that gives what a client's configuration leaves out.
     #[arg(long, value_name = "FILE")]
     conf: Option<PathBuf>,
+    /// Go on at once with an experiment that was interrupted: the newest one here, or the one in this directory.
+    #[arg(
+        long = "continue",
+        value_name = "DIR",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = ""
+    )]
+    resume: Option<PathBuf>,
+    /// Give up an engine that boots when it has said nothing new for this many seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600.0)]
+    boot_timeout: f64,
     /// Without effect; taken because AgentJet's server has it.
     #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "")]
     debug: Option<String>,
@@ -74,16 +91,43 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let default_config = args.conf.as_ref().map(default_config).transpose()?;
     let (token, made) = token(&args)?;
+    let interrupted = unfinished::latest(Path::new(experiment::BASE));
+    let start_with = args
+        .resume
+        .as_ref()
+        .map(|dir| interrupted_config(dir, interrupted.as_deref()))
+        .transpose()?;
+    let boot_patience = Duration::try_from_secs_f64(args.boot_timeout)
+        .ok()
+        .filter(|patience| !patience.is_zero())
+        .with_context(|| {
+            format!(
+                "--boot-timeout is a number of seconds above 0, got {}",
+                args.boot_timeout
+            )
+        })?;
+    let tls = match (&args.tls_cert, &args.tls_key) {
+        (Some(certificate), Some(key)) => Some(tls::acceptor(certificate, key)?),
+        _ => None,
+    };
     let listener = listen(&args).await?;
-    raise_file_limit();
+    let limits = Limits {
+        connections: most_connections(raise_file_limit()),
+        ..Limits::default()
+    };
 
     // Before the banner: who has read it may end us, and expects a good end.
     let told_to_end = told_to_end()?;
     let port = listener.local_addr()?.port();
-    banner(&args, port, made.as_deref(), token.is_some()).context("writing to standard output")?;
+    let offer = interrupted.filter(|_| args.resume.is_none());
+    banner(&args, port, made.as_deref(), token.is_some(), offer.as_deref()).context("writing to standard output")?;
     let options = Options {
         token,
         default_config,
+        boot_patience,
+        start_with,
+        limits,
+        tls,
         ..Options::default()
     };
     let launcher = ChildLauncher::of_this_program().context("finding this program's own path")?;
@@ -100,6 +144,19 @@ fn default_config(path: &PathBuf) -> anyhow::Result<String> {
     load_over(&text, "ajet: {model: {path: 'builtin:tiny'}}", Strictness::Job)
         .with_context(|| format!("--conf {shown} is refused"))?;
     Ok(text)
+}
+
+/// What an interrupted experiment was started with: the one in `given`, or where that is empty, the `latest` one here.
+fn interrupted_config(given: &Path, latest: Option<&Path>) -> anyhow::Result<String> {
+    let dir = match (given.as_os_str().is_empty(), latest) {
+        (false, _) => given,
+        (true, Some(latest)) => latest,
+        (true, None) => bail!(
+            "--continue: no experiment below {} was interrupted\nhint: name its directory, --continue=DIR",
+            experiment::BASE
+        ),
+    };
+    unfinished::config(dir).map_err(|reason| anyhow!("--continue: {reason}"))
 }
 
 /// The token that clients need, and its text where it was made here.
@@ -149,8 +206,15 @@ async fn listen(args: &Args) -> anyhow::Result<TcpListener> {
     bail!("port {port} is taken by another program\nhint: start with another --swarm-port");
 }
 
-fn banner(args: &Args, port: u16, made_token: Option<&str>, needs_token: bool) -> io::Result<()> {
-    let local = format!("http://127.0.0.1:{port}");
+fn banner(
+    args: &Args,
+    port: u16,
+    made_token: Option<&str>,
+    needs_token: bool,
+    interrupted: Option<&Path>,
+) -> io::Result<()> {
+    let scheme = if args.tls_cert.is_some() { "https" } else { "http" };
+    let local = format!("{scheme}://127.0.0.1:{port}");
     let mut lines = vec![
         format!("ajet-swarm {}", env!("CARGO_PKG_VERSION")),
         SERVING.to_owned(),
@@ -159,23 +223,29 @@ fn banner(args: &Args, port: u16, made_token: Option<&str>, needs_token: bool) -
     if args.host.is_loopback() {
         lines.push(format!("  here           {local}"));
         lines.push(format!(
-            "  from a laptop  ssh -N -L {port}:127.0.0.1:{port} USER@THIS-MACHINE, then http://localhost:{port} there,"
+            "  from a laptop  ssh -N -L {port}:127.0.0.1:{port} USER@THIS-MACHINE, then {scheme}://localhost:{port} there,"
         ));
         lines.push("                 or start with --host 0.0.0.0, which makes a token that clients need".into());
     } else {
-        lines.push(format!("  from anywhere  http://THIS-MACHINE:{port}"));
+        lines.push(format!("  from anywhere  {scheme}://THIS-MACHINE:{port}"));
     }
     match (made_token, needs_token) {
         (Some(token), _) => lines.push(format!(
-            "  token          {token} (this once): clients use http://THIS-MACHINE:{port}/t/{token}"
+            "  token          {token} (this once): clients use {scheme}://THIS-MACHINE:{port}/t/{token}"
         )),
         (None, true) => lines.push(format!(
-            "  token          wanted: clients use http://THIS-MACHINE:{port}/t/TOKEN"
+            "  token          wanted: clients use {scheme}://THIS-MACHINE:{port}/t/TOKEN"
         )),
         (None, false) if !args.host.is_loopback() => {
             lines.push("  token          none: everyone who reaches this port steers the training".into());
         }
         (None, false) => {}
+    }
+    if let Some(dir) = interrupted {
+        let dir = dir.display();
+        lines.push(format!(
+            "  interrupted    {dir}: start with --continue to go on with it, or let a client start it again"
+        ));
     }
     lines.push(format!("  watch          ajet-swarm overwatch --swarm-url={local}"));
     lines.push("  end            Ctrl-C".into());
@@ -213,12 +283,24 @@ fn told_to_end() -> io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// Every running episode may hold two connections; many systems allow 1024 open files unless asked.
-fn raise_file_limit() {
+/// Every LLM call holds two connections; many systems allow 1024 open files unless asked. How many files may be open.
+fn raise_file_limit() -> u64 {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    let raised = getrlimit(Resource::RLIMIT_NOFILE)
-        .and_then(|(soft, hard)| setrlimit(Resource::RLIMIT_NOFILE, soft.max(hard.min(65_536)), hard));
-    if let Err(error) = raised {
-        tracing::debug!("the limit of open files stays: {error}");
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
+        return 1024;
+    };
+    let wanted = soft.max(hard.min(65_536));
+    match setrlimit(Resource::RLIMIT_NOFILE, wanted, hard) {
+        Ok(()) => wanted,
+        Err(error) => {
+            tracing::debug!("the limit of open files stays: {error}");
+            soft
+        }
     }
+}
+
+/// Connections for which there are files enough: one to the engine for each, and some for all else.
+fn most_connections(files: u64) -> usize {
+    let most = (files.saturating_sub(128) / 2).max(16);
+    usize::try_from(most).map_or(usize::MAX, |most| most.min(Limits::default().connections))
 }

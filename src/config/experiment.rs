@@ -10,7 +10,7 @@ use super::schema::Ajet;
 const NAME_FROM_TIME: &str = "read_yaml_name";
 
 /// Directory of experiments unless one is given.
-const BASE: &str = "saved_experiments";
+pub const BASE: &str = "saved_experiments";
 
 /// File names end here on common file systems.
 const LONGEST_NAME: usize = 255;

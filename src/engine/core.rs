@@ -20,7 +20,9 @@ use super::replay::StepEpisodes;
 use super::session::{ChatAnswer, ChatBackend, ChatError, Sampler};
 use super::sessions::Sessions;
 use crate::inference::SampleRequest;
-use crate::protocol::engine::{ChatCall, DropReason, EndEpisode, EndOutcome, EngineEvent, EnginePhase, PoolSnapshot};
+use crate::protocol::engine::{
+    ChatCall, DropReason, EndEpisode, EndOutcome, EngineEvent, EnginePhase, PoolChange, PoolSnapshot, Update,
+};
 use crate::train::TrainEpisode;
 
 /// A booted engine.
@@ -88,15 +90,14 @@ impl Core {
     pub fn end(&self, episode_uuid: &str, end: EndEpisode) -> Result<EndOutcome, LedgerError> {
         let mut ledger = self.ledger();
         if let Some(finished) = ledger.finished(episode_uuid) {
-            return Ok(outcome(&finished, ledger.pool())); // a retry after a lost answer
+            return Ok(outcome(&finished, ledger.unchanged(episode_uuid))); // a retry after a lost answer
         }
         let recording = self.sessions.finish(episode_uuid).filter(|r| r.usage.llm_calls > 0);
         let Some(recording) = recording else {
             self.sessions.forget(episode_uuid);
-            ledger.count_dropped(DropReason::NoLlmCall.as_str(), 1);
             return Ok(EndOutcome {
                 dropped: Some(DropReason::NoLlmCall),
-                pool: ledger.pool(),
+                change: ledger.unchanged(episode_uuid),
                 ..EndOutcome::default()
             });
         };
@@ -114,40 +115,38 @@ impl Core {
             usage: recording.usage,
             log_metrics: end.log_metrics,
         };
-        let mut answer = outcome(&finished, PoolSnapshot::default());
-        let change = ledger.finish(finished)?;
+        let mut answer = outcome(&finished, PoolChange::default());
+        answer.change = ledger.finish(finished)?;
         self.sessions.forget(episode_uuid);
-        if !change.over_cache.is_empty() {
-            let count = change.over_cache.len();
-            self.hub.dropped(DropReason::OverCache, count as u64);
+        let over_cache = answer.change.removed.len();
+        if over_cache > 0 {
+            self.hub.dropped(DropReason::OverCache, over_cache as u64);
             self.hub.detail(format!(
-                "{count} finished episodes were dropped, since the batch may hold no more \
+                "{over_cache} finished episodes were dropped, since the batch may hold no more \
                  (ajet.swarm_mode_sample_collection_max_cached_episodes)"
             ));
         }
-        answer.pool = change.pool.clone();
-        // Under the ledger's lock, so that the last snapshot is the newest.
-        self.hub.pool_in_answer(change.pool);
         Ok(answer)
     }
 
-    /// Forgets an episode. Waits for whoever writes to the disk.
-    pub fn forget(&self, episode_uuid: &str, reason: DropReason) {
+    /// The pool as it is. Waits for whoever writes to the disk.
+    pub fn pool(&self) -> PoolSnapshot {
+        self.ledger().pool()
+    }
+
+    /// Forgets an episode.
+    pub fn forget(&self, episode_uuid: &str) {
         self.sessions.forget(episode_uuid);
-        self.ledger().count_dropped(reason.as_str(), 1);
     }
 
     /// The clients agreed to end the batch. Waits for whoever writes to the disk.
     pub fn agree(&self) -> PoolSnapshot {
-        let mut ledger = self.ledger();
-        let pool = ledger.agree();
-        self.hub.pool_in_answer(pool.clone());
-        pool
+        self.ledger().agree()
     }
 
     /// Closes a full batch. The update itself is [`Core::run_update`]'s. Waits for the disk.
-    pub fn begin_update(&self) -> Result<ClosedBatch, LedgerError> {
-        let closed = self.ledger().begin_update()?;
+    pub fn begin_update(&self, asked: Update) -> Result<ClosedBatch, LedgerError> {
+        let closed = self.ledger().begin_update(asked.dropped)?;
         self.updating.store(true, Ordering::Release);
         self.sessions.clear();
         self.hub.phase(EnginePhase::WeightSyncing, closed.global_step, None);
@@ -184,7 +183,6 @@ impl Core {
     pub fn restore(&self, episodes: StepEpisodes) -> u64 {
         let mut ledger = self.ledger();
         ledger.restore(episodes);
-        self.hub.pool(ledger.pool());
         ledger.global_step()
     }
 
@@ -323,12 +321,12 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     }
 }
 
-fn outcome(finished: &FinishedEpisode, pool: PoolSnapshot) -> EndOutcome {
+fn outcome(finished: &FinishedEpisode, change: PoolChange) -> EndOutcome {
     EndOutcome {
         dropped: None,
         rows: finished.rows.len() as u64,
         llm_calls: finished.usage.llm_calls,
-        pool,
+        change,
     }
 }
 

@@ -20,7 +20,6 @@ struct State {
     phase: EnginePhase,
     detail: Option<String>,
     global_step: u64,
-    pool: PoolSnapshot,
     fatal: Option<String>,
     backlog: Vec<EngineEvent>,
     subscribers: Vec<UnboundedSender<EngineEvent>>,
@@ -33,7 +32,6 @@ impl Default for EventHub {
                 phase: EnginePhase::Booting,
                 detail: None,
                 global_step: 0,
-                pool: PoolSnapshot::default(),
                 fatal: None,
                 backlog: Vec::new(),
                 subscribers: Vec::new(),
@@ -43,17 +41,12 @@ impl Default for EventHub {
 }
 
 impl EventHub {
-    /// All events from now on, after the present status and pool; the first subscriber also gets what was published
+    /// All events from now on, after the present status; the first subscriber also gets what was published
     /// before it came.
     pub fn subscribe(&self) -> UnboundedReceiver<EngineEvent> {
         let (sender, receiver) = unbounded_channel();
         let mut state = self.lock();
-        let mut first = vec![
-            state.status(),
-            EngineEvent::Pool {
-                pool: state.pool.clone(),
-            },
-        ];
+        let mut first = vec![state.status()];
         first.append(&mut state.backlog);
         first.extend(state.fatal.clone().map(|message| EngineEvent::Fatal { message }));
         for event in first {
@@ -84,21 +77,9 @@ impl EventHub {
         state.send(status);
     }
 
-    /// The pool as it is now, where the answer to a call tells it: a pool is long, and answers are many.
-    pub fn pool_in_answer(&self, pool: PoolSnapshot) {
-        self.lock().pool = pool;
-    }
-
     /// The pool as it is now.
     pub fn pool(&self, pool: PoolSnapshot) {
-        let mut state = self.lock();
-        state.pool = pool.clone();
-        state.send(EngineEvent::Pool { pool });
-    }
-
-    /// The pool as last published.
-    pub fn latest_pool(&self) -> PoolSnapshot {
-        self.lock().pool.clone()
+        self.lock().send(EngineEvent::Pool { pool });
     }
 
     /// Episodes left the batch without training.
@@ -195,16 +176,10 @@ mod tests {
         hub.dropped(DropReason::Dummy, 3);
         assert_eq!(
             drain(&mut first),
-            [
-                "status loading",
-                "pool ",
-                "log slow disk",
-                "status loaded",
-                "dropped dummy"
-            ]
+            ["status loading", "log slow disk", "status loaded", "dropped dummy"]
         );
         let mut second = hub.subscribe();
-        assert_eq!(drain(&mut second), ["status loaded", "pool "]);
+        assert_eq!(drain(&mut second), ["status loaded"]);
     }
 
     #[test]

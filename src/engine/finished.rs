@@ -42,9 +42,10 @@ pub struct FinishedEpisode {
 }
 
 impl FinishedEpisode {
-    /// Its entry in the pool.
+    /// Its entry in the pool, which says when it entered.
     pub fn pooled(&self) -> PooledEpisode {
         PooledEpisode {
+            entered: 0,
             episode_uuid: self.episode_uuid.clone(),
             task_id: self.task_id.clone(),
             client_uuid: self.client_uuid.clone(),

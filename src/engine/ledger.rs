@@ -15,7 +15,7 @@ use super::metrics::{self, Metrics, MetricsFile};
 use super::model_thread::SamplingTotals;
 use super::pool::{Batch, Pool, StopRule};
 use super::replay::StepEpisodes;
-use crate::protocol::engine::{DropReason, PoolSnapshot, PooledEpisode};
+use crate::protocol::engine::{DropReason, PoolChange, PoolSnapshot};
 use crate::protocol::swarm::EpisodeType;
 
 /// Why a call changed nothing.
@@ -36,15 +36,6 @@ pub enum LedgerError {
         /// Its step.
         global_step: u64,
     },
-}
-
-/// What a finished episode changed.
-#[derive(Debug, Default)]
-pub struct Change {
-    /// The pool afterwards.
-    pub pool: PoolSnapshot,
-    /// Episodes that went to keep the pool bounded.
-    pub over_cache: Vec<PooledEpisode>,
 }
 
 /// A batch that was closed for its update.
@@ -151,7 +142,7 @@ impl Ledger {
     }
 
     /// Writes a finished episode down and takes it in. When this returns, the episode is on disk.
-    pub fn finish(&mut self, mut episode: FinishedEpisode) -> Result<Change, LedgerError> {
+    pub fn finish(&mut self, mut episode: FinishedEpisode) -> Result<PoolChange, LedgerError> {
         if self.updating {
             return Err(LedgerError::Updating {
                 global_step: self.global_step(),
@@ -165,17 +156,22 @@ impl Ledger {
         let Record::Episode(episode) = record else {
             unreachable!("it was made an episode three lines above")
         };
-        let mut change = Change::default();
+        let episode: Arc<FinishedEpisode> = Arc::from(episode);
+        let mut gone = Vec::new();
         match episode.episode_type {
-            EpisodeType::Eval => self.evals.push(Arc::from(episode)),
+            EpisodeType::Eval => self.evals.push(Arc::clone(&episode)),
             EpisodeType::Train => {
-                change.over_cache = self.pool.push(episode.pooled(), Arc::from(episode));
-                self.count_dropped(DropReason::OverCache.as_str(), change.over_cache.len() as u64);
+                gone = self.pool.push(episode.pooled(), Arc::clone(&episode));
+                self.count_dropped(DropReason::OverCache.as_str(), gone.len() as u64);
                 self.note_full();
             }
         }
-        change.pool = self.pool.snapshot();
-        Ok(change)
+        Ok(self.pool.change(&episode.episode_uuid, &gone))
+    }
+
+    /// What the pool makes of an episode whose end is repeated, or that left no trace.
+    pub fn unchanged(&self, episode_uuid: &str) -> PoolChange {
+        self.pool.change(episode_uuid, &[])
     }
 
     /// Counts episodes that left without training.
@@ -192,8 +188,12 @@ impl Ledger {
         self.pool.snapshot()
     }
 
-    /// Closes a full batch for its update: from here on a resume will do the update again.
-    pub fn begin_update(&mut self) -> Result<ClosedBatch, LedgerError> {
+    /// Closes a full batch for its update: from here on a resume will do the update again. `dropped` are the episodes
+    /// that did not get as far as the pool, by reason.
+    pub fn begin_update(
+        &mut self,
+        dropped: impl IntoIterator<Item = (String, u64)>,
+    ) -> Result<ClosedBatch, LedgerError> {
         let global_step = self.global_step();
         if self.updating {
             return Err(LedgerError::Updating { global_step });
@@ -202,6 +202,9 @@ impl Ledger {
             return Err(LedgerError::NotFull { global_step });
         }
         self.journal.append(&Record::Update { global_step })?;
+        for (reason, count) in dropped {
+            self.count_dropped(&reason, count);
+        }
         Ok(self.close())
     }
 
@@ -340,7 +343,7 @@ mod tests {
 
     /// Trains on a full batch, as far as the ledger is concerned.
     fn update(ledger: &mut Ledger) -> Metrics {
-        let closed = ledger.begin_update().unwrap();
+        let closed = ledger.begin_update([]).unwrap();
         let mut metrics = ledger.step_metrics(&closed, SamplingTotals::default());
         let (_, trouble) = ledger.advance(&mut metrics, SamplingTotals::default());
         assert_eq!(trouble, None);
@@ -352,20 +355,19 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (mut ledger, _) = open(dir.path(), 1);
         assert!(matches!(
-            ledger.begin_update(),
+            ledger.begin_update([]),
             Err(LedgerError::NotFull { global_step: 1 })
         ));
-        assert!(!ledger.finish(train("a", 1.0)).unwrap().pool.full);
-        assert!(ledger.finish(train("b", 0.0)).unwrap().pool.full);
-        ledger.count_dropped("aborted", 2);
+        assert!(!ledger.finish(train("a", 1.0)).unwrap().full);
+        assert!(ledger.finish(train("b", 0.0)).unwrap().full);
         assert!(ledger.finished("a").is_some() && ledger.finished("c").is_none());
-        let closed = ledger.begin_update().unwrap();
+        let closed = ledger.begin_update([("aborted".to_owned(), 2)]).unwrap();
         assert_eq!(closed.batch.trained.len(), 2);
         assert!(matches!(
             ledger.finish(train("c", 1.0)),
             Err(LedgerError::Updating { .. })
         ));
-        assert!(matches!(ledger.begin_update(), Err(LedgerError::Updating { .. })));
+        assert!(matches!(ledger.begin_update([]), Err(LedgerError::Updating { .. })));
         let mut metrics = ledger.step_metrics(&closed, SamplingTotals::default());
         assert_eq!(metrics["reward_mean"], 0.5);
         assert_eq!(metrics["dropped/aborted"], 2.0);
@@ -420,7 +422,7 @@ mod tests {
         ledger.restore(plan.running);
         assert!(ledger.finished("c").is_some() && ledger.pool().episodes.len() == 1);
         assert_eq!(lines(dir.path()).len(), 1);
-        assert!(ledger.finish(train("d", 0.0)).unwrap().pool.full);
+        assert!(ledger.finish(train("d", 0.0)).unwrap().full);
         update(&mut ledger);
         assert_eq!(lines(dir.path())[1]["episodes"], 2);
 

@@ -10,7 +10,7 @@
 use indexmap::IndexMap;
 
 use crate::config::schema::{Ajet, CollectionMethod};
-use crate::protocol::engine::{PoolSnapshot, PooledEpisode};
+use crate::protocol::engine::{PoolChange, PoolSnapshot, PooledEpisode};
 
 /// Rewards whose relative difference is at most this are equal, so that float noise does not become a signal.
 const EQUAL_REWARDS: f64 = 1e-6;
@@ -135,14 +135,15 @@ impl<T> Pool<T> {
 
     /// Adds a finished episode, and returns those that had to go to keep the pool bounded. An episode that is in the
     /// pool already changes nothing.
-    pub fn push(&mut self, episode: PooledEpisode, payload: T) -> Vec<PooledEpisode> {
+    pub fn push(&mut self, mut episode: PooledEpisode, payload: T) -> Vec<PooledEpisode> {
         if self.get(&episode.episode_uuid).is_some() {
             return Vec::new();
         }
+        self.revision += 1;
+        episode.entered = self.revision;
         let newest_task = episode.task_id.clone();
         self.episodes.push((episode, payload));
         self.full |= self.rule.holds(&self.counts());
-        self.revision += 1;
 
         let mut dropped = Vec::new();
         while self.episodes.len() > self.rule.max_cached_episodes {
@@ -166,6 +167,21 @@ impl<T> Pool<T> {
         self.full = false;
         self.global_step = global_step;
         self.revision += 1;
+    }
+
+    /// What a call changed: this episode is in the pool now, if it is, and those had to go.
+    pub fn change(&self, episode_uuid: &str, removed: &[PooledEpisode]) -> PoolChange {
+        let counts = self.counts();
+        let found = self.episodes.iter().find(|(e, _)| e.episode_uuid == episode_uuid);
+        PoolChange {
+            revision: self.revision,
+            global_step: self.global_step,
+            added: found.map(|(e, _)| e.clone()),
+            removed: removed.iter().map(|e| e.episode_uuid.clone()).collect(),
+            completed_tasks: counts.completed as u64,
+            completed_non_dummy_tasks: counts.non_dummy as u64,
+            full: self.full,
+        }
     }
 
     /// The pool as it is told to others.
@@ -276,6 +292,7 @@ mod tests {
             task_id: task.into(),
             client_uuid: "client".into(),
             reward,
+            ..PooledEpisode::default()
         }
     }
 

@@ -19,7 +19,7 @@ use super::events::EventHub;
 use super::ledger::LedgerError;
 use super::model_thread::ModelGone;
 use super::session::respond;
-use crate::protocol::engine::{BatchState, ChatCall, EndEpisode, EndOutcome, ForgetEpisode, Hello};
+use crate::protocol::engine::{BatchState, ChatCall, EndEpisode, EndOutcome, ForgetEpisode, Hello, Update};
 use crate::protocol::openai::{ErrorBody, ErrorObject};
 
 /// Seconds after which a call that the engine could not serve may be tried again.
@@ -77,16 +77,17 @@ pub fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-async fn hello(State(app): State<Arc<App>>) -> Json<Hello> {
-    let Some((_, hello)) = app.booted.get() else {
-        return Json(app.booting.clone());
+async fn hello(State(app): State<Arc<App>>) -> Result<Json<Hello>, Refusal> {
+    let Some((core, hello)) = app.booted.get() else {
+        return Ok(Json(app.booting.clone()));
     };
-    let pool = app.hub.latest_pool();
-    Json(Hello {
+    let core = core.clone();
+    let pool = on_disk_thread(move || core.pool()).await?;
+    Ok(Json(Hello {
         global_step: pool.global_step,
         pool,
         ..hello.clone()
-    })
+    }))
 }
 
 async fn chat(
@@ -113,9 +114,9 @@ async fn forget(
     Path(episode): Path<String>,
     forget: Result<Json<ForgetEpisode>, JsonRejection>,
 ) -> Result<Response, Refusal> {
-    let Json(forget) = forget?;
-    let core = app.core()?.clone();
-    on_disk_thread(move || core.forget(&episode, forget.reason)).await?;
+    let Json(ForgetEpisode { reason }) = forget?;
+    tracing::debug!("episode {episode} is forgotten: {}", reason.as_str());
+    app.core()?.forget(&episode);
     Ok(done())
 }
 
@@ -125,10 +126,11 @@ async fn agree(State(app): State<Arc<App>>) -> Result<Json<BatchState>, Refusal>
     Ok(Json(BatchState { pool }))
 }
 
-async fn update(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
+async fn update(State(app): State<Arc<App>>, asked: Result<Json<Update>, JsonRejection>) -> Result<Response, Refusal> {
+    let Json(asked) = asked?;
     let core = app.core()?.clone();
     let closer = core.clone();
-    let closed = on_disk_thread(move || closer.begin_update()).await??;
+    let closed = on_disk_thread(move || closer.begin_update(asked)).await??;
     // The answer does not wait for the update; its end is an event.
     let updating = tokio::spawn(async move { core.run_update(closed).await });
     tokio::spawn(async move {

@@ -9,7 +9,7 @@
 //! | POST `/episodes/{id}/end` | [`EndEpisode`] → [`EndOutcome`] |
 //! | POST `/episodes/{id}/forget` | [`ForgetEpisode`] → `{}`; unknown episodes too |
 //! | POST `/agree` | `{}` → [`BatchState`]: the clients agreed, close the batch |
-//! | POST `/update` | `{}` → `{}`: the last running episode is gone, update the weights; refused with 409 unless the batch is full |
+//! | POST `/update` | [`Update`] → `{}`: the last running episode is gone, update the weights; refused with 409 unless the batch is full |
 //! | GET `/events` | → [`EngineEvent`] as newline-delimited JSON, for as long as the engine lives |
 //! | POST `/shutdown` | `{}` → `{}`: journal, then exit 0 |
 //!
@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use super::swarm::EpisodeType;
 
 /// Version of this contract. A control plane refuses an engine that speaks another one, naming both numbers.
-pub const CONTRACT_VERSION: u32 = 1;
+pub const CONTRACT_VERSION: u32 = 2;
 
 /// Answer of `GET /hello`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -130,8 +130,17 @@ impl DropReason {
 /// Body of `POST /episodes/{id}/forget`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ForgetEpisode {
-    /// Counted under this.
+    /// Why.
     pub reason: DropReason,
+}
+
+/// Body of `POST /update`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Update {
+    /// Reason → train episodes of the batch that were begun and did not get as far as the pool. The control plane counts
+    /// them, since it outlives engines; what the engine itself leaves out it adds to the step's metrics.
+    #[serde(default)]
+    pub dropped: IndexMap<String, u64>,
 }
 
 /// The finished train episodes of the batch and what the stop rule makes of them.
@@ -151,9 +160,32 @@ pub struct PoolSnapshot {
     pub full: bool,
 }
 
+/// What one call changed in the pool: a whole pool in every answer would be bytes by the square of the batch.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PoolChange {
+    /// The pool's revision after the call. Answers may overtake each other; the counts of the highest revision hold.
+    pub revision: u64,
+    /// The step whose batch this is.
+    pub global_step: u64,
+    /// The episode that entered.
+    #[serde(default)]
+    pub added: Option<PooledEpisode>,
+    /// Episodes that left, to keep the pool bounded.
+    #[serde(default)]
+    pub removed: Vec<String>,
+    /// As in [`PoolSnapshot`].
+    pub completed_tasks: u64,
+    /// As in [`PoolSnapshot`].
+    pub completed_non_dummy_tasks: u64,
+    /// As in [`PoolSnapshot`].
+    pub full: bool,
+}
+
 /// One finished train episode of the batch.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PooledEpisode {
+    /// The pool's revision with which it entered.
+    pub entered: u64,
     /// The episode.
     pub episode_uuid: String,
     /// Its task.
@@ -183,8 +215,8 @@ pub struct EndOutcome {
     /// LLM calls of the episode.
     #[serde(default)]
     pub llm_calls: u64,
-    /// The pool after the call.
-    pub pool: PoolSnapshot,
+    /// What became of the pool.
+    pub change: PoolChange,
 }
 
 /// What the engine is doing.

@@ -1,28 +1,90 @@
-//! Request bodies, bounded, with our own sentences where they are wrong.
+//! Request bodies, bounded in size, in time and in how much of them is held at once, with our own sentences where they
+//! are wrong.
 
-use axum::body::to_bytes;
+use std::sync::Arc;
+use std::time::Duration;
+
 use axum::extract::{FromRequest, Request};
-use bytes::Bytes;
-use http_body_util::LengthLimitError;
+use axum::http::header::CONTENT_LENGTH;
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::error::Error;
 use super::lenient_json::quote_non_finite;
+use super::shared::Shared;
 
-/// Largest body of a swarm call: transcripts travel in the metadata of an end.
-const CALL_BYTES: usize = 64 * 1024 * 1024;
+/// Largest body of most swarm calls: some ids.
+const CALL_BYTES: usize = 1024 * 1024;
+/// Largest body of an end or an abort, in whose metadata transcripts travel.
+pub const END_BYTES: usize = 64 * 1024 * 1024;
+/// Largest training configuration; a whole dump of Python's has some 50 kB.
+pub const CONFIG_BYTES: usize = 8 * 1024 * 1024;
 /// Largest chat request.
 pub const CHAT_BYTES: usize = 16 * 1024 * 1024;
 
-/// A JSON body of type `T`, whatever its content type. The literals `NaN` and `Infinity` are taken as strings.
-pub struct JsonBody<T>(pub T);
+/// Bytes of bodies that are held at one time.
+const HELD_BYTES: usize = 1024 * 1024 * 1024;
+/// What is counted as one.
+const UNIT: usize = 1024;
 
-impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
+/// How long a client may leave a body without sending more of it.
+pub const STALL: Duration = Duration::from_secs(30);
+
+/// A place for a body, free again when this is dropped.
+#[derive(Debug)]
+pub struct Room {
+    _permit: OwnedSemaphorePermit,
+}
+
+/// Room for the bodies of all requests together.
+#[derive(Debug)]
+pub struct BodyRoom(Arc<Semaphore>);
+
+impl Default for BodyRoom {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(HELD_BYTES / UNIT)))
+    }
+}
+
+impl BodyRoom {
+    /// A place for a body of so many bytes.
+    ///
+    /// # Errors
+    ///
+    /// There is none at the moment.
+    pub fn take(&self, bytes: usize) -> Result<Room, Error> {
+        // A limit is far below 2^32 KiB.
+        let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX);
+        match Arc::clone(&self.0).try_acquire_many_owned(units) {
+            Ok(permit) => Ok(Room { _permit: permit }),
+            Err(_) => Err(Error::Busy("it holds as many request bodies as it may".into())),
+        }
+    }
+}
+
+/// A body and its place among all that are held.
+#[derive(Debug)]
+pub struct Held {
+    /// The whole body.
+    pub bytes: Bytes,
+    /// Free again when this is dropped.
+    pub room: Room,
+}
+
+/// A JSON body of type `T` of at most `MOST` bytes, whatever its content type. The literals `NaN` and `Infinity` are
+/// taken as strings.
+pub struct JsonBody<T, const MOST: usize = CALL_BYTES>(pub T);
+
+impl<T: DeserializeOwned, const MOST: usize> FromRequest<Arc<Shared>> for JsonBody<T, MOST> {
     type Rejection = Error;
 
-    async fn from_request(request: Request, _: &S) -> Result<Self, Error> {
-        let bytes = read(request, CALL_BYTES).await?;
-        parse(&quote_non_finite(&bytes)).map(Self)
+    async fn from_request(request: Request, shared: &Arc<Shared>) -> Result<Self, Error> {
+        let Held { bytes, room } = read(request, &shared.body_room, MOST).await?;
+        let parsed = parse(&quote_non_finite(&bytes)).map(Self);
+        drop(room);
+        parsed
     }
 }
 
@@ -30,16 +92,52 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
 ///
 /// # Errors
 ///
-/// It is larger than `limit`, or the client hung up.
-pub async fn read(request: Request, limit: usize) -> Result<Bytes, Error> {
-    to_bytes(request.into_body(), limit).await.map_err(|error| {
-        let error = error.into_inner();
-        if error.is::<LengthLimitError>() {
-            Error::BodyTooLarge { limit }
-        } else {
-            Error::Body(error.to_string())
+/// It is larger than `limit`, too much is held already, or the client dawdled or hung up.
+pub async fn read(request: Request, room: &BodyRoom, limit: usize) -> Result<Held, Error> {
+    let told = declared_length(&request);
+    if told.is_some_and(|length| length > limit as u64) {
+        return Err(Error::BodyTooLarge { limit });
+    }
+    // A body whose length is not told may become as large as it is allowed to.
+    let most = told.and_then(|length| usize::try_from(length).ok()).unwrap_or(limit);
+    let room = room.take(most)?;
+    let mut body = request.into_body();
+    let mut bytes = BytesMut::new();
+    while let Some(frame) = next_frame(&mut body).await? {
+        if bytes.len() + frame.len() > limit {
+            return Err(Error::BodyTooLarge { limit });
         }
+        bytes.extend_from_slice(&frame);
+    }
+    Ok(Held {
+        bytes: bytes.freeze(),
+        room,
     })
+}
+
+/// The next bytes of a body; `None` at its end.
+///
+/// # Errors
+///
+/// The client dawdled or hung up.
+pub async fn next_frame(body: &mut axum::body::Body) -> Result<Option<Bytes>, Error> {
+    loop {
+        let frame = tokio::time::timeout(STALL, body.frame()).await;
+        match frame.map_err(|_| Error::BodyStalled { limit: STALL })? {
+            None => return Ok(None),
+            Some(Err(error)) => return Err(Error::Body(error.to_string())),
+            Some(Ok(frame)) => {
+                if let Ok(bytes) = frame.into_data() {
+                    return Ok(Some(bytes));
+                }
+            }
+        }
+    }
+}
+
+/// What the client says of the length of a body.
+pub fn declared_length(request: &Request) -> Option<u64> {
+    request.headers().get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
 /// JSON of type `T`.

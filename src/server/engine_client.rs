@@ -20,7 +20,9 @@ use tokio_util::codec::{FramedRead, LinesCodec};
 use tokio_util::io::StreamReader;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::protocol::engine::{BatchState, ChatCall, EndEpisode, EndOutcome, EngineEvent, ForgetEpisode, Hello};
+use crate::protocol::engine::{
+    BatchState, ChatCall, EndEpisode, EndOutcome, EngineEvent, ForgetEpisode, Hello, Update,
+};
 use crate::protocol::openai::ErrorBody;
 
 /// Largest line of the event stream: a pool of some ten thousand episodes.
@@ -137,9 +139,8 @@ impl EngineClient {
     /// # Errors
     ///
     /// The engine cannot be reached, or refuses.
-    pub async fn update(&self) -> Result<()> {
-        self.json::<serde_json::Value>(Method::POST, "/update", &serde_json::json!({}))
-            .await?;
+    pub async fn update(&self, update: &Update) -> Result<()> {
+        self.json::<serde_json::Value>(Method::POST, "/update", update).await?;
         Ok(())
     }
 

@@ -13,6 +13,8 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, watch};
 
+use super::auth::TOKEN_VARIABLE;
+
 /// Lines of the engine's standard error that are kept for the reason of its end.
 const LAST_LINES: usize = 5;
 /// Bytes kept of such a line.
@@ -125,6 +127,8 @@ impl EngineLauncher for ChildLauncher {
             .arg(&config)
             .arg("--experiment-dir")
             .arg(&launch.experiment_dir)
+            // The engine has no use for the server's secret.
+            .env_remove(TOKEN_VARIABLE)
             // Held open: the engine ends itself when it closes, so a killed server leaves none behind.
             .stdin(Stdio::piped())
             .stdout(Stdio::null())

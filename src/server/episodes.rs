@@ -12,6 +12,10 @@ use crate::protocol::swarm::{EPISODE_KEY_PREFIX, EpisodeType};
 /// Seconds for which an episode that is gone is remembered: its end can be repeated, its key is told from a made-up one.
 pub const REMEMBER_SECONDS: f64 = 600.0;
 
+/// Most episodes that are remembered after they are gone, so that clients which claim and abort in a loop cost no more
+/// memory than some hundred megabytes.
+const REMEMBER_MOST: usize = 200_000;
+
 /// A claimed episode.
 #[derive(Clone, Debug)]
 pub struct Episode {
@@ -37,6 +41,13 @@ pub struct Episode {
     in_flight: u32,
     /// Its end is on the way to the engine.
     ending: bool,
+}
+
+impl Episode {
+    /// Whether its end is on the way to the engine.
+    pub fn is_ending(&self) -> bool {
+        self.ending
+    }
 }
 
 /// What a claim asks for.
@@ -199,8 +210,8 @@ impl Registry {
     /// corrects what is remembered.
     pub fn remove(&mut self, uuid: &str, fate: Fate, now: f64) -> Option<Episode> {
         let Some(episode) = self.running.shift_remove(uuid) else {
-            if let (Some(gone), Fate::Ended) = (self.gone.get_mut(uuid), fate) {
-                gone.fate = Fate::Ended;
+            if fate == Fate::Ended {
+                self.was_ended(uuid);
             }
             return None;
         };
@@ -211,16 +222,21 @@ impl Registry {
         };
         self.gone.insert(uuid.to_owned(), gone);
         self.gone_order.push_back((now, uuid.to_owned()));
+        self.forget_some();
         Some(episode)
     }
 
-    /// Takes out every running episode as lost; how many those were.
-    pub fn clear(&mut self, now: f64) -> u64 {
+    /// An episode that was taken for lost had been ended after all. Whether that is news.
+    pub fn was_ended(&mut self, uuid: &str) -> bool {
+        let lost = self.gone.get_mut(uuid).filter(|gone| gone.fate == Fate::Lost);
+        lost.map(|gone| gone.fate = Fate::Ended).is_some()
+    }
+
+    /// Takes out every running episode as lost; which those were.
+    pub fn clear(&mut self, now: f64) -> Vec<Episode> {
         let uuids = self.discardable(|_| true, true);
-        for uuid in &uuids {
-            self.remove(uuid, Fate::Lost, now);
-        }
-        uuids.len() as u64
+        let lost = uuids.iter().filter_map(|uuid| self.remove(uuid, Fate::Lost, now));
+        lost.collect()
     }
 
     /// Episodes without an LLM request in flight or finished for their discard timeout.
@@ -244,13 +260,27 @@ impl Registry {
 
     /// Forgets the episodes that went more than [`REMEMBER_SECONDS`] ago.
     pub fn forget_old(&mut self, now: f64) {
-        while let Some((went, uuid)) = self.gone_order.front()
-            && now - went >= REMEMBER_SECONDS
+        while self
+            .gone_order
+            .front()
+            .is_some_and(|(went, _)| now - went >= REMEMBER_SECONDS)
         {
-            if let Some(gone) = self.gone.remove(uuid) {
-                self.keys.remove(&gone.key);
-            }
-            self.gone_order.pop_front();
+            self.forget_oldest();
+        }
+    }
+
+    /// Forgets the oldest of more than [`REMEMBER_MOST`].
+    fn forget_some(&mut self) {
+        while self.gone_order.len() > REMEMBER_MOST {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        if let Some((_, uuid)) = self.gone_order.pop_front()
+            && let Some(gone) = self.gone.remove(&uuid)
+        {
+            self.keys.remove(&gone.key);
         }
     }
 }
@@ -344,7 +374,7 @@ mod tests {
         let mut registry = Registry::default();
         let (id, _) = claimed(&mut registry, "a", 0.0);
         registry.set_ending(&id, true);
-        assert_eq!(registry.clear(1.0), 1);
+        assert_eq!(registry.clear(1.0).len(), 1);
         assert!(registry.is_empty());
         assert!(registry.remove(&id, Fate::Ended, 2.0).is_none());
         assert_eq!(registry.check_end(&id, "a"), EndCheck::AlreadyEnded);

@@ -43,6 +43,21 @@ pub enum Error {
         /// Bytes.
         limit: usize,
     },
+    /// The client stopped sending in the middle of a body.
+    #[error("nothing more of the request body came for {limit:?}")]
+    BodyStalled {
+        /// How long was waited.
+        limit: std::time::Duration,
+    },
+    /// More LLM calls at once than are held open.
+    #[error("{limit} LLM calls are being answered already; try again shortly")]
+    TooManyCalls {
+        /// At once.
+        limit: usize,
+    },
+    /// A bound that concerns all clients together is reached.
+    #[error("the server is busy: {0}; try again shortly")]
+    Busy(String),
     /// The engine could not be asked.
     #[error("the engine does not answer: {0}")]
     EngineUnreachable(String),
@@ -103,7 +118,9 @@ impl Error {
             }
             Self::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::EngineUnreachable(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::BodyStalled { .. } => StatusCode::REQUEST_TIMEOUT,
+            Self::TooManyCalls { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Self::EngineUnreachable(_) | Self::Busy(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Engine { status, .. } => *status,
             Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
@@ -115,6 +132,7 @@ impl Error {
             Self::KeyMissing | Self::KeyUnknown | Self::TokenMissing => Some("invalid_api_key"),
             Self::EpisodeGone => Some("episode_not_found"),
             Self::EngineUnreachable(_) => Some("engine_unavailable"),
+            Self::TooManyCalls { .. } => Some("rate_limit_exceeded"),
             _ => None,
         }
     }

@@ -1,5 +1,6 @@
 //! The engine's life: started, followed by its event stream, restarted after a crash, stopped.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,9 +11,10 @@ use super::core::{AfterEngine, Effect};
 use super::engine_client::{EngineCallError, EngineClient};
 use super::engine_process::{EngineHandle, Launch};
 use super::error::Error;
-use super::preflight;
 use super::shared::{EngineLink, Shared};
-use crate::protocol::engine::{CONTRACT_VERSION, EngineEvent, EnginePhase, ForgetEpisode, Hello};
+use super::{preflight, synced_config, unfinished};
+use crate::config::schema::Ajet;
+use crate::protocol::engine::{CONTRACT_VERSION, EngineEvent, EnginePhase, ForgetEpisode, Hello, Update};
 
 /// How long the engine may take to hang up after it closed its event stream.
 const END_PATIENCE: Duration = Duration::from_secs(5);
@@ -29,11 +31,10 @@ const CONNECT_PAUSE: Duration = Duration::from_millis(20);
 pub async fn start(shared: &Arc<Shared>) -> Result<u32, Error> {
     let _alone = shared.lifecycle.lock().await;
     let config = shared.with(|core, _| core.config_to_start().cloned())?;
-    let experiment_dir = preflight::check(&config.ajet).map_err(Error::CannotStart)?;
-    let launch = Launch {
-        config_yaml: preflight::config_file(&config.ajet).map_err(Error::CannotStart)?,
-        experiment_dir,
-    };
+    let launch = tokio::task::spawn_blocking(move || prepare(config.ajet)).await;
+    let launch = launch
+        .map_err(|error| Error::Internal(error.to_string()))?
+        .map_err(Error::CannotStart)?;
     let directory = launch.experiment_dir.display().to_string();
     let generation = shared.with(|core, now| core.start(directory, now))?;
     match launch_engine(shared, &launch, generation) {
@@ -49,7 +50,39 @@ pub async fn start(shared: &Arc<Shared>) -> Result<u32, Error> {
     }
 }
 
-/// `stop_engine`, and the end of the server: OFFLINE at once; back when the process is gone, which is after `patience`
+/// Checks what can be checked before an engine is started, and notes the experiment as begun.
+fn prepare(config: Ajet) -> Result<Launch, String> {
+    let experiment = preflight::check(&config)?;
+    let config_yaml = preflight::config_file(config, &experiment)?;
+    unfinished::note(&experiment.dir, &config_yaml)
+        .map_err(|error| format!("{} cannot be written: {error}", experiment.dir.display()))?;
+    Ok(Launch {
+        config_yaml,
+        experiment_dir: experiment.dir,
+    })
+}
+
+/// `stop_engine`: as [`stop`], and the experiment is not to be gone on with.
+pub async fn stop_for_good(shared: &Shared) {
+    stop(shared, shared.options.stop_patience).await;
+    if let Some(dir) = shared.with(|core, _| core.experiment_dir()) {
+        unfinished::clear(Path::new(&dir));
+    }
+}
+
+/// Starts an engine without a client, with a configuration that was synced to an earlier server.
+pub async fn start_with(shared: &Arc<Shared>, config_yaml: &str) {
+    let config = synced_config::read(config_yaml, None);
+    let started = match shared.with(|core, _| core.sync_config(config)) {
+        Ok(()) => start(shared).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = started {
+        tracing::error!("the experiment cannot be gone on with: {error}");
+    }
+}
+
+/// Stops the engine, and the end of the server: OFFLINE at once; back when the process is gone, which is after `patience`
 /// and a little at the latest. `start_engine` waits for it.
 pub async fn stop(shared: &Shared, patience: Duration) {
     let stopping = || Some("the engine is being stopped".to_owned());
@@ -109,12 +142,15 @@ async fn carry_out(
                 }
                 Err(error) => Err(error),
             },
-            Effect::Update => client.update().await,
+            Effect::Update { dropped } => {
+                let dropped = dropped.clone();
+                client.update(&Update { dropped }).await
+            }
         };
         match outcome {
             Ok(()) => {}
             // An engine that is asked to update and does not would leave the swarm waiting for ever.
-            Err(EngineCallError::Refused { message, .. }) if effect == Effect::Update => {
+            Err(EngineCallError::Refused { message, .. }) if matches!(effect, Effect::Update { .. }) => {
                 fail(&shared, generation, format!("the engine refused to update: {message}")).await;
             }
             Err(error) => tracing::warn!("{effect:?}: {error}"),
@@ -175,8 +211,9 @@ async fn follow(shared: &Shared, process: &EngineHandle, generation: u64) -> Str
 
 /// Reads the event stream to its end: the engine's own reason to end, if it gave one. `Err` is ours to end it.
 async fn listen(shared: &Shared, client: &EngineClient, generation: u64) -> Result<Option<String>, String> {
-    let hello = tokio::time::timeout(SERVING_PATIENCE, first_hello(client)).await;
-    let hello = hello.map_err(|_| format!("the engine did not serve its socket within {SERVING_PATIENCE:?}"))??;
+    let patience = SERVING_PATIENCE.min(shared.options.boot_patience);
+    let hello = tokio::time::timeout(patience, first_hello(client)).await;
+    let hello = hello.map_err(|_| format!("the engine did not serve its socket within {patience:?}"))??;
     if hello.contract_version != CONTRACT_VERSION {
         return Err(format!(
             "the engine speaks version {} of the engine contract, this server version {CONTRACT_VERSION}; \
@@ -189,7 +226,13 @@ async fn listen(shared: &Shared, client: &EngineClient, generation: u64) -> Resu
         .await
         .map_err(|error| format!("the engine tells no events: {error}"))?;
     let mut fatal = None;
-    while let Some(event) = events.next().await {
+    loop {
+        let event = match tokio::time::timeout(shared.options.boot_patience, events.next()).await {
+            Ok(Some(event)) => event,
+            Ok(None) => return Ok(fatal),
+            Err(_) if shared.with(|core, _| core.boots(generation)) => return Err(hangs(shared)),
+            Err(_) => continue,
+        };
         let event = match event {
             Ok(event) => event,
             Err(error) => {
@@ -211,7 +254,17 @@ async fn listen(shared: &Shared, client: &EngineClient, generation: u64) -> Resu
         }
         shared.with(|core, now| core.engine_event(generation, event, now));
     }
-    Ok(fatal)
+}
+
+/// Why an engine that boots is given up.
+fn hangs(shared: &Shared) -> String {
+    let detail = shared.with(|core, _| core.status().engine_status_detail);
+    format!(
+        "the engine's boot hangs: nothing new for {:?} after `{}`; hint: start the server with a larger --boot-timeout if it \
+         only needs longer",
+        shared.options.boot_patience,
+        detail.unwrap_or_default()
+    )
 }
 
 async fn first_hello(client: &EngineClient) -> Result<Hello, String> {

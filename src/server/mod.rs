@@ -8,6 +8,7 @@ mod auth;
 mod body;
 mod clients;
 mod clock;
+mod connections;
 mod core;
 pub mod engine_client;
 mod engine_process;
@@ -17,12 +18,16 @@ mod handlers;
 mod lenient_json;
 mod lifecycle;
 mod pool_info;
+mod pool_view;
 mod preflight;
 mod replay;
 mod router;
 mod shared;
+mod stall;
 mod state;
 mod synced_config;
+pub mod tls;
+pub mod unfinished;
 mod verbose_log;
 mod workflow_output;
 
@@ -32,17 +37,19 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::Request;
 use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::task::AbortOnDropHandle;
 
-pub use auth::{Token, TokenError};
+pub use auth::{TOKEN_VARIABLE, Token, TokenError};
+pub use connections::Limits;
 pub use engine_process::{ChildLauncher, EngineHandle, EngineLauncher, Kill, Launch};
 
+use connections::Connections;
 use shared::Shared;
 
 /// How a server is set up.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Options {
     /// Wanted of everyone, where set.
     pub token: Option<Token>,
@@ -58,6 +65,14 @@ pub struct Options {
     pub stop_patience: Duration,
     /// The same when the server itself is told to end.
     pub exit_patience: Duration,
+    /// How long an engine that boots may say nothing new before it is given up.
+    pub boot_patience: Duration,
+    /// A configuration to start an engine with at once: an interrupted experiment goes on.
+    pub start_with: Option<String>,
+    /// What connections are allowed.
+    pub limits: Limits,
+    /// Speaks TLS, where set.
+    pub tls: Option<TlsAcceptor>,
 }
 
 impl Default for Options {
@@ -70,9 +85,19 @@ impl Default for Options {
             end_patience: Duration::from_secs(25),
             stop_patience: Duration::from_secs(300),
             exit_patience: Duration::from_secs(6),
+            boot_patience: Duration::from_secs(600),
+            start_with: None,
+            limits: Limits::default(),
+            tls: None,
         }
     }
 }
+
+/// How long answers that are on their way may take to get through when the server ends.
+const LAST_ANSWERS: Duration = Duration::from_millis(500);
+
+/// On top of the patience with an engine that is told to end: to terminate it, to kill it.
+const LAST_WORDS: Duration = Duration::from_secs(3);
 
 /// A swarm server.
 pub struct Server {
@@ -90,31 +115,40 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// The listener has no address, or fails.
+    /// The listener has no address.
     pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>) -> io::Result<()> {
-        let base_url = base_url(listener.local_addr()?);
+        let scheme = if self.options.tls.is_some() { "https" } else { "http" };
+        let base_url = base_url(scheme, listener.local_addr()?);
         let shared = Arc::new(Shared::new(self.options, self.launcher, base_url));
         let _ticks = AbortOnDropHandle::new(tokio::spawn(tick(Arc::clone(&shared))));
-        let app = router::app(Arc::clone(&shared));
-        let service = axum::ServiceExt::<Request>::into_make_service(app);
-        let patience = shared.options.exit_patience;
-        // Connections are not waited for: streams and idle ones would hold the server up. What matters, running ends,
-        // is through when the engine is.
-        tokio::select! {
-            outcome = axum::serve(listener, service).into_future() => outcome?,
-            () = async { shutdown.await; lifecycle::stop(&shared, patience).await } => {}
+        let (tls, limits) = (shared.options.tls.clone(), shared.options.limits);
+        let connections = Connections::new(router::app(Arc::clone(&shared)), tls, limits);
+        if let Some(config_yaml) = shared.options.start_with.clone() {
+            let shared = Arc::clone(&shared);
+            tokio::spawn(async move { lifecycle::start_with(&shared, &config_yaml).await });
         }
+        let stopped = async {
+            shutdown.await;
+            let patience = shared.options.exit_patience;
+            // A stop that a client asked for may be under way and take its own, longer time; the engine then ends with us.
+            let _ = tokio::time::timeout(patience + LAST_WORDS, lifecycle::stop(&shared, patience)).await;
+        };
+        tokio::select! {
+            never = connections.accept_from(listener) => match never {},
+            () = stopped => {}
+        }
+        connections.finish(LAST_ANSWERS).await;
         Ok(())
     }
 }
 
 /// Clients replace scheme and authority by those under which they reached us.
-fn base_url(address: SocketAddr) -> String {
+fn base_url(scheme: &str, address: SocketAddr) -> String {
     let address = match address {
         SocketAddr::V4(v4) if v4.ip().is_unspecified() => SocketAddr::from(([127, 0, 0, 1], v4.port())),
         address => address,
     };
-    format!("http://{address}/v1")
+    format!("{scheme}://{address}/v1")
 }
 
 async fn tick(shared: Arc<Shared>) {

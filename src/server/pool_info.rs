@@ -3,8 +3,8 @@
 use indexmap::IndexMap;
 
 use super::episodes::{Episode, Registry};
+use super::pool_view::PoolView;
 use crate::config::schema::{Ajet, CollectionMethod};
-use crate::protocol::engine::PoolSnapshot;
 use crate::protocol::swarm::{EpisodeStatus, PoolInformation, RunningEpisodeDetail};
 
 /// Wire name of a stop rule.
@@ -19,9 +19,9 @@ pub fn method_name(method: CollectionMethod) -> &'static str {
 }
 
 /// Targets of the configuration, contents of the pool, running episodes; what the engine's state adds is left empty.
-pub fn assemble(config: Option<&Ajet>, pool: &PoolSnapshot, episodes: &Registry, now: f64) -> PoolInformation {
+pub fn assemble(config: Option<&Ajet>, pool: &PoolView, episodes: &Registry, now: f64) -> PoolInformation {
     let mut info = PoolInformation {
-        completed_episodes: pool.episodes.len() as u64,
+        completed_episodes: pool.episodes().len() as u64,
         completed_tasks: pool.completed_tasks,
         completed_non_dummy_tasks: pool.completed_non_dummy_tasks,
         running_episode_details: running(episodes, now),
@@ -35,7 +35,7 @@ pub fn assemble(config: Option<&Ajet>, pool: &PoolSnapshot, episodes: &Registry,
         info.completed_non_dummy_task_target = tasks;
         info.task_expected_num_repeat = config.rollout.num_repeat as u64;
     }
-    for episode in &pool.episodes {
+    for episode in pool.episodes() {
         let task = || episode.task_id.clone();
         let (uuid, client) = (episode.episode_uuid.clone(), episode.client_uuid.clone());
         info.completed_tasks_details.entry(task()).or_default().push(uuid);
@@ -92,7 +92,7 @@ pub fn listing(episode: &Episode, base_url: &str) -> EpisodeStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::engine::PooledEpisode;
+    use crate::protocol::engine::{PoolSnapshot, PooledEpisode};
     use crate::protocol::swarm::EpisodeType;
     use crate::server::episodes::Claim;
 
@@ -112,12 +112,14 @@ mod tests {
     #[test]
     fn finished_episodes_are_grouped_by_task_and_running_ones_told_in_strings() {
         let pooled = |uuid: &str, task: &str, client: &str, reward| PooledEpisode {
+            entered: uuid.parse().unwrap(),
             episode_uuid: uuid.into(),
             task_id: task.into(),
             client_uuid: client.into(),
             reward,
         };
-        let pool = PoolSnapshot {
+        let mut pool = PoolView::default();
+        pool.replace(PoolSnapshot {
             episodes: vec![
                 pooled("1", "t", "a", 0.5),
                 pooled("2", "u", "a", 1.0),
@@ -125,7 +127,7 @@ mod tests {
             ],
             completed_tasks: 1,
             ..PoolSnapshot::default()
-        };
+        });
         let mut episodes = Registry::default();
         let empty = assemble(Some(&Ajet::default()), &pool, &episodes, 0.0);
         assert!(empty.running_episode_details.is_none(), "null when nothing runs");

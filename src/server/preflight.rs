@@ -1,17 +1,17 @@
 //! What can be told about a start before an engine is started, so that the caller hears it at once.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::SystemTime;
 
-use crate::config::experiment;
+use crate::config::experiment::{self, Experiment};
 use crate::config::schema::Ajet;
 
-/// Checks model and experiment directory; the latter, made and absolute.
+/// Checks model and experiment directory, which is made.
 ///
 /// # Errors
 ///
 /// A sentence for the user.
-pub fn check(config: &Ajet) -> Result<PathBuf, String> {
+pub fn check(config: &Ajet) -> Result<Experiment, String> {
     check_model(&config.model.path)?;
     let here = std::env::current_dir().map_err(|error| format!("the working directory is gone: {error}"))?;
     let experiment =
@@ -27,7 +27,7 @@ pub fn check(config: &Ajet) -> Result<PathBuf, String> {
         .prefix(".writable")
         .tempfile_in(&experiment.dir)
         .map_err(cannot)?;
-    Ok(experiment.dir)
+    Ok(experiment)
 }
 
 /// A name that can only be a path must be there; `builtin:NAME` and hub ids are the engine's to find.
@@ -55,16 +55,19 @@ fn check_model(model: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The configuration as the engine reads it: YAML with `ajet:` at the top.
+/// The configuration as the engine reads it: YAML with `ajet:` at the top, and the experiment as it was resolved, so
+/// that whoever starts with it again finds the same one.
 ///
 /// # Errors
 ///
 /// It cannot be written as YAML.
-pub fn config_file(config: &Ajet) -> Result<String, String> {
+pub fn config_file(mut config: Ajet, experiment: &Experiment) -> Result<String, String> {
     #[derive(serde::Serialize)]
-    struct File<'a> {
-        ajet: &'a Ajet,
+    struct File {
+        ajet: Ajet,
     }
+    config.experiment_name.clone_from(&experiment.name);
+    config.experiment_dir = experiment.dir.to_string_lossy().into_owned();
     serde_yaml::to_string(&File { ajet: config }).map_err(|error| error.to_string())
 }
 
@@ -101,7 +104,8 @@ mod tests {
         config.experiment_name = "b".into();
         let wanted = dir.path().join("a/b");
         config.experiment_dir = wanted.to_str().unwrap().into();
-        assert_eq!(check(&config), Ok(wanted.clone()));
+        let experiment = check(&config).unwrap();
+        assert_eq!(experiment.dir, wanted);
         assert_eq!(std::fs::read_dir(&wanted).unwrap().count(), 0, "the probe is gone");
         std::fs::write(dir.path().join("file"), "").unwrap();
         config.experiment_dir = dir.path().join("file/b").to_str().unwrap().into();

@@ -10,16 +10,17 @@ use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use tower::Layer;
-use tower::util::{MapRequest, MapRequestLayer};
+use tower::util::MapRequestLayer;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::auth;
+use super::connections::App;
 use super::error::{Error, ModelApiError};
 use super::handlers::{engine, episodes, logs, model_api};
 use super::shared::Shared;
 
 /// The whole HTTP interface.
-pub fn app(shared: Arc<Shared>) -> MapRequest<Router, fn(Request) -> Request> {
+pub fn app(shared: Arc<Shared>) -> App {
     let router = Router::new()
         .route("/health", get(engine::health))
         .route("/get_engine_status", get(engine::status))

@@ -2,15 +2,19 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc};
 
 use super::Options;
+use super::body::BodyRoom;
 use super::clock::Clock;
 use super::core::{Core, Effect};
 use super::engine_client::EngineClient;
 use super::engine_process::{EngineHandle, EngineLauncher};
 use super::replay::LatestCall;
 use super::verbose_log::VerboseLogs;
+
+/// LLM calls that are answered at one time. Each holds two connections, and its request until it is through.
+pub const MOST_CALLS: usize = 4096;
 
 /// An engine process and the ways to reach it.
 #[derive(Clone)]
@@ -38,6 +42,10 @@ pub struct Shared {
     pub base_url: String,
     /// One start or stop at a time, to its end.
     pub lifecycle: tokio::sync::Mutex<()>,
+    /// For request bodies.
+    pub body_room: BodyRoom,
+    /// Places of the LLM calls that are being answered.
+    pub calls: Arc<Semaphore>,
     /// Woken whenever an end is through.
     pub end_is_through: Notify,
     clock: Clock,
@@ -55,6 +63,8 @@ impl Shared {
             launcher,
             base_url,
             lifecycle: tokio::sync::Mutex::new(()),
+            body_room: BodyRoom::default(),
+            calls: Arc::new(Semaphore::new(MOST_CALLS)),
             end_is_through: Notify::new(),
             clock: Clock::start(),
             inner: Mutex::new(Inner { core, link: None }),

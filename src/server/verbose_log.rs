@@ -11,6 +11,18 @@ const SECONDS: f64 = 30.0;
 /// Most bytes kept of one message.
 const MESSAGE_BYTES: usize = 16 * 1024;
 
+/// Most bytes kept of one tag.
+const TAG_BYTES: usize = 256;
+
+fn cut(text: &mut String, most: usize) {
+    let mut kept = text.len().min(most);
+    while !text.is_char_boundary(kept) {
+        kept -= 1;
+    }
+    text.truncate(kept);
+    text.shrink_to_fit();
+}
+
 /// The lines of the last 30 s, 50 at most.
 #[derive(Debug, Default)]
 pub struct VerboseLogs {
@@ -18,13 +30,10 @@ pub struct VerboseLogs {
 }
 
 impl VerboseLogs {
-    /// Adds a line; a message that is too long is cut.
-    pub fn push(&mut self, tag: String, mut message: String, now: f64) {
-        let mut kept = message.len().min(MESSAGE_BYTES);
-        while !message.is_char_boundary(kept) {
-            kept -= 1;
-        }
-        message.truncate(kept);
+    /// Adds a line; a tag or message that is too long is cut.
+    pub fn push(&mut self, mut tag: String, mut message: String, now: f64) {
+        cut(&mut tag, TAG_BYTES);
+        cut(&mut message, MESSAGE_BYTES);
         self.entries.push_back(VerboseLog {
             timestamp: now,
             tag,
@@ -55,8 +64,9 @@ mod tests {
         let recent = logs.recent(60.0);
         assert_eq!(recent.len(), 30);
         assert_eq!(recent[0].message, "30");
-        logs.push("t".into(), "é".repeat(MESSAGE_BYTES), 61.0);
-        assert_eq!(logs.recent(61.0).last().unwrap().message.len(), MESSAGE_BYTES);
+        logs.push("é".repeat(TAG_BYTES), "é".repeat(MESSAGE_BYTES), 61.0);
+        let last = logs.recent(61.0).pop().unwrap();
+        assert_eq!((last.tag.len(), last.message.len()), (TAG_BYTES, MESSAGE_BYTES));
         assert!(logs.recent(100.0).is_empty());
     }
 }

@@ -22,6 +22,7 @@ use axum::{Json, Router};
 use futures_util::StreamExt;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
+use indexmap::IndexMap;
 use serde_json::{Value, json};
 use tokio::net::UnixListener;
 use tokio::sync::{broadcast, mpsc, watch};
@@ -33,12 +34,16 @@ pub struct Behaviour {
     pub contract_version: u32,
     /// The boot fails with this.
     pub boot_error: Option<String>,
+    /// The boot waits until this is false.
+    pub hold_boot: bool,
     /// Updates wait until this is false.
     pub hold_updates: bool,
     /// Chats wait until this is false.
     pub hold_chats: bool,
     /// Ends wait until this is false.
     pub hold_ends: bool,
+    /// An engine that is asked to shut down waits until this is false.
+    pub hold_shutdown: bool,
     /// Pieces of a streamed answer, and the pause between them.
     pub stream: (usize, Duration),
 }
@@ -48,9 +53,11 @@ impl Default for Behaviour {
         Self {
             contract_version: CONTRACT_VERSION,
             boot_error: None,
+            hold_boot: false,
             hold_updates: false,
             hold_chats: false,
             hold_ends: false,
+            hold_shutdown: false,
             stream: (3, Duration::ZERO),
         }
     }
@@ -65,6 +72,8 @@ pub struct Record {
     /// Chats that were cut off before their answer was out.
     pub chats_cut: u32,
     pub updates: u32,
+    /// What each update was told of the episodes that did not get there.
+    pub dropped: Vec<IndexMap<String, u64>>,
     pub shutdowns: u32,
     pub configs: Vec<String>,
 }
@@ -180,6 +189,7 @@ impl Engine {
                 self.tell(&EngineEvent::Fatal { message: error.clone() });
                 return format!("the engine ended with exit code 1: {error}");
             }
+            self.while_held(|behaviour| behaviour.hold_boot).await;
             self.set_phase(EnginePhase::Rolling, None);
             std::future::pending().await
         };
@@ -315,20 +325,22 @@ async fn end(State(engine): State<Engine>, Path(id): Path<String>, Json(end): Js
     let llm_calls = engine.calls.lock().unwrap().remove(&id).unwrap_or(0);
     let mut pool = engine.pool.lock().unwrap();
     let dropped = (llm_calls == 0).then_some(DropReason::NoLlmCall);
+    let mut gone = Vec::new();
     if dropped.is_none() && end.episode_type == EpisodeType::Train {
         let episode = PooledEpisode {
-            episode_uuid: id,
+            episode_uuid: id.clone(),
             task_id: end.task_id,
             client_uuid: end.client_uuid,
             reward: end.reward,
+            ..PooledEpisode::default()
         };
-        pool.push(episode, ());
+        gone = pool.push(episode, ());
     }
     Json(EndOutcome {
         dropped,
         rows: 1,
         llm_calls,
-        pool: pool.snapshot(),
+        change: pool.change(&id, &gone),
     })
 }
 
@@ -348,11 +360,15 @@ async fn agree(State(engine): State<Engine>) -> Json<BatchState> {
     Json(BatchState { pool: pool.snapshot() })
 }
 
-async fn update(State(engine): State<Engine>) -> Response {
+async fn update(State(engine): State<Engine>, Json(update): Json<Update>) -> Response {
     if !engine.pool.lock().unwrap().is_full() {
         return refuse(StatusCode::CONFLICT, "the batch is not full");
     }
-    engine.record.lock().unwrap().updates += 1;
+    {
+        let mut record = engine.record.lock().unwrap();
+        record.updates += 1;
+        record.dropped.push(update.dropped);
+    }
     tokio::spawn(async move {
         engine.set_phase(EnginePhase::WeightSyncing, Some("exporting step 1".into()));
         engine.while_held(|behaviour| behaviour.hold_updates).await;
@@ -381,6 +397,7 @@ async fn shutdown(State(engine): State<Engine>) -> Json<Value> {
     engine.record.lock().unwrap().shutdowns += 1;
     tokio::spawn(async move {
         tokio::time::sleep(Duration::from_millis(1)).await;
+        engine.while_held(|behaviour| behaviour.hold_shutdown).await;
         engine.end("the engine ended");
     });
     Json(json!({}))

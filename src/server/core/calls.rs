@@ -10,6 +10,9 @@ use crate::server::pool_info;
 use crate::server::state::{Event, State};
 use crate::server::workflow_output::checked_reward;
 
+/// Longest id of a client or a task.
+const ID_BYTES: usize = 1024;
+
 impl Core {
     /// `claim_episode`; a refusal is an answer too, with the phrases that clients match on.
     ///
@@ -30,6 +33,12 @@ impl Core {
                 return Err(Error::Invalid(sentence));
             }
         };
+        check_id("client_uuid", &request.client_uuid)?;
+        let task_id = request
+            .throttle_policy
+            .map(|policy| policy.current_task_id)
+            .unwrap_or_default();
+        check_id("throttle_policy.current_task_id", &task_id)?;
         let timeout = request.discard_episode_timeout;
         if !(timeout > 0.0 && timeout.is_finite()) {
             let sentence = format!("discard_episode_timeout must be a positive number of seconds, got {timeout}");
@@ -48,10 +57,7 @@ impl Core {
             client_uuid: request.client_uuid.clone(),
             kind,
             discard_timeout: timeout,
-            task_id: request
-                .throttle_policy
-                .map(|policy| policy.current_task_id)
-                .unwrap_or_default(),
+            task_id,
             global_step: self.global_step,
         };
         let Some(episode) = self.episodes.claim(claim, slots, now) else {
@@ -90,6 +96,7 @@ impl Core {
             EndCheck::Ending => return Ok(EndStep::Wait),
             EndCheck::Running | EndCheck::AlreadyEnded => {}
         }
+        check_id("task_id", &request.task_id)?;
         let reward = checked_reward(&request)?;
         let Some(episode) = self.episodes.get(&uuid) else {
             return Err(Error::EpisodeNotFound(uuid));
@@ -110,17 +117,19 @@ impl Core {
 
     /// The engine has the episode on disk.
     pub fn finish_end(&mut self, uuid: &str, declare_active: bool, outcome: EndOutcome, now: f64) {
-        if let Some(reason) = outcome.dropped {
-            self.count_dropped(reason, 1);
-        }
         if let Some(episode) = self.episodes.remove(uuid, Fate::Ended, now) {
+            if let Some(reason) = outcome.dropped {
+                self.drop_episode(&episode, reason);
+            }
             if episode.kind == EpisodeType::Train && declare_active {
                 self.clients.enter(&episode.client_uuid, now);
             } else {
                 self.clients.refresh(&episode.client_uuid, now);
             }
         }
-        self.take_pool(outcome.pool);
+        if self.collects(outcome.change.global_step) {
+            self.pool.apply(outcome.change);
+        }
         self.settle(now);
     }
 
@@ -129,28 +138,20 @@ impl Core {
         self.episodes.set_ending(uuid, false);
     }
 
-    /// `abort_episode`: the slot is free again, what the episode recorded is forgotten.
-    ///
-    /// # Errors
-    ///
-    /// The episode is another client's.
-    pub fn abort(&mut self, request: &EndEpisodeRequest, now: f64) -> Result<(), Error> {
-        if !self.state.episodes_run() {
-            return Ok(());
-        }
+    /// `abort_episode`: the slot is free again, what the episode recorded is forgotten. Whoever asks: clients are equal,
+    /// and one may clean up after another. What is not there to be aborted is as good as aborted.
+    pub fn abort(&mut self, request: &EndEpisodeRequest, now: f64) {
         let uuid = &request.episode_uuid;
-        match self.episodes.check_end(uuid, &request.client_uuid) {
-            EndCheck::Foreign => return Err(Error::ForeignEpisode(uuid.clone())),
-            // An end that is on its way, or through, wins over an abort.
-            EndCheck::Ending | EndCheck::AlreadyEnded | EndCheck::NotFound => return Ok(()),
-            EndCheck::Running => {}
+        // An end that is on its way wins over an abort.
+        let running = self.episodes.get(uuid).is_some_and(|episode| !episode.is_ending());
+        if !self.state.episodes_run() || !running {
+            return;
         }
         self.lose(uuid, DropReason::Aborted, now);
-        if request.declare_client_active {
+        if request.declare_client_active && check_id("client_uuid", &request.client_uuid).is_ok() {
             self.clients.enter(&request.client_uuid, now);
         }
         self.settle(now);
-        Ok(())
     }
 
     /// `can_continue_episode`.
@@ -252,6 +253,17 @@ impl Core {
             }
         }
         self.settle(now);
+    }
+}
+
+/// Ids are kept and listed, so they are not taken at any length.
+fn check_id(name: &str, id: &str) -> Result<(), Error> {
+    match id.len() <= ID_BYTES {
+        true => Ok(()),
+        false => Err(Error::Invalid(format!(
+            "{name} has {} bytes, {ID_BYTES} are allowed",
+            id.len()
+        ))),
     }
 }
 

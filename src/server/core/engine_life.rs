@@ -38,6 +38,7 @@ impl Core {
         self.experiment_dir = Some(experiment_dir);
         self.restarts = 0;
         self.dropped.clear();
+        self.dropped_before_pool.clear();
         self.latest_metrics.clear();
         self.detail = Some("starting the engine".into());
         self.transition(Event::StartAccepted, now);
@@ -61,11 +62,15 @@ impl Core {
         let may_restart = self.config().is_some_and(|config| config.engine.restart_on_crash);
         if self.was_ready && may_restart && self.restarts < RESTARTS {
             self.restarts += 1;
-            self.detail = Some(format!("{reason}; starting it again ({} of {RESTARTS})", self.restarts));
+            let crash = format!(
+                "{reason}; the engine is started again ({} of {RESTARTS})",
+                self.restarts
+            );
+            (self.crash, self.detail) = (Some(crash), None);
             self.transition(Event::EngineRestarts, now);
             return AfterEngine::Restart;
         }
-        self.detail = Some(reason.to_owned());
+        (self.crash, self.detail) = (None, Some(reason.to_owned()));
         match self.booting_since {
             Some(since) if self.state == State::Booting && now < since + self.slow_poll => {
                 self.held = Some(Held {
@@ -94,11 +99,30 @@ impl Core {
             return;
         }
         self.was_ready = true;
+        if hello.global_step > self.global_step {
+            self.dropped_before_pool.clear();
+        }
         self.global_step = hello.global_step.max(1);
-        self.pool = hello.pool;
+        for episode in &hello.pool.episodes {
+            self.was_saved(&episode.episode_uuid);
+        }
+        self.pool.replace(hello.pool);
         self.detail = None;
         self.transition(Event::EngineReady, now);
         self.settle(now);
+    }
+
+    /// An episode that went with an engine whose answer to its end was lost is in the journal all the same.
+    fn was_saved(&mut self, uuid: &str) {
+        if self.episodes.was_ended(uuid) {
+            let lost = DropReason::EngineLost.as_str();
+            for counts in [&mut self.dropped, &mut self.dropped_before_pool] {
+                if let Some(count) = counts.get_mut(lost) {
+                    *count -= 1;
+                }
+                counts.retain(|_, count| *count > 0);
+            }
+        }
     }
 
     /// A line of the engine's event stream.
@@ -132,6 +156,7 @@ impl Core {
         let updated = phase == EnginePhase::Rolling && self.state == State::WeightSyncing;
         if updated && global_step > self.global_step {
             self.restarts = 0;
+            self.crash = None;
             let visible_until = self.post_since + self.slow_poll;
             if self.slow_poller_agreed && now < visible_until {
                 self.held = Some(Held {
@@ -155,6 +180,7 @@ impl Core {
     pub(super) fn roll_on(&mut self, global_step: u64, now: f64) {
         self.global_step = global_step;
         self.detail = None;
+        self.dropped_before_pool.clear();
         self.transition(Event::UpdateDone, now);
     }
 }

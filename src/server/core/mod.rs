@@ -9,13 +9,14 @@ mod model_test;
 use indexmap::IndexMap;
 
 use super::clients::ActiveClients;
-use super::episodes::{Fate, Registry};
+use super::episodes::{Episode, Fate, Registry};
 use super::error::Error;
 use super::pool_info;
+use super::pool_view::PoolView;
 use super::state::{Event, State};
 use crate::config::schema::{Ajet, CollectionMethod};
 use crate::protocol::engine::{DropReason, EndEpisode, PoolSnapshot};
-use crate::protocol::swarm::{EngineStatusAnswer, EpisodeStatus, PoolInformation};
+use crate::protocol::swarm::{EngineStatusAnswer, EpisodeStatus, EpisodeType, PoolInformation};
 
 /// Times that a crashed engine is started again before an update succeeds.
 const RESTARTS: u32 = 3;
@@ -33,7 +34,10 @@ pub enum Effect {
     /// `POST /agree`.
     Agree,
     /// `POST /update`.
-    Update,
+    Update {
+        /// Reason → train episodes of the batch that did not get as far as the pool.
+        dropped: IndexMap<String, u64>,
+    },
 }
 
 /// What `end_episode` leads to.
@@ -92,6 +96,8 @@ pub struct Core {
     /// Whether the present engine was ever ready.
     was_ready: bool,
     restarts: u32,
+    /// Why the engine was started again, until an update shows that all is well.
+    crash: Option<String>,
     booting_since: Option<f64>,
     post_since: f64,
     held: Option<Held>,
@@ -99,10 +105,13 @@ pub struct Core {
     slow_poll: f64,
     /// A client that polls slowly agreed to the end of this batch.
     slow_poller_agreed: bool,
-    pool: PoolSnapshot,
+    pool: PoolView,
     episodes: Registry,
     clients: ActiveClients,
+    /// Train episodes that were begun and did not train, by reason, since `start_engine`.
     dropped: IndexMap<String, u64>,
+    /// Those of them that the engine does not know of, of this batch. Kept while an engine is started again.
+    dropped_before_pool: IndexMap<String, u64>,
     latest_metrics: IndexMap<String, f64>,
     effects: Vec<Effect>,
 }
@@ -120,15 +129,17 @@ impl Core {
             generation: 0,
             was_ready: false,
             restarts: 0,
+            crash: None,
             booting_since: None,
             post_since: 0.0,
             held: None,
             slow_poll,
             slow_poller_agreed: false,
-            pool: PoolSnapshot::default(),
+            pool: PoolView::default(),
             episodes: Registry::default(),
             clients: ActiveClients::default(),
             dropped: IndexMap::new(),
+            dropped_before_pool: IndexMap::new(),
             latest_metrics: IndexMap::new(),
             effects: Vec::new(),
         }
@@ -141,11 +152,18 @@ impl Core {
 
     /// Answer of `get_engine_status`.
     pub fn status(&self) -> EngineStatusAnswer {
-        let notice = || self.running.as_ref().and_then(|config| config.notice.clone());
         EngineStatusAnswer {
             engine_status: self.state.status(),
-            engine_status_detail: self.detail.clone().or_else(notice),
+            engine_status_detail: self.status_detail(),
             global_step: self.global_step,
+        }
+    }
+
+    fn status_detail(&self) -> Option<String> {
+        match (&self.crash, &self.detail) {
+            (Some(crash), Some(detail)) => Some(format!("{crash}; {detail}")),
+            (Some(said), None) | (None, Some(said)) => Some(said.clone()),
+            (None, None) => self.running.as_ref()?.notice.clone(),
         }
     }
 
@@ -189,13 +207,21 @@ impl Core {
         }
     }
 
+    /// Counts a train episode that does not get as far as the pool.
+    fn drop_episode(&mut self, episode: &Episode, reason: DropReason) {
+        if episode.kind == EpisodeType::Train {
+            self.count_dropped(reason, 1);
+            *self.dropped_before_pool.entry(reason.as_str().to_owned()).or_default() += 1;
+        }
+    }
+
     fn count_dropped(&mut self, reason: DropReason, count: u64) {
         *self.dropped.entry(reason.as_str().to_owned()).or_default() += count;
     }
 
     fn lose(&mut self, uuid: &str, reason: DropReason, now: f64) {
-        if self.episodes.remove(uuid, Fate::Lost, now).is_some() {
-            self.count_dropped(reason, 1);
+        if let Some(episode) = self.episodes.remove(uuid, Fate::Lost, now) {
+            self.drop_episode(&episode, reason);
             self.effects.push(Effect::Forget {
                 uuid: uuid.to_owned(),
                 reason,
@@ -205,18 +231,23 @@ impl Core {
 
     /// The engine is gone, or going: nothing to tell it.
     fn lose_episodes(&mut self, reason: DropReason, now: f64) {
-        let lost = self.episodes.clear(now);
-        if lost > 0 {
-            self.count_dropped(reason, lost);
+        for episode in self.episodes.clear(now) {
+            self.drop_episode(&episode, reason);
         }
     }
 
-    /// Snapshots arrive with answers and with events, not always in their order.
+    /// Whether news of the pool of this step concerns us.
+    fn collects(&self, global_step: u64) -> bool {
+        match self.state {
+            State::Rolling | State::RollingPost => global_step == self.global_step,
+            State::WeightSyncing => global_step > self.global_step,
+            State::Offline | State::Booting => false,
+        }
+    }
+
     fn take_pool(&mut self, pool: PoolSnapshot) {
-        let of_this_batch = self.state.episodes_run() && pool.global_step == self.global_step;
-        let of_the_next = self.state == State::WeightSyncing && pool.global_step > self.global_step;
-        if pool.revision > self.pool.revision && (of_this_batch || of_the_next) {
-            self.pool = pool;
+        if self.collects(pool.global_step) {
+            self.pool.replace(pool);
         }
     }
 
@@ -228,7 +259,7 @@ impl Core {
                 Some(CollectionMethod::RolloutUntilAllClientsAgreeSyncWeight) => self.clients.all_agreed(),
                 _ => false,
             };
-            let full = self.pool.full && self.pool.global_step == self.global_step;
+            let full = self.pool.is_full() && self.pool.global_step() == self.global_step;
             if closed && !full {
                 self.effects.push(Effect::Agree);
             }
@@ -238,7 +269,8 @@ impl Core {
             }
         }
         if self.state == State::RollingPost && self.episodes.is_empty() {
-            self.effects.push(Effect::Update);
+            let dropped = self.dropped_before_pool.clone();
+            self.effects.push(Effect::Update { dropped });
             self.detail = Some("updating the weights".into());
             self.transition(Event::LastEpisodeGone, now);
         }
@@ -259,27 +291,24 @@ impl Core {
         if before.episodes_run() && !self.state.episodes_run() {
             self.episodes.clear(now);
             self.clients.clear();
-            let revision = self.pool.revision;
-            self.pool = PoolSnapshot {
-                revision,
-                ..PoolSnapshot::default()
-            };
+            self.pool = self.pool.emptied();
         }
         match event {
             Event::StartAccepted | Event::EngineRestarts => {
                 self.generation += 1;
                 self.was_ready &= event == Event::EngineRestarts;
                 self.booting_since = Some(now);
-                self.pool = PoolSnapshot::default();
+                self.pool = PoolView::default();
                 self.held = None;
+                self.slow_poller_agreed = false;
             }
             Event::UpdateDone => self.slow_poller_agreed = false,
             Event::EngineGone => {
+                self.crash = None;
                 self.global_step = 0;
                 self.booting_since = None;
                 self.running = None;
                 self.held = None;
-                self.slow_poller_agreed = false;
             }
             Event::EngineReady | Event::BatchFull | Event::LastEpisodeGone => {}
         }

@@ -7,7 +7,9 @@ use serde_json::json;
 
 use super::{AfterEngine, Core, Effect, EndStep, SyncedConfig};
 use crate::config::schema::{Ajet, CollectionMethod};
-use crate::protocol::engine::{DropReason, EndOutcome, EngineEvent, EnginePhase, Hello, PoolSnapshot, PooledEpisode};
+use crate::protocol::engine::{
+    DropReason, EndOutcome, EngineEvent, EnginePhase, Hello, PoolChange, PoolSnapshot, PooledEpisode,
+};
 use crate::protocol::swarm::{EndEpisodeRequest, EpisodeType};
 use crate::server::error::Error;
 use crate::server::state::State;
@@ -87,6 +89,8 @@ struct World {
     running: Vec<Running>,
     ended: Vec<Running>,
     dropped: BTreeMap<String, u64>,
+    /// Those of the batch.
+    dropped_of_batch: BTreeMap<String, u64>,
     expected: Vec<Effect>,
     pool: PoolSnapshot,
     stale: PoolSnapshot,
@@ -123,6 +127,7 @@ impl World {
             running: Vec::new(),
             ended: Vec::new(),
             dropped: BTreeMap::new(),
+            dropped_of_batch: BTreeMap::new(),
             expected: Vec::new(),
             stale: pool.clone(),
             pool,
@@ -133,14 +138,22 @@ impl World {
         (!self.running.is_empty()).then(|| pick % self.running.len())
     }
 
-    fn drop_as(&mut self, reason: DropReason) {
-        *self.dropped.entry(reason.as_str().into()).or_default() += 1;
+    /// Only what was to train can be missed.
+    fn drop_as(&mut self, episode: &Running, reason: DropReason) {
+        for counts in [&mut self.dropped, &mut self.dropped_of_batch] {
+            if !episode.eval {
+                *counts.entry(reason.as_str().into()).or_default() += 1;
+            }
+        }
     }
 
     fn lose(&mut self, at: usize, reason: DropReason) {
-        let uuid = self.running.remove(at).uuid;
-        self.drop_as(reason);
-        self.expected.push(Effect::Forget { uuid, reason });
+        let episode = self.running.remove(at);
+        self.drop_as(&episode, reason);
+        self.expected.push(Effect::Forget {
+            uuid: episode.uuid,
+            reason,
+        });
     }
 
     fn settle(&mut self) {
@@ -150,7 +163,8 @@ impl World {
         }
         if self.state == State::RollingPost && self.running.is_empty() {
             self.state = State::WeightSyncing;
-            self.expected.push(Effect::Update);
+            let dropped = self.dropped_of_batch.clone().into_iter().collect();
+            self.expected.push(Effect::Update { dropped });
         }
     }
 
@@ -168,23 +182,32 @@ impl World {
         let episode = self.running.remove(at);
         self.stale = self.pool.clone();
         let dropped = (episode.calls == 0).then_some(DropReason::NoLlmCall);
+        let mut added = None;
         match dropped {
-            Some(reason) => self.drop_as(reason),
+            Some(reason) => self.drop_as(&episode, reason),
             None if episode.eval => {}
             None => {
                 self.pool.revision += 1;
-                self.pool.episodes.push(PooledEpisode {
+                added = Some(PooledEpisode {
+                    entered: self.pool.revision,
                     episode_uuid: episode.uuid.clone(),
                     task_id: "t".into(),
                     client_uuid: episode.client.clone(),
                     reward: 0.5,
                 });
+                self.pool.episodes.extend(added.clone());
                 self.pool.full = self.pool.episodes.len() >= TARGET;
             }
         }
         let outcome = EndOutcome {
             dropped,
-            pool: self.pool.clone(),
+            change: PoolChange {
+                revision: self.pool.revision,
+                global_step: self.pool.global_step,
+                added,
+                full: self.pool.full,
+                ..PoolChange::default()
+            },
             ..EndOutcome::default()
         };
         self.core.finish_end(&episode.uuid, true, outcome, self.now);
@@ -238,9 +261,8 @@ impl World {
             Op::Abort { pick, foreign } => {
                 if let Some(at) = self.pick(pick) {
                     let request = self.request(&self.running[at], foreign, true);
-                    let outcome = self.core.abort(&request, self.now);
-                    assert_eq!(outcome.is_err(), foreign);
-                    if !foreign && !self.running[at].ending {
+                    self.core.abort(&request, self.now);
+                    if !self.running[at].ending {
                         self.lose(at, DropReason::Aborted);
                         self.settle();
                     }
@@ -318,6 +340,7 @@ impl World {
         }
         self.step += 1;
         self.crashes = 0;
+        self.dropped_of_batch.clear();
         self.state = State::Rolling;
         self.pool = PoolSnapshot {
             revision: self.pool.revision + 1,
@@ -350,10 +373,9 @@ impl World {
             AfterEngine::Over,
             "told once"
         );
-        for _ in 0..self.running.len() {
-            self.drop_as(DropReason::EngineLost);
+        for episode in std::mem::take(&mut self.running) {
+            self.drop_as(&episode, DropReason::EngineLost);
         }
-        self.running.clear();
         // Effects for an engine that is dead are nobody's.
         self.core.take_effects();
         self.expected.clear();
@@ -394,7 +416,9 @@ impl World {
             effects
         };
         let (effects, expected) = (self.core.take_effects(), std::mem::take(&mut self.expected));
-        let update = effects.iter().position(|effect| *effect == Effect::Update);
+        let update = effects
+            .iter()
+            .position(|effect| matches!(effect, Effect::Update { .. }));
         assert!(
             update.is_none_or(|at| at + 1 == effects.len()),
             "the update comes last: {effects:?}"

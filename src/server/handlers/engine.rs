@@ -9,7 +9,7 @@ use crate::protocol::swarm::{
     EngineStatusAnswer, ExperimentDirAnswer, Health, StartEngineAnswer, SuccessAnswer, SuccessOrReason,
     SyncTrainConfigRequest,
 };
-use crate::server::body::JsonBody;
+use crate::server::body::{CONFIG_BYTES, JsonBody};
 use crate::server::error::Error;
 use crate::server::shared::Shared;
 use crate::server::{lifecycle, synced_config};
@@ -29,7 +29,7 @@ pub async fn status(State(shared): Server) -> Json<EngineStatusAnswer> {
 /// `POST /sync_train_config`.
 pub async fn sync_train_config(
     State(shared): Server,
-    JsonBody(request): JsonBody<SyncTrainConfigRequest>,
+    JsonBody(request): JsonBody<SyncTrainConfigRequest, CONFIG_BYTES>,
 ) -> Result<Json<SuccessAnswer>, Error> {
     let config = synced_config::read(&request.yaml_as_string, shared.options.default_config.as_deref());
     shared.with(|core, _| core.sync_config(config))?;
@@ -49,10 +49,7 @@ pub async fn start(State(shared): Server) -> Result<Json<StartEngineAnswer>, Err
 
 /// `POST /stop_engine`: answered when the process is gone.
 pub async fn stop(State(shared): Server) -> Result<Json<SuccessOrReason>, Error> {
-    let stopped = tokio::spawn(async move {
-        let patience = shared.options.stop_patience;
-        lifecycle::stop(&shared, patience).await;
-    });
+    let stopped = tokio::spawn(async move { lifecycle::stop_for_good(&shared).await });
     stopped.await.map_err(|error| Error::Internal(error.to_string()))?;
     Ok(Json(SuccessOrReason {
         success: true,

@@ -11,7 +11,7 @@ use crate::protocol::swarm::{
     ClaimEpisodeRequest, EndEpisodeRequest, EpisodeBufferAnswer, IsEpisodeClaimedRequest, PoolInformation,
     SuccessAnswer, SuccessOrReason,
 };
-use crate::server::body::JsonBody;
+use crate::server::body::{END_BYTES, JsonBody};
 use crate::server::core::EndStep;
 use crate::server::engine_client::EngineCallError;
 use crate::server::error::Error;
@@ -31,7 +31,7 @@ pub async fn claim(
 /// `POST /end_episode`: answered when the engine has the episode on disk.
 pub async fn end(
     State(shared): Server,
-    JsonBody(request): JsonBody<EndEpisodeRequest>,
+    JsonBody(request): JsonBody<EndEpisodeRequest, END_BYTES>,
 ) -> Result<Json<SuccessAnswer>, Error> {
     let patience = shared.options.end_patience;
     // A task of its own: once the engine is told, neither a client that hangs up nor our own patience leaves the end
@@ -81,10 +81,10 @@ async fn end_once(shared: &Shared, request: EndEpisodeRequest) -> Result<(), Err
 /// `POST /abort_episode`.
 pub async fn abort(
     State(shared): Server,
-    JsonBody(request): JsonBody<EndEpisodeRequest>,
-) -> Result<Json<SuccessAnswer>, Error> {
-    shared.with(|core, now| core.abort(&request, now))?;
-    Ok(Json(SuccessAnswer { success: true }))
+    JsonBody(request): JsonBody<EndEpisodeRequest, END_BYTES>,
+) -> Json<SuccessAnswer> {
+    shared.with(|core, now| core.abort(&request, now));
+    Json(SuccessAnswer { success: true })
 }
 
 /// `POST /can_continue_episode`.

@@ -12,14 +12,16 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use serde_json::{Value, json};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::protocol::engine::ChatCall;
+use crate::protocol::swarm::EpisodeType;
 use crate::server::auth::bearer;
-use crate::server::body::{self, CHAT_BYTES};
+use crate::server::body::{self, CHAT_BYTES, Held, Room};
 use crate::server::engine_client::EngineAnswer;
 use crate::server::error::{Error, ModelApiError};
 use crate::server::replay::Recorder;
-use crate::server::shared::Shared;
+use crate::server::shared::{MOST_CALLS, Shared};
 
 type Server = State<Arc<Shared>>;
 
@@ -28,8 +30,10 @@ type Server = State<Arc<Shared>>;
 pub async fn chat(State(shared): Server, request: Request) -> Result<Response, ModelApiError> {
     let key = bearer(request.headers()).ok_or(Error::KeyMissing)?.to_owned();
     // Before the body is read: a large one is activity as well.
-    let (in_flight, episode_type) = InFlight::begin(&shared, &key)?;
-    let request: Value = body::parse(&body::read(request, CHAT_BYTES).await?)?;
+    let (mut in_flight, episode_type) = InFlight::begin(&shared, &key)?;
+    let Held { bytes, room } = body::read(request, &shared.body_room, CHAT_BYTES).await?;
+    in_flight.room = Some(room);
+    let request: Value = body::parse(&bytes)?;
     if !request.is_object() {
         return Err(Error::Body("a chat request is a JSON object".into()).into());
     }
@@ -59,18 +63,30 @@ pub async fn models(State(shared): Server, headers: HeaderMap) -> Result<Json<Va
 struct InFlight {
     shared: Arc<Shared>,
     episode: String,
+    /// That of the request, which is kept for a replay.
+    room: Option<Room>,
+    place: Option<OwnedSemaphorePermit>,
 }
 
 impl InFlight {
-    fn begin(shared: &Arc<Shared>, key: &str) -> Result<(Self, crate::protocol::swarm::EpisodeType), Error> {
+    fn begin(shared: &Arc<Shared>, key: &str) -> Result<(Self, EpisodeType), Error> {
+        shared.with(|core, _| core.check_key(key))?;
+        let place = Arc::clone(&shared.calls).try_acquire_owned();
+        let place = place.map_err(|_| Error::TooManyCalls { limit: MOST_CALLS })?;
         let (episode, kind) = shared.with(|core, now| core.begin_call(key, now))?;
-        let shared = Arc::clone(shared);
-        Ok((Self { shared, episode }, kind))
+        let in_flight = Self {
+            shared: Arc::clone(shared),
+            episode,
+            room: None,
+            place: Some(place),
+        };
+        Ok((in_flight, kind))
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
+        drop((self.room.take(), self.place.take()));
         self.shared.with(|core, now| core.finish_call(&self.episode, now));
     }
 }

@@ -1,85 +1,23 @@
 //! The main job over HTTP: a swarm server with a real engine and the built-in model, and clients that train it.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+mod faults;
+mod process;
+
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ajet_swarm::client::{BeginEpisode, ClientError, EndOutcome, SwarmClient};
-use ajet_swarm::protocol::openai::{ChatMessage, ChatRequest};
+use ajet_swarm::client::{BeginEpisode, ClientError, EndOutcome, Episode, SwarmClient};
+use ajet_swarm::protocol::openai::{ChatCompletion, ChatMessage, ChatRequest};
 use ajet_swarm::protocol::swarm::{EngineStatus, EngineStatusAnswer, EpisodeType, WorkflowOutput};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use process::Server;
 use serde_json::Value;
 
 const TASKS: usize = 2;
 const REPEATS: usize = 2;
-
-/// A swarm server, as a user starts it. Killed if a test fails before it ends.
-struct Server {
-    child: Child,
-    _out: BufReader<ChildStdout>,
-    url: String,
-    dir: tempfile::TempDir,
-}
-
-impl Server {
-    fn start() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_ajet-swarm"))
-            .args(["start", "--swarm-port", "0"])
-            .env_remove("AJET_SWARM_TOKEN")
-            .current_dir(dir.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut out = BufReader::new(child.stdout.take().unwrap());
-        let mut banner = String::new();
-        while !banner.contains("Ctrl-C") {
-            assert!(out.read_line(&mut banner).unwrap() > 0, "ended after {banner:?}");
-        }
-        let (_, after) = banner.split_once(" port ").unwrap();
-        let port: u16 = after.lines().next().unwrap().parse().unwrap();
-        Self {
-            child,
-            _out: out,
-            url: format!("http://127.0.0.1:{port}"),
-            dir,
-        }
-    }
-
-    fn experiment_dir(&self) -> PathBuf {
-        self.dir.path().join("saved_experiments/main-job")
-    }
-
-    /// Ctrl-C, as the terminal sends it; the exit code.
-    fn interrupt(mut self) -> Option<i32> {
-        kill(Pid::from_raw(self.child.id().try_into().unwrap()), Signal::SIGINT).unwrap();
-        self.child.wait().unwrap().code()
-    }
-
-    /// Process ids of the engines that work in this server's directory.
-    fn engines(&self) -> Vec<i32> {
-        let of_this_server = |pid: &i32| {
-            let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            let command = String::from_utf8_lossy(&command).replace('\0', " ");
-            command.contains(" engine --socket") && command.contains(&*self.dir.path().to_string_lossy())
-        };
-        let entries = std::fs::read_dir("/proc").unwrap();
-        let pids = entries.filter_map(|e| e.unwrap().file_name().to_str()?.parse().ok());
-        pids.filter(of_this_server).collect()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 fn config(model: &str) -> String {
     format!(
@@ -94,6 +32,20 @@ fn config(model: &str) -> String {
     )
 }
 
+/// One LLM call of an episode.
+async fn ask(episode: &Episode, word: &str) -> Result<ChatCompletion, ClientError> {
+    let message = ChatMessage {
+        role: "user".into(),
+        content: format!("Reverse the word: {word}").into(),
+        ..ChatMessage::default()
+    };
+    let request = ChatRequest {
+        messages: vec![message],
+        ..ChatRequest::default()
+    };
+    episode.model().chat(&request).await
+}
+
 /// Plays one episode; the reward is its number, so that no group's rewards are equal.
 async fn play(
     swarm: &SwarmClient,
@@ -106,16 +58,7 @@ async fn play(
         ..BeginEpisode::default()
     };
     let episode = swarm.begin_episode(&begin).await?;
-    let message = ChatMessage {
-        role: "user".into(),
-        content: format!("Reverse the word: {task}").into(),
-        ..ChatMessage::default()
-    };
-    let request = ChatRequest {
-        messages: vec![message],
-        ..ChatRequest::default()
-    };
-    let answer = episode.model().chat(&request).await?;
+    let answer = ask(&episode, task).await?;
     assert!(answer.usage.completion_tokens > 0);
     let output = WorkflowOutput {
         reward: reward.into(),
@@ -158,7 +101,8 @@ fn metrics(experiment_dir: &Path) -> Vec<Value> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_clients_train_the_built_in_model_through_all_five_states() {
-    let server = Server::start();
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &[]);
     let (first, second) = (
         SwarmClient::new(&server.url).unwrap(),
         SwarmClient::new(&server.url).unwrap(),
@@ -207,12 +151,13 @@ async fn two_clients_train_the_built_in_model_through_all_five_states() {
     first.stop_engine().await.unwrap();
     assert_eq!(first.status().await.unwrap().engine_status, EngineStatus::Offline);
     assert_eq!(server.engines(), [0; 0]);
-    assert_eq!(server.interrupt(), Some(0));
+    assert_eq!(server.end_by(Signal::SIGINT), Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_engine_comes_back_with_the_batch_and_a_good_end_saves_it() {
-    let server = Server::start();
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &[]);
     let swarm = SwarmClient::new(&server.url).unwrap();
     swarm.sync_train_config(&config("builtin:tiny")).await.unwrap();
     swarm.start_engine(|_| {}).await.unwrap();
@@ -242,8 +187,7 @@ async fn a_killed_engine_comes_back_with_the_batch_and_a_good_end_saves_it() {
     play_batch(&[&swarm]).await;
     until_rolling_at(&swarm, 4, &seen).await;
     let experiment = server.experiment_dir();
-    let dir = server.dir.path().to_owned();
-    assert!(server.engines().len() == 1 && dir.exists());
+    assert_eq!(server.engines().len(), 1);
     swarm.stop_engine().await.unwrap();
     assert_eq!(
         std::fs::read_to_string(experiment.join("checkpoints/latest")).unwrap(),
@@ -253,7 +197,8 @@ async fn a_killed_engine_comes_back_with_the_batch_and_a_good_end_saves_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_model_that_is_not_there_is_told_in_one_sentence() {
-    let server = Server::start();
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &[]);
     let swarm = SwarmClient::new(&server.url).unwrap();
     let told = match swarm.sync_train_config(&config("/no/such/model")).await {
         Err(error) => error,
