@@ -18,22 +18,29 @@ fn command(args: &[&str]) -> Command {
     command
 }
 
-/// A server that runs; killed if a test fails before it ends.
+/// A server that runs in a directory of its own; killed if a test fails before it ends.
 struct Running {
     child: Child,
     out: BufReader<ChildStdout>,
     banner: String,
+    dir: tempfile::TempDir,
 }
 
 impl Running {
     fn start(args: &[&str]) -> Self {
-        let mut child = command(args).spawn().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let mut child = command(args).current_dir(dir.path()).spawn().unwrap();
         let mut out = BufReader::new(child.stdout.take().unwrap());
         let mut banner = String::new();
         while !banner.contains("Ctrl-C") {
             assert!(out.read_line(&mut banner).unwrap() > 0, "ended after {banner:?}");
         }
-        Self { child, out, banner }
+        Self {
+            child,
+            out,
+            banner,
+            dir,
+        }
     }
 
     fn port(&self) -> u16 {
@@ -164,6 +171,70 @@ fn files_that_cannot_be_used_are_named() {
         assert_ne!(code, 0);
         assert!(err.contains(said), "{err}");
     }
+}
+
+/// Exit code, standard output, standard error of a command that talks to a server.
+fn asked(args: &[&str], port: u16) -> (i32, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_ajet-swarm"))
+        .args(args)
+        .args(["--swarm-url", &format!("http://127.0.0.1:{port}")])
+        .env_remove("AJET_SWARM_TOKEN")
+        .output()
+        .unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn a_server_is_looked_at_given_code_and_stopped_from_the_command_line() {
+    let server = Running::start(&["--swarm-port", "0"]);
+    let port = server.port();
+    let (code, out, _) = asked(&["status"], port);
+    assert_eq!((code, out.as_str()), (0, "engine      ENGINE.OFFLINE\nstep        0\n"));
+    let (code, out, _) = asked(&["status", "--json"], port);
+    let status: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(
+        (code, &status["status"]["engine_status"]),
+        (0, &"ENGINE.OFFLINE".into())
+    );
+    let (code, out, err) = asked(&["stop"], port);
+    assert_eq!((code, out.as_str(), err.as_str()), (0, "", "no engine was running\n"));
+
+    let sources = tempfile::tempdir().unwrap();
+    std::fs::write(sources.path().join("Cargo.toml"), "[package]\nname = \"ajet-swarm\"\n").unwrap();
+    let (code, out, err) = asked(&["sync-code", sources.path().to_str().unwrap()], port);
+    assert_eq!(code, 0, "{err}");
+    assert!(
+        err.contains("nothing of it is run") && err.contains("--engine="),
+        "{err}"
+    );
+    let stored = std::path::Path::new(out.trim_end());
+    assert!(
+        stored.starts_with(server.dir.path().canonicalize().unwrap().join("synced_code")),
+        "{out}"
+    );
+    assert!(stored.join("Cargo.toml").exists());
+
+    assert_eq!(server.end_by(Signal::SIGTERM), 0);
+    let (code, out, err) = asked(&["status"], port);
+    assert_eq!((code, out.as_str()), (1, ""));
+    assert!(err.contains("error:"), "{err}");
+}
+
+#[test]
+fn engines_are_run_from_the_program_that_is_named_if_it_can_be_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("engine");
+    std::fs::write(&file, "no program").unwrap();
+    for (path, said) in [
+        (file.to_str().unwrap(), "not an executable file"),
+        ("/no/such/engine", "cannot be run"),
+    ] {
+        let (code, _, err) = refused(&["--swarm-port", "0", "--engine", path]);
+        assert!(code != 0 && err.contains(said), "{err}");
+    }
+    let server = Running::start(&["--swarm-port=0", "--engine", env!("CARGO_BIN_EXE_ajet-swarm")]);
+    assert_eq!(server.end_by(Signal::SIGTERM), 0);
 }
 
 #[test]

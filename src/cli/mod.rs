@@ -10,7 +10,11 @@ pub mod job;
 pub mod log;
 pub mod overwatch;
 pub mod roll;
+pub mod server_url;
 pub mod start;
+pub mod status;
+pub mod stop;
+pub mod sync_code;
 
 /// Reinforcement learning of language-model agents: one binary that serves, samples and trains.
 #[derive(Debug, Parser)]
@@ -41,6 +45,12 @@ pub enum Command {
     /// lines, as with --once.
     #[command(visible_alias = "top")]
     Overwatch(overwatch::Args),
+    /// Tell where a server's engine is and how far its batch.
+    Status(status::Args),
+    /// Stop a server's engine, which saves what it has; the server stays up.
+    Stop(stop::Args),
+    /// Send a snapshot of training code to a server, which stores it and says what can be done with it.
+    SyncCode(sync_code::Args),
     /// Run a job: its tasks go through its agent as episodes, their rewards train the model.
     Roll(roll::Args),
     /// Write, check or show a job.
@@ -69,6 +79,9 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Start(args) => start::run(args).await,
         Command::Overwatch(args) => overwatch::run(args).await,
+        Command::Status(args) => status::run(args).await,
+        Command::Stop(args) => stop::run(args).await,
+        Command::SyncCode(args) => sync_code::run(args).await,
         Command::Roll(args) => roll::run(args).await,
         Command::Job(args) => job::run(args).await,
         Command::Bench(args) => bench::run(args),

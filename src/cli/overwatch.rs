@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::anyhow;
 
-use crate::client::{ServerUrl, http_client};
+use super::server_url::ServerArgs;
+use crate::client::http_client;
 use crate::overwatch::{Collector, State, plain_text, unix_now, watch};
 
 /// Which server is watched, and how.
@@ -15,17 +16,8 @@ use crate::overwatch::{Collector, State, plain_text, unix_now, watch};
   ajet-swarm overwatch --swarm-url http://gpu-box:10086 --token \"$TOKEN\"
   ajet-swarm overwatch --once | grep reward")]
 pub struct Args {
-    /// The server.
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "AJET_SWARM_URL",
-        default_value = "http://localhost:10086"
-    )]
-    pub swarm_url: String,
-    /// The server's access token, where it asks for one.
-    #[arg(long, env = "AJET_SWARM_TOKEN", hide_env_values = true)]
-    pub token: Option<String>,
+    #[command(flatten)]
+    pub server: ServerArgs,
     /// Print one snapshot as plain lines and exit; a failure if the server does not answer.
     #[arg(long)]
     pub once: bool,
@@ -36,11 +28,7 @@ pub struct Args {
 /// # Errors
 /// The URL is none, a single look finds no server, or the terminal cannot be used.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let url = match args.token.filter(|token| !token.is_empty()) {
-        Some(token) if !args.swarm_url.contains("/t/") => format!("{}/t/{token}", args.swarm_url.trim_end_matches('/')),
-        _ => args.swarm_url,
-    };
-    let url = ServerUrl::parse(&url)?;
+    let url = args.server.url()?;
     let base = url.join("");
     let collector = Collector::new(http_client(&base)?, base);
 

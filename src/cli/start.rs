@@ -60,6 +60,9 @@ pub struct Args {
         default_missing_value = ""
     )]
     resume: Option<PathBuf>,
+    /// Run engines from this program: an ajet-swarm built from other sources, such as those of `ajet-swarm sync-code`.
+    #[arg(long, value_name = "PROGRAM")]
+    engine: Option<PathBuf>,
     /// Give up an engine that boots when it has said nothing new for this many seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 600.0)]
     boot_timeout: f64,
@@ -130,7 +133,10 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         tls,
         ..Options::default()
     };
-    let launcher = ChildLauncher::of_this_program().context("finding this program's own path")?;
+    let launcher = match &args.engine {
+        Some(program) => ChildLauncher::new(executable(program)?),
+        None => ChildLauncher::of_this_program().context("finding this program's own path")?,
+    };
     Server::new(options, Arc::new(launcher))
         .serve(listener, told_to_end)
         .await?;
@@ -144,6 +150,22 @@ fn default_config(path: &PathBuf) -> anyhow::Result<String> {
     load_over(&text, "ajet: {model: {path: 'builtin:tiny'}}", Strictness::Job)
         .with_context(|| format!("--conf {shown} is refused"))?;
     Ok(text)
+}
+
+/// The absolute path of a program that can be run.
+fn executable(program: &Path) -> anyhow::Result<PathBuf> {
+    use std::os::unix::fs::PermissionsExt;
+    let shown = program.display();
+    let path = program
+        .canonicalize()
+        .with_context(|| format!("--engine {shown} cannot be run"))?;
+    let metadata = path
+        .metadata()
+        .with_context(|| format!("--engine {shown} cannot be run"))?;
+    if !metadata.is_file() || metadata.permissions().mode() & 0o111 == 0 {
+        bail!("--engine {shown} is not an executable file");
+    }
+    Ok(path)
 }
 
 /// What an interrupted experiment was started with: the one in `given`, or where that is empty, the `latest` one here.

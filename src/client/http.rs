@@ -72,6 +72,19 @@ impl Http {
         self.send(Method::POST, call, Some(body)).await
     }
 
+    /// Posts bytes of another kind than JSON, without a second try.
+    pub async fn post_bytes<A: DeserializeOwned>(
+        &self,
+        call: Call,
+        content_type: &str,
+        body: bytes::Bytes,
+    ) -> Result<A, ClientError> {
+        let request = self.request(Method::POST, call, None::<&()>);
+        let request = request.header(reqwest::header::CONTENT_TYPE, content_type).body(body);
+        let answer = request.send().await.map_err(|error| self.unreachable(&error))?;
+        self.read(call, answer).await
+    }
+
     async fn send<A: DeserializeOwned>(
         &self,
         method: Method,

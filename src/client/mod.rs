@@ -28,6 +28,7 @@
 //! ```
 
 mod chat;
+mod code;
 mod engine;
 mod episode;
 mod error;

@@ -111,6 +111,19 @@ pub enum DropReason {
 }
 
 impl DropReason {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Aborted,
+        Self::Idle,
+        Self::NoLlmCall,
+        Self::Late,
+        Self::Dummy,
+        Self::OverCache,
+        Self::Truncated,
+        Self::NonFinite,
+        Self::EngineLost,
+    ];
+
     /// The wire name, such as `no_llm_call`.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -298,12 +311,7 @@ mod tests {
 
     #[test]
     fn drop_reasons_are_named_as_they_are_serialised() {
-        for reason in [
-            DropReason::Aborted,
-            DropReason::NoLlmCall,
-            DropReason::NonFinite,
-            DropReason::EngineLost,
-        ] {
+        for reason in DropReason::ALL {
             assert_eq!(serde_json::to_value(reason).unwrap(), reason.as_str());
         }
     }

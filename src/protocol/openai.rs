@@ -3,6 +3,7 @@
 //! Requests keep fields that we do not know; answers have exactly OpenAI's shape plus the documented extensions
 //! `reasoning_content`, `prompt_token_ids` and `token_ids`.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -323,14 +324,14 @@ pub struct FunctionCallDelta {
 }
 
 /// Body of every error on `/v1`, and of the engine's own.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorBody {
     /// What went wrong.
     pub error: ErrorObject,
 }
 
 /// OpenAI's error object.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorObject {
     /// A sentence.
     pub message: String,

@@ -5,6 +5,7 @@
 //! Unknown fields in a request are ignored, since older and newer clients exist.
 
 use indexmap::IndexMap;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The port that `start` listens on unless told otherwise.
@@ -17,7 +18,7 @@ pub const CLIENT_HEADER: &str = "x-ajet-client";
 pub const EPISODE_KEY_PREFIX: &str = "sk-ajet-";
 
 /// State of the training engine, as told to clients.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum EngineStatus {
     /// No engine runs.
     #[serde(rename = "ENGINE.OFFLINE")]
@@ -43,6 +44,15 @@ pub enum EngineStatus {
 }
 
 impl EngineStatus {
+    /// Those that our servers are in.
+    pub const OF_SERVERS: [Self; 5] = [
+        Self::Offline,
+        Self::Booting,
+        Self::Rolling,
+        Self::RollingPost,
+        Self::WeightSyncing,
+    ];
+
     /// The wire name, such as `ENGINE.ROLLING`.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -64,14 +74,14 @@ impl std::fmt::Display for EngineStatus {
 }
 
 /// Answer of `GET /health`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Health {
     /// Always `ok`.
     pub status: String,
 }
 
 /// Answer of `GET /get_engine_status`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct EngineStatusAnswer {
     /// Where the engine is.
     pub engine_status: EngineStatus,
@@ -84,21 +94,34 @@ pub struct EngineStatusAnswer {
 }
 
 /// Body of `POST /sync_train_config`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct SyncTrainConfigRequest {
     /// The whole training configuration as YAML.
     pub yaml_as_string: String,
 }
 
+/// Answer of `POST /sync_train_code`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct SyncTrainCodeAnswer {
+    /// Whether the snapshot was stored.
+    pub success: bool,
+    /// What was done with it, and what was not.
+    #[serde(default)]
+    pub message: String,
+    /// Where it is on the server's machine.
+    #[serde(default)]
+    pub temp_ajet_code_path: String,
+}
+
 /// Answer of the calls that only succeed or fail.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct SuccessAnswer {
     /// Whether the call did what it was asked.
     pub success: bool,
 }
 
 /// Answer of calls that say why they failed.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct SuccessOrReason {
     /// Whether the call did what it was asked.
     pub success: bool,
@@ -108,7 +131,7 @@ pub struct SuccessOrReason {
 }
 
 /// Answer of `POST /start_engine`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct StartEngineAnswer {
     /// Whether an engine was started.
     pub success: bool,
@@ -118,14 +141,14 @@ pub struct StartEngineAnswer {
 }
 
 /// Answer of `GET /get_server_experiment_dir`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ExperimentDirAnswer {
     /// Absolute path; null only before the first start.
     pub server_experiment_dir: Option<String>,
 }
 
 /// What an episode is for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum EpisodeType {
     /// Its reward and tokens train the model.
@@ -136,7 +159,7 @@ pub enum EpisodeType {
 }
 
 /// How a client keeps its own share of a batch (`throttle_policy` of a claim).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ThrottlePolicy {
     /// Own distinct tasks in the pool may reach `expected_batch_size × ratio`.
     #[serde(default = "default_throttle_ratio")]
@@ -155,7 +178,7 @@ fn default_throttle_ratio() -> f64 {
 }
 
 /// Body of `POST /claim_episode`. The type is a string here so that a wrong one gets our sentence, not a parser's.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ClaimEpisodeRequest {
     /// Who asks.
     pub client_uuid: String,
@@ -169,7 +192,7 @@ pub struct ClaimEpisodeRequest {
 }
 
 /// Answer of `POST /claim_episode`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ClaimEpisodeAnswer {
     /// Whether an episode was claimed.
     pub success: bool,
@@ -192,7 +215,7 @@ pub struct ClaimEpisodeAnswer {
 
 /// What an agent's run came to. `reward` is loosely typed on purpose: anything but a finite number is refused with a
 /// sentence of ours.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct WorkflowOutput {
     /// The episode's reward.
     #[serde(default)]
@@ -209,7 +232,7 @@ pub struct WorkflowOutput {
 }
 
 /// Body of `POST /end_episode` and `POST /abort_episode`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct EndEpisodeRequest {
     /// Who ends it.
     pub client_uuid: String,
@@ -231,7 +254,7 @@ fn yes() -> bool {
 }
 
 /// Body of `POST /can_continue_episode`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct CanContinueEpisodeRequest {
     /// Who asks.
     pub client_uuid: String,
@@ -240,14 +263,14 @@ pub struct CanContinueEpisodeRequest {
 }
 
 /// Answer of `POST /can_continue_episode`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct CanContinueEpisodeAnswer {
     /// Whether the episode is still this client's and the engine still rolls.
     pub can_continue: bool,
 }
 
 /// Body of `POST /is_episode_claimed`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct IsEpisodeClaimedRequest {
     /// Which episode.
     pub episode_uuid: String,
@@ -257,14 +280,14 @@ pub struct IsEpisodeClaimedRequest {
 }
 
 /// Body of `POST /agree_sync_weight`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct AgreeSyncWeightRequest {
     /// Who agrees.
     pub client_uuid: String,
 }
 
 /// One episode as `POST /get_episode_buffer` lists it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct EpisodeStatus {
     /// The episode.
     pub episode_uuid: String,
@@ -302,14 +325,14 @@ pub struct EpisodeStatus {
 }
 
 /// Answer of `POST /get_episode_buffer`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct EpisodeBufferAnswer {
     /// Every episode that runs.
     pub buffer: Vec<EpisodeStatus>,
 }
 
 /// A running episode in the pool information. Python wants every value as a string.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct RunningEpisodeDetail {
     /// `claimed`.
     #[serde(default)]
@@ -332,7 +355,7 @@ pub struct RunningEpisodeDetail {
 }
 
 /// A client that takes part in the batch.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ActiveClient {
     /// The client.
     pub client_uuid: String,
@@ -345,7 +368,7 @@ pub struct ActiveClient {
 }
 
 /// The clients that take part in the batch.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct SwarmClientInstruction {
     /// Every active client.
     #[serde(default)]
@@ -353,7 +376,7 @@ pub struct SwarmClientInstruction {
 }
 
 /// Answer of `GET /get_current_batch_rollout_pool_information`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct PoolInformation {
     /// Wire name of the stop rule.
     #[serde(default)]
@@ -415,7 +438,7 @@ pub struct PoolInformation {
 }
 
 /// Body of `POST /push_verbose_log`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PushVerboseLogRequest {
     /// What the message is about.
     #[serde(default)]
@@ -426,7 +449,7 @@ pub struct PushVerboseLogRequest {
 }
 
 /// One verbose log line.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct VerboseLog {
     /// Unix seconds.
     pub timestamp: f64,
@@ -437,14 +460,14 @@ pub struct VerboseLog {
 }
 
 /// Answer of `GET /get_verbose_logs`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct VerboseLogsAnswer {
     /// Those of the last 30 s, 50 at most.
     pub entries: Vec<VerboseLog>,
 }
 
 /// Answer of `POST /replay_latest_llm_call`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ReplayLatestLlmCallAnswer {
     /// The last chat request.
     pub input: serde_json::Value,
@@ -453,7 +476,7 @@ pub struct ReplayLatestLlmCallAnswer {
 }
 
 /// Body of every error outside `/v1`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorDetail {
     /// A sentence.
     pub detail: String,

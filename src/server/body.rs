@@ -29,9 +29,6 @@ const HELD_BYTES: usize = 1024 * 1024 * 1024;
 /// What is counted as one.
 const UNIT: usize = 1024;
 
-/// How long a client may leave a body without sending more of it.
-pub const STALL: Duration = Duration::from_secs(30);
-
 /// A place for a body, free again when this is dropped.
 #[derive(Debug)]
 pub struct Room {
@@ -81,7 +78,7 @@ impl<T: DeserializeOwned, const MOST: usize> FromRequest<Arc<Shared>> for JsonBo
     type Rejection = Error;
 
     async fn from_request(request: Request, shared: &Arc<Shared>) -> Result<Self, Error> {
-        let Held { bytes, room } = read(request, &shared.body_room, MOST).await?;
+        let Held { bytes, room } = read(request, shared, MOST).await?;
         let parsed = parse(&quote_non_finite(&bytes)).map(Self);
         drop(room);
         parsed
@@ -93,17 +90,18 @@ impl<T: DeserializeOwned, const MOST: usize> FromRequest<Arc<Shared>> for JsonBo
 /// # Errors
 ///
 /// It is larger than `limit`, too much is held already, or the client dawdled or hung up.
-pub async fn read(request: Request, room: &BodyRoom, limit: usize) -> Result<Held, Error> {
+pub async fn read(request: Request, shared: &Shared, limit: usize) -> Result<Held, Error> {
     let told = declared_length(&request);
     if told.is_some_and(|length| length > limit as u64) {
         return Err(Error::BodyTooLarge { limit });
     }
     // A body whose length is not told may become as large as it is allowed to.
     let most = told.and_then(|length| usize::try_from(length).ok()).unwrap_or(limit);
-    let room = room.take(most)?;
+    let room = shared.body_room.take(most)?;
+    let stall = shared.options.limits.stall;
     let mut body = request.into_body();
     let mut bytes = BytesMut::new();
-    while let Some(frame) = next_frame(&mut body).await? {
+    while let Some(frame) = next_frame(&mut body, stall).await? {
         if bytes.len() + frame.len() > limit {
             return Err(Error::BodyTooLarge { limit });
         }
@@ -115,15 +113,15 @@ pub async fn read(request: Request, room: &BodyRoom, limit: usize) -> Result<Hel
     })
 }
 
-/// The next bytes of a body; `None` at its end.
+/// The next bytes of a body, which may be `stall` in coming; `None` at its end.
 ///
 /// # Errors
 ///
 /// The client dawdled or hung up.
-pub async fn next_frame(body: &mut axum::body::Body) -> Result<Option<Bytes>, Error> {
+pub async fn next_frame(body: &mut axum::body::Body, stall: Duration) -> Result<Option<Bytes>, Error> {
     loop {
-        let frame = tokio::time::timeout(STALL, body.frame()).await;
-        match frame.map_err(|_| Error::BodyStalled { limit: STALL })? {
+        let frame = tokio::time::timeout(stall, body.frame()).await;
+        match frame.map_err(|_| Error::BodyStalled { limit: stall })? {
             None => return Ok(None),
             Some(Err(error)) => return Err(Error::Body(error.to_string())),
             Some(Ok(frame)) => {

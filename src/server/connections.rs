@@ -36,12 +36,14 @@ const REFUSALS: usize = 64;
 /// What connections are allowed.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// At once.
+    /// Connections at once.
     pub connections: usize,
+    /// LLM calls at once. Each holds two connections, and its request until it is through.
+    pub calls: usize,
     /// Between two requests, and for the head of one. Longer than clients keep their idle connections, so that it is
     /// they who close them and no request is sent into a connection that we are closing.
     pub idle: Duration,
-    /// Without taking a byte of what is written to them.
+    /// In the middle of a body without sending more of it, or of an answer without taking more of it.
     pub stall: Duration,
 }
 
@@ -49,6 +51,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 8192,
+            calls: 4096,
             idle: Duration::from_secs(100),
             stall: Duration::from_secs(60),
         }

@@ -8,6 +8,7 @@ mod auth;
 mod body;
 mod clients;
 mod clock;
+mod code_sync;
 mod connections;
 mod core;
 pub mod engine_client;
@@ -17,9 +18,11 @@ mod error;
 mod handlers;
 mod lenient_json;
 mod lifecycle;
+mod openapi;
 mod pool_info;
 mod pool_view;
 mod preflight;
+mod prometheus;
 mod replay;
 mod router;
 mod shared;
@@ -34,6 +37,7 @@ mod workflow_output;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,6 +73,8 @@ pub struct Options {
     pub boot_patience: Duration,
     /// A configuration to start an engine with at once: an interrupted experiment goes on.
     pub start_with: Option<String>,
+    /// Where uploaded snapshots of code are kept.
+    pub code_root: PathBuf,
     /// What connections are allowed.
     pub limits: Limits,
     /// Speaks TLS, where set.
@@ -87,6 +93,7 @@ impl Default for Options {
             exit_patience: Duration::from_secs(6),
             boot_patience: Duration::from_secs(600),
             start_with: None,
+            code_root: "synced_code".into(),
             limits: Limits::default(),
             tls: None,
         }

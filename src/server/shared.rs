@@ -13,9 +13,6 @@ use super::engine_process::{EngineHandle, EngineLauncher};
 use super::replay::LatestCall;
 use super::verbose_log::VerboseLogs;
 
-/// LLM calls that are answered at one time. Each holds two connections, and its request until it is through.
-pub const MOST_CALLS: usize = 4096;
-
 /// An engine process and the ways to reach it.
 #[derive(Clone)]
 pub struct EngineLink {
@@ -42,6 +39,8 @@ pub struct Shared {
     pub base_url: String,
     /// One start or stop at a time, to its end.
     pub lifecycle: tokio::sync::Mutex<()>,
+    /// One snapshot of code at a time.
+    pub code_sync: tokio::sync::Mutex<()>,
     /// For request bodies.
     pub body_room: BodyRoom,
     /// Places of the LLM calls that are being answered.
@@ -58,13 +57,15 @@ impl Shared {
     /// Offline.
     pub fn new(options: Options, launcher: Arc<dyn EngineLauncher>, base_url: String) -> Self {
         let core = Core::new(options.slow_poll.as_secs_f64());
+        let calls = Arc::new(Semaphore::new(options.limits.calls));
         Self {
             options,
             launcher,
             base_url,
             lifecycle: tokio::sync::Mutex::new(()),
+            code_sync: tokio::sync::Mutex::new(()),
             body_room: BodyRoom::default(),
-            calls: Arc::new(Semaphore::new(MOST_CALLS)),
+            calls,
             end_is_through: Notify::new(),
             clock: Clock::start(),
             inner: Mutex::new(Inner { core, link: None }),

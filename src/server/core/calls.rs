@@ -1,7 +1,7 @@
 //! What clients and agents ask for, and what time alone changes.
 
 use super::{Core, EndStep, HeldChange};
-use crate::config::schema::{Ajet, CollectionMethod};
+use crate::config::schema::CollectionMethod;
 use crate::protocol::engine::{DropReason, EndEpisode, EndOutcome};
 use crate::protocol::swarm::{ClaimEpisodeAnswer, ClaimEpisodeRequest, EndEpisodeRequest, EngineStatus, EpisodeType};
 use crate::server::episodes::{Claim, EndCheck, Fate, KeyOwner};
@@ -52,7 +52,7 @@ impl Core {
         if self.state != State::Rolling {
             return Ok(refused(not_ready(self.state.status())));
         }
-        let slots = self.config().map_or(0, Ajet::max_claimed_episodes);
+        let slots = self.slots();
         let claim = Claim {
             client_uuid: request.client_uuid.clone(),
             kind,

@@ -62,6 +62,7 @@ impl Core {
         let may_restart = self.config().is_some_and(|config| config.engine.restart_on_crash);
         if self.was_ready && may_restart && self.restarts < RESTARTS {
             self.restarts += 1;
+            self.restarts_in_all += 1;
             let crash = format!(
                 "{reason}; the engine is started again ({} of {RESTARTS})",
                 self.restarts

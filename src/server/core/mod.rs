@@ -96,6 +96,8 @@ pub struct Core {
     /// Whether the present engine was ever ready.
     was_ready: bool,
     restarts: u32,
+    /// Times that an engine was started again since this server started.
+    restarts_in_all: u64,
     /// Why the engine was started again, until an update shows that all is well.
     crash: Option<String>,
     booting_since: Option<f64>,
@@ -129,6 +131,7 @@ impl Core {
             generation: 0,
             was_ready: false,
             restarts: 0,
+            restarts_in_all: 0,
             crash: None,
             booting_since: None,
             post_since: 0.0,
@@ -196,11 +199,26 @@ impl Core {
         info
     }
 
+    /// Episodes that may be claimed at once.
+    pub fn slots(&self) -> usize {
+        self.config().map_or(0, Ajet::max_claimed_episodes)
+    }
+
+    /// Times that a crashed engine was started again.
+    pub fn restarts(&self) -> u64 {
+        self.restarts_in_all
+    }
+
     fn config(&self) -> Option<&Ajet> {
         self.running.as_ref().map(|config| &config.ajet)
     }
 
-    fn require_offline(&self) -> Result<(), Error> {
+    /// For what may only change while no engine runs.
+    ///
+    /// # Errors
+    ///
+    /// One runs.
+    pub fn require_offline(&self) -> Result<(), Error> {
         match self.state {
             State::Offline => Ok(()),
             state => Err(Error::NotOffline(state.status())),

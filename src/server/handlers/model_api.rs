@@ -21,7 +21,7 @@ use crate::server::body::{self, CHAT_BYTES, Held, Room};
 use crate::server::engine_client::EngineAnswer;
 use crate::server::error::{Error, ModelApiError};
 use crate::server::replay::Recorder;
-use crate::server::shared::{MOST_CALLS, Shared};
+use crate::server::shared::Shared;
 
 type Server = State<Arc<Shared>>;
 
@@ -31,7 +31,7 @@ pub async fn chat(State(shared): Server, request: Request) -> Result<Response, M
     let key = bearer(request.headers()).ok_or(Error::KeyMissing)?.to_owned();
     // Before the body is read: a large one is activity as well.
     let (mut in_flight, episode_type) = InFlight::begin(&shared, &key)?;
-    let Held { bytes, room } = body::read(request, &shared.body_room, CHAT_BYTES).await?;
+    let Held { bytes, room } = body::read(request, &shared, CHAT_BYTES).await?;
     in_flight.room = Some(room);
     let request: Value = body::parse(&bytes)?;
     if !request.is_object() {
@@ -72,7 +72,8 @@ impl InFlight {
     fn begin(shared: &Arc<Shared>, key: &str) -> Result<(Self, EpisodeType), Error> {
         shared.with(|core, _| core.check_key(key))?;
         let place = Arc::clone(&shared.calls).try_acquire_owned();
-        let place = place.map_err(|_| Error::TooManyCalls { limit: MOST_CALLS })?;
+        let limit = shared.options.limits.calls;
+        let place = place.map_err(|_| Error::TooManyCalls { limit })?;
         let (episode, kind) = shared.with(|core, now| core.begin_call(key, now))?;
         let in_flight = Self {
             shared: Arc::clone(shared),

@@ -1,0 +1,121 @@
+//! `ajet-swarm status`.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use serde_json::json;
+
+use super::server_url::ServerArgs;
+use crate::protocol::swarm::{EngineStatusAnswer, PoolInformation};
+
+/// What is looked at, and how it is told.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  ajet-swarm status
+  ajet-swarm status --swarm-url http://gpu-box:10086 --token \"$TOKEN\"
+  ajet-swarm status --json | jq .pool.latest_metrics.reward_mean")]
+pub struct Args {
+    #[command(flatten)]
+    server: ServerArgs,
+    /// One JSON object: `status`, `pool` and `experiment_dir` as the server tells them.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints where a server's engine is and how far its batch.
+///
+/// # Errors
+/// The server cannot be reached, or wants a token.
+pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let swarm = args.server.client()?;
+    let (status, pool, experiment_dir) =
+        tokio::try_join!(swarm.status(), swarm.pool_information(), swarm.experiment_dir())?;
+    let text = match args.json {
+        true => {
+            let all = json!({"status": status, "pool": pool, "experiment_dir": experiment_dir});
+            format!("{}\n", serde_json::to_string_pretty(&all)?)
+        }
+        false => lines(&status, &pool, experiment_dir.as_deref()),
+    };
+    // A reader that went away, such as `head`, is no failure.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn lines(status: &EngineStatusAnswer, pool: &PoolInformation, experiment_dir: Option<&str>) -> String {
+    let running = pool.running_episode_details.as_ref().map_or(0, |running| running.len());
+    let clients = pool.swarm_client_instruction.active_clients.len();
+    let mut lines = vec![("engine", status.engine_status.to_string())];
+    lines.extend(status.engine_status_detail.clone().map(|detail| ("detail", detail)));
+    lines.extend(pool.training_model_path.clone().map(|model| ("model", model)));
+    lines.push(("step", status.global_step.to_string()));
+    if !pool.sample_collection_method.is_empty() {
+        lines.push((
+            "batch",
+            format!(
+                "{} of {} episodes, {} of {} tasks, {} of {} tasks with different rewards ({})",
+                pool.completed_episodes,
+                pool.completed_episode_target,
+                pool.completed_tasks,
+                pool.completed_task_target,
+                pool.completed_non_dummy_tasks,
+                pool.completed_non_dummy_task_target,
+                pool.sample_collection_method
+            ),
+        ));
+        lines.push(("running", format!("{running} episodes, {clients} active clients")));
+    }
+    let dropped: Vec<_> = pool
+        .dropped_episodes
+        .iter()
+        .map(|(reason, count)| format!("{count} {reason}"))
+        .collect();
+    if !dropped.is_empty() {
+        lines.push(("dropped", dropped.join(", ")));
+    }
+    lines.extend(
+        pool.latest_metrics
+            .get("reward_mean")
+            .map(|reward| ("reward", format!("{reward:.4}"))),
+    );
+    lines.extend(experiment_dir.map(|dir| ("experiment", dir.to_owned())));
+    lines.iter().fold(String::new(), |mut text, (name, value)| {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{name:<12}{value}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::swarm::EngineStatus;
+
+    #[test]
+    fn an_offline_server_has_little_to_tell_and_a_rolling_one_its_batch() {
+        let mut status = EngineStatusAnswer {
+            engine_status: EngineStatus::Offline,
+            engine_status_detail: None,
+            global_step: 0,
+        };
+        let mut pool = PoolInformation::default();
+        assert_eq!(
+            lines(&status, &pool, None),
+            "engine      ENGINE.OFFLINE\nstep        0\n"
+        );
+        status.engine_status = EngineStatus::Rolling;
+        pool.sample_collection_method = "rollout_until_finish_enough_tasks".into();
+        (pool.completed_episodes, pool.completed_episode_target) = (3, 8);
+        pool.dropped_episodes = [("idle".to_owned(), 2)].into_iter().collect();
+        let text = lines(&status, &pool, Some("/runs/a"));
+        for line in [
+            "batch       3 of 8 episodes,",
+            "dropped     2 idle\n",
+            "experiment  /runs/a\n",
+        ] {
+            assert!(text.contains(line), "{line:?} in {text}");
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! `ajet-swarm sync-code`.
+
+use std::io::{Cursor, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use zip::write::{SimpleFileOptions, ZipWriter};
+use zip::{CompressionMethod, DateTime};
+
+use super::server_url::ServerArgs;
+
+/// Largest archive that servers take.
+const MOST_BYTES: u64 = 1024 * 1024 * 1024;
+
+/// Directories that are never sent where git does not say what belongs to the sources.
+const LEFT_OUT: [&str; 4] = [".git", "target", "__pycache__", "node_modules"];
+
+/// What is sent where.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  ajet-swarm sync-code .
+  ajet-swarm sync-code ~/src/ajet-swarm --swarm-url http://gpu-box:10086 --token \"$TOKEN\"")]
+pub struct Args {
+    /// The sources: in a git work tree the files that git knows or would add, otherwise all files.
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+/// Sends a snapshot of sources to a server, which stores it and does not run it. Prints where it is there.
+///
+/// # Errors
+/// The directory cannot be read or is too large; the server cannot be reached or refuses.
+pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let swarm = args.server.client()?;
+    let (files, archive) = tokio::task::spawn_blocking(move || pack(&args.dir)).await??;
+    eprintln!("sending {files} files ({} bytes)", archive.len());
+    let answer = swarm.sync_train_code(archive).await?;
+    eprintln!("{}", answer.message);
+    println!("{}", answer.temp_ajet_code_path);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The files of a directory as an archive, and how many there are.
+fn pack(dir: &Path) -> anyhow::Result<(usize, Bytes)> {
+    let files = match listed_by_git(dir) {
+        Some(files) => files,
+        None => walked(dir).with_context(|| format!("{} cannot be read", dir.display()))?,
+    };
+    if files.is_empty() {
+        bail!("{} has no files to send", dir.display());
+    }
+    let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
+    // No time, so that the same sources are the same archive.
+    let options = SimpleFileOptions::default()
+        .compression_method(CompressionMethod::Stored)
+        .last_modified_time(DateTime::default())
+        .unix_permissions(0o644);
+    let mut total = 0;
+    for file in &files {
+        let path = dir.join(file);
+        let bytes = std::fs::read(&path).with_context(|| format!("{} cannot be read", path.display()))?;
+        total += bytes.len() as u64;
+        if total > MOST_BYTES {
+            bail!(
+                "{} has more than {MOST_BYTES} bytes of files; servers take no more",
+                dir.display()
+            );
+        }
+        zip.start_file(file.to_string_lossy(), options)?;
+        zip.write_all(&bytes)?;
+    }
+    Ok((files.len(), zip.finish()?.into_inner().into()))
+}
+
+/// The regular files that git tracks or would add, relative to `dir`; `None` outside of a work tree or without git.
+fn listed_by_git(dir: &Path) -> Option<Vec<PathBuf>> {
+    let listed = Command::new("git")
+        .arg("-C")
+        .arg(dir)
+        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+        .output()
+        .ok()
+        .filter(|output| output.status.success())?;
+    let names = String::from_utf8(listed.stdout).ok()?;
+    let files = names.split('\0').filter(|name| !name.is_empty()).map(PathBuf::from);
+    // What was deleted but not committed is still listed, and links are not sent.
+    Some(files.filter(|file| is_regular(&dir.join(file))).collect())
+}
+
+fn is_regular(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|metadata| metadata.is_file())
+}
+
+/// All regular files below `dir`, relative to it, in order.
+fn walked(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut files = vec![];
+    let mut directories = vec![PathBuf::new()];
+    while let Some(below) = directories.pop() {
+        for entry in std::fs::read_dir(dir.join(&below))? {
+            let entry = entry?;
+            let path = below.join(entry.file_name());
+            let kind = entry.file_type()?;
+            if kind.is_file() {
+                files.push(path);
+            } else if kind.is_dir() && !LEFT_OUT.iter().any(|name| entry.file_name() == *name) {
+                directories.push(path);
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(archive: Bytes) -> Vec<String> {
+        let zip = zip::ZipArchive::new(Cursor::new(archive)).unwrap();
+        let mut names: Vec<_> = zip.file_names().map(|name| name.unwrap().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_plain_directory_is_sent_without_what_was_built_and_a_work_tree_without_what_is_ignored() {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, text) in [
+            ("src/a.rs", "a"),
+            ("target/built", "b"),
+            ("notes.tmp", "c"),
+            (".gitignore", "*.tmp\ntarget\n"),
+        ] {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        std::os::unix::fs::symlink("/etc/passwd", dir.path().join("src/link")).unwrap();
+        // The temporary directory may itself lie in a work tree; then git answers for it.
+        let plain = walked(dir.path()).unwrap();
+        assert_eq!(plain, [".gitignore", "notes.tmp", "src/a.rs"].map(PathBuf::from));
+        let made = Command::new("git").arg("init").arg("-q").arg(dir.path()).status();
+        if made.is_ok_and(|status| status.success()) {
+            let (files, archive) = pack(dir.path()).unwrap();
+            assert_eq!(
+                (files, names(archive)),
+                (2, vec![".gitignore".to_owned(), "src/a.rs".to_owned()])
+            );
+        } else {
+            eprintln!("skipped: git is needed for a work tree");
+        }
+        assert!(pack(&dir.path().join("none")).is_err());
+    }
+}

@@ -1,0 +1,398 @@
+//! Snapshots of training code that clients upload: unpacked into a directory of their own, and not run.
+//!
+//! An archive is a stranger's: no entry may leave the directory, be a link, or grow beyond the limits, whatever the
+//! archive says of its own sizes. It is unpacked aside and put in place whole or not at all.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Component, Path, PathBuf};
+
+use flate2::read::DeflateDecoder;
+use zip::result::ZipError;
+use zip::{CompressionMethod, ZipArchive};
+
+use super::auth::random_hex;
+
+/// Largest archive.
+pub const ARCHIVE_BYTES: u64 = 1024 * 1024 * 1024;
+/// Most bytes that an archive unpacks to.
+const UNPACKED_BYTES: u64 = 2 * 1024 * 1024 * 1024;
+/// Most entries of an archive.
+const ENTRIES: usize = 50_000;
+/// Longest path of an entry, in bytes.
+const PATH_BYTES: usize = 1024;
+/// Snapshots that are kept; older ones are removed.
+const KEPT: usize = 3;
+
+/// The methods that are taken. The zip crate hands the packed bytes out; they are unpacked here.
+const METHODS: [CompressionMethod; 2] = [CompressionMethod::Stored, CompressionMethod::DEFLATE];
+/// The file type in a Unix mode, and those that are allowed.
+const TYPE_MASK: u32 = 0o170_000;
+const REGULAR: u32 = 0o100_000;
+const DIRECTORY: u32 = 0o040_000;
+
+/// Why an archive is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum CodeError {
+    /// Not a zip that can be read.
+    #[error("the body is not a zip archive: {0}")]
+    Archive(#[from] ZipError),
+    /// Nothing in it.
+    #[error("the archive has no files")]
+    Empty,
+    /// A path that leads elsewhere, or is none.
+    #[error("the archive's entry {0:?} is not a plain relative path")]
+    Path(String),
+    /// A link, a device, a pipe.
+    #[error("the archive's entry {0:?} is neither a file nor a directory")]
+    Kind(String),
+    /// The same path twice, or below a file.
+    #[error("the archive's entry {0:?} is there twice")]
+    Twice(String),
+    /// Encrypted, or compressed by something else than deflate.
+    #[error("the archive's entry {0:?} is encrypted or compressed by another method than deflate")]
+    Method(String),
+    /// Damaged.
+    #[error("the archive's entry {path:?} is damaged: {reason}")]
+    Damaged {
+        /// The entry.
+        path: String,
+        /// Why.
+        reason: String,
+    },
+    /// Too many entries.
+    #[error("the archive has {0} entries, {ENTRIES} are allowed")]
+    TooMany(usize),
+    /// Too large when unpacked.
+    #[error("the archive unpacks to more than {UNPACKED_BYTES} bytes")]
+    TooLarge,
+    /// The disk.
+    #[error("the snapshot cannot be stored: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// A snapshot in its place.
+#[derive(Debug)]
+pub struct Snapshot {
+    dir: PathBuf,
+    files: usize,
+    bytes: u64,
+}
+
+impl Snapshot {
+    /// What clients are told is the code's directory: `ajet` in the snapshot, as Python's servers have it, if it is there.
+    pub fn code_path(&self) -> PathBuf {
+        let ajet = self.dir.join("ajet");
+        if ajet.is_dir() { ajet } else { self.dir.clone() }
+    }
+
+    /// What was done with it, and what was not.
+    pub fn message(&self) -> String {
+        let dir = self.dir.display();
+        let advice = match self.is_engine() {
+            true => format!(
+                "it is an ajet-swarm crate: to train with it, build it there (cargo build --release) and start a server \
+                 with --engine={dir}/target/release/ajet-swarm"
+            ),
+            false => {
+                "this server trains with the engine that is built into it, as the training configuration says".into()
+            }
+        };
+        format!(
+            "{} files ({} bytes) are stored in {dir}; nothing of it is run or built: {advice}",
+            self.files, self.bytes
+        )
+    }
+
+    fn is_engine(&self) -> bool {
+        let manifest = fs::read_to_string(self.dir.join("Cargo.toml")).unwrap_or_default();
+        manifest
+            .lines()
+            .any(|line| line.replace(' ', "") == "name=\"ajet-swarm\"")
+    }
+}
+
+/// Unpacks an archive below `root`.
+///
+/// # Errors
+///
+/// What is wrong with the archive, or with the disk; nothing of it is left then.
+pub fn store(mut archive: File, root: &Path) -> Result<Snapshot, CodeError> {
+    archive.seek(SeekFrom::Start(0))?;
+    let mut archive = ZipArchive::new(io::BufReader::new(archive))?;
+    if archive.len() > ENTRIES {
+        return Err(CodeError::TooMany(archive.len()));
+    }
+    fs::create_dir_all(root)?;
+    let aside = tempfile::Builder::new().prefix(".unpacking-").tempdir_in(root)?;
+    let (files, bytes) = unpack(&mut archive, aside.path())?;
+    if files == 0 {
+        return Err(CodeError::Empty);
+    }
+    let dir = std::path::absolute(root)?.join(name()?);
+    fs::rename(aside.keep(), &dir)?;
+    remove_old(root);
+    Ok(Snapshot { dir, files, bytes })
+}
+
+/// A name that sorts by time.
+fn name() -> io::Result<String> {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let seconds = now.map_err(io::Error::other)?.as_secs();
+    Ok(format!("{seconds:012}-{}", random_hex(4)))
+}
+
+fn unpack(archive: &mut ZipArchive<io::BufReader<File>>, dir: &Path) -> Result<(usize, u64), CodeError> {
+    let mut made = BTreeSet::new();
+    let (mut files, mut total) = (0, 0);
+    for index in 0..archive.len() {
+        let mut entry = archive.by_index_raw(index)?;
+        let name = entry.name()?.into_owned();
+        let path = safe_path(&name)?;
+        let is_dir = is_dir(&name, entry.unix_mode())?;
+        if is_dir {
+            fs::create_dir_all(dir.join(&path)).map_err(|_| CodeError::Twice(name.clone()))?;
+            continue;
+        }
+        if !made.insert(path.clone()) {
+            return Err(CodeError::Twice(name));
+        }
+        let method = entry.compression();
+        if entry.encrypted() || !METHODS.contains(&method) {
+            return Err(CodeError::Method(name));
+        }
+        let target = dir.join(&path);
+        if let Some(parent) = target.parent() {
+            fs::create_dir_all(parent).map_err(|_| CodeError::Twice(name.clone()))?;
+        }
+        let mut file = File::create_new(&target).map_err(|_| CodeError::Twice(name.clone()))?;
+        let (size, crc) = (entry.size(), entry.crc32());
+        let reader: Box<dyn Read> = match method {
+            CompressionMethod::Stored => Box::new(&mut entry),
+            _ => Box::new(DeflateDecoder::new(&mut entry)),
+        };
+        // One more than is allowed, so that too much is noticed whatever the archive says.
+        let mut reader = flate2::CrcReader::new(reader.take(UNPACKED_BYTES - total + 1));
+        let damaged = |reason: String| CodeError::Damaged {
+            path: name.clone(),
+            reason,
+        };
+        let written = io::copy(&mut reader, &mut file).map_err(|error| damaged(error.to_string()))?;
+        total += written;
+        if total > UNPACKED_BYTES {
+            return Err(CodeError::TooLarge);
+        }
+        if written != size || reader.crc().sum() != crc {
+            return Err(damaged("its length or checksum is another".into()));
+        }
+        files += 1;
+    }
+    Ok((files, total))
+}
+
+/// A path that can only lead below where it begins.
+fn safe_path(name: &str) -> Result<PathBuf, CodeError> {
+    let path = Path::new(name);
+    let plain = |component: Component| matches!(component, Component::Normal(_) | Component::CurDir);
+    let relative: PathBuf = path
+        .components()
+        .filter(|component| *component != Component::CurDir)
+        .collect();
+    let safe = path.components().all(plain)
+        && !name.contains(['\\', '\0', ':'])
+        && name.len() <= PATH_BYTES
+        && !relative.as_os_str().is_empty();
+    match safe {
+        true => Ok(relative),
+        false => Err(CodeError::Path(name.to_owned())),
+    }
+}
+
+fn is_dir(name: &str, mode: Option<u32>) -> Result<bool, CodeError> {
+    match mode.map_or(0, |mode| mode & TYPE_MASK) {
+        DIRECTORY => Ok(true),
+        // Archives of other systems tell no type.
+        0 => Ok(name.ends_with('/')),
+        REGULAR if !name.ends_with('/') => Ok(false),
+        _ => Err(CodeError::Kind(name.to_owned())),
+    }
+}
+
+/// Old snapshots are of no use and cost disk.
+fn remove_old(root: &Path) {
+    let entries = fs::read_dir(root).into_iter().flatten().flatten();
+    let mut snapshots: Vec<_> = entries
+        .filter(|entry| !entry.file_name().to_string_lossy().starts_with('.'))
+        .map(|entry| entry.path())
+        .collect();
+    snapshots.sort();
+    for old in snapshots.iter().rev().skip(KEPT) {
+        if let Err(error) = fs::remove_dir_all(old) {
+            tracing::warn!("the old snapshot {} cannot be removed: {error}", old.display());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use zip::write::{SimpleFileOptions, ZipWriter};
+
+    use super::*;
+
+    /// An archive of files, each with its mode.
+    fn zipped(entries: &[(&str, u32, &str)]) -> File {
+        let mut zip = ZipWriter::new(tempfile::tempfile().unwrap());
+        for (name, mode, text) in entries {
+            let options = SimpleFileOptions::default()
+                .compression_method(CompressionMethod::Stored)
+                .unix_permissions(*mode);
+            zip.start_file(*name, options).unwrap();
+            zip.write_all(text.as_bytes()).unwrap();
+        }
+        zip.finish().unwrap()
+    }
+
+    fn raw(bytes: &[u8]) -> File {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(bytes).unwrap();
+        file
+    }
+
+    #[test]
+    fn files_are_unpacked_whole_into_a_directory_of_their_own_and_the_last_three_are_kept() {
+        let root = tempfile::tempdir().unwrap();
+        let mut dirs = vec![];
+        for number in 0..5 {
+            let text = number.to_string();
+            let archive = zipped(&[("ajet/a.py", 0o644, &text), ("ajet/./deep/er/b.py", 0o755, "b")]);
+            let snapshot = store(archive, root.path()).unwrap();
+            assert_eq!(fs::read_to_string(snapshot.code_path().join("a.py")).unwrap(), text);
+            assert_eq!(fs::read_to_string(snapshot.dir.join("ajet/deep/er/b.py")).unwrap(), "b");
+            assert!(
+                snapshot.message().starts_with("2 files (2 bytes) are stored in /"),
+                "{}",
+                snapshot.message()
+            );
+            assert!(
+                snapshot.message().contains("nothing of it is run"),
+                "{}",
+                snapshot.message()
+            );
+            dirs.push(snapshot.dir);
+        }
+        assert_eq!(dirs.iter().filter(|dir| dir.exists()).count(), KEPT);
+        assert!(dirs[4].exists());
+    }
+
+    #[test]
+    fn an_engines_crate_is_recognised_and_told_how_to_use() {
+        let root = tempfile::tempdir().unwrap();
+        let archive = zipped(&[("Cargo.toml", 0o644, "[package]\nname = \"ajet-swarm\"\n")]);
+        let snapshot = store(archive, root.path()).unwrap();
+        assert!(snapshot.message().contains("--engine="), "{}", snapshot.message());
+        assert_eq!(snapshot.code_path(), snapshot.dir);
+    }
+
+    #[test]
+    fn what_leads_elsewhere_or_is_no_file_is_refused_and_leaves_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        let good = ("ajet/a.py", 0o644, "a");
+        for (entries, said) in [
+            (vec![good, ("../evil", 0o644, "")], "plain relative path"),
+            (vec![good, ("ajet/../../evil", 0o644, "")], "plain relative path"),
+            (vec![good, ("/etc/evil", 0o644, "")], "plain relative path"),
+            (vec![good, ("C:\\evil", 0o644, "")], "plain relative path"),
+            (vec![good, ("..\\evil", 0o644, "")], "plain relative path"),
+            (vec![good, ("ajet/./a.py", 0o644, "")], "there twice"),
+            (vec![good, ("ajet/a.py/below", 0o644, "")], "there twice"),
+            (vec![], "no files"),
+        ] {
+            let error = store(zipped(&entries), root.path()).unwrap_err().to_string();
+            assert!(error.contains(said), "{entries:?}: {error}");
+        }
+        let mut zip = ZipWriter::new(tempfile::tempfile().unwrap());
+        zip.add_symlink("ajet/link", "/etc/passwd", SimpleFileOptions::default())
+            .unwrap();
+        let error = store(zip.finish().unwrap(), root.path()).unwrap_err().to_string();
+        assert!(error.contains("neither a file nor a directory"), "{error}");
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0, "nothing is left");
+    }
+
+    #[test]
+    fn what_is_no_zip_or_a_damaged_one_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        for bytes in [&b""[..], b"PK", b"not a zip at all", &[0; 4096]] {
+            let error = store(raw(bytes), root.path()).unwrap_err().to_string();
+            assert!(error.contains("not a zip archive"), "{error}");
+        }
+        let mut bytes = Vec::new();
+        let mut file = zipped(&[("ajet/a.py", 0o644, "some text that is changed")]);
+        file.seek(SeekFrom::Start(0)).unwrap();
+        file.read_to_end(&mut bytes).unwrap();
+        let at = bytes.windows(4).position(|window| window == b"some").unwrap();
+        bytes[at] = b'S';
+        let error = store(raw(&bytes), root.path()).unwrap_err().to_string();
+        assert!(error.contains("checksum"), "{error}");
+        for cut in 0..bytes.len() {
+            store(raw(&bytes[..cut]), root.path()).unwrap_err();
+        }
+        for at in 0..bytes.len() {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 0xff;
+            let _ = store(raw(&flipped), root.path()); // it may be refused, it must not panic
+        }
+    }
+
+    /// Deflated by hand, since the archive's own size is then ours to say.
+    fn deflated(name: &str, data: &[u8], claimed_size: u32) -> File {
+        let mut encoder = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::default());
+        encoder.write_all(data).unwrap();
+        let packed = encoder.finish().unwrap();
+        let mut crc = flate2::Crc::new();
+        crc.update(data);
+        let head = |out: &mut Vec<u8>| {
+            out.extend(20_u16.to_le_bytes()); // version needed
+            out.extend(0_u16.to_le_bytes()); // flags
+            out.extend(8_u16.to_le_bytes()); // deflate
+            out.extend([0; 4]); // time
+            out.extend(crc.sum().to_le_bytes());
+            out.extend((packed.len() as u32).to_le_bytes());
+            out.extend(claimed_size.to_le_bytes());
+            out.extend((name.len() as u16).to_le_bytes());
+            out.extend(0_u16.to_le_bytes()); // extra
+        };
+        let mut out = b"PK\x03\x04".to_vec();
+        head(&mut out);
+        out.extend(name.as_bytes());
+        out.extend(&packed);
+        let directory = out.len() as u32;
+        out.extend(b"PK\x01\x02");
+        out.extend(20_u16.to_le_bytes()); // made by
+        head(&mut out);
+        out.extend([0; 14]); // comment, disk, attributes, offset
+        out.extend(name.as_bytes());
+        let length = out.len() as u32 - directory;
+        out.extend(b"PK\x05\x06");
+        out.extend([0; 4]);
+        out.extend([1, 0, 1, 0]);
+        out.extend(length.to_le_bytes());
+        out.extend(directory.to_le_bytes());
+        out.extend([0; 2]);
+        raw(&out)
+    }
+
+    #[test]
+    fn deflated_entries_are_unpacked_and_one_that_lies_about_its_size_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let data = b"print('hello')\n".repeat(1000);
+        let snapshot = store(deflated("ajet/a.py", &data, data.len() as u32), root.path()).unwrap();
+        assert_eq!(fs::read(snapshot.dir.join("ajet/a.py")).unwrap(), data);
+        let error = store(deflated("ajet/a.py", &data, 10), root.path())
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("damaged"), "{error}");
+    }
+}

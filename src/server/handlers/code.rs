@@ -1,0 +1,61 @@
+//! Snapshots of training code.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::{Request, State};
+
+use crate::protocol::swarm::SyncTrainCodeAnswer;
+use crate::server::body::{declared_length, next_frame};
+use crate::server::code_sync::{self, ARCHIVE_BYTES, CodeError};
+use crate::server::error::Error;
+use crate::server::shared::Shared;
+
+/// `POST /sync_train_code`: a zip as the raw body, which goes to the disk as it comes.
+pub async fn sync_train_code(
+    State(shared): State<Arc<Shared>>,
+    request: Request,
+) -> Result<Json<SyncTrainCodeAnswer>, Error> {
+    shared.with(|core, _| core.require_offline())?;
+    let Ok(_alone) = shared.code_sync.try_lock() else {
+        return Err(Error::Busy("another snapshot is being stored".into()));
+    };
+    let archive = receive(request, shared.options.limits.stall).await?;
+    let root = shared.options.code_root.clone();
+    let stored = tokio::task::spawn_blocking(move || code_sync::store(archive, &root)).await;
+    let stored = stored.map_err(|error| Error::Internal(error.to_string()))?;
+    let stored = stored.map_err(|error| match error {
+        CodeError::Io(_) => Error::Internal(error.to_string()),
+        _ => Error::Invalid(error.to_string()),
+    })?;
+    tracing::info!("{}", stored.message());
+    Ok(Json(SyncTrainCodeAnswer {
+        success: true,
+        message: stored.message(),
+        temp_ajet_code_path: stored.code_path().to_string_lossy().into_owned(),
+    }))
+}
+
+async fn receive(request: Request, stall: Duration) -> Result<std::fs::File, Error> {
+    let too_large = Error::BodyTooLarge {
+        limit: usize::try_from(ARCHIVE_BYTES).unwrap_or(usize::MAX),
+    };
+    if declared_length(&request).is_some_and(|length| length > ARCHIVE_BYTES) {
+        return Err(too_large);
+    }
+    let cannot = |error: std::io::Error| Error::Internal(format!("the archive cannot be kept: {error}"));
+    let mut file = tempfile::tempfile().map_err(cannot)?;
+    let mut body = request.into_body();
+    let mut length = 0;
+    while let Some(bytes) = next_frame(&mut body, stall).await? {
+        length += bytes.len() as u64;
+        if length > ARCHIVE_BYTES {
+            return Err(too_large);
+        }
+        // A frame is some kilobytes: too little to be worth a thread.
+        file.write_all(&bytes).map_err(cannot)?;
+    }
+    Ok(file)
+}

@@ -1,0 +1,22 @@
+//! Figures for Prometheus.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+
+use crate::server::prometheus::{self, Figures};
+use crate::server::shared::Shared;
+
+/// `GET /metrics`.
+pub async fn metrics(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
+    let (pool, slots, restarts) = shared.with(|core, now| (core.pool_information(now), core.slots(), core.restarts()));
+    let text = prometheus::text(&Figures {
+        pool: &pool,
+        slots,
+        calls_in_flight: shared.options.limits.calls - shared.calls.available_permits(),
+        restarts,
+    });
+    ([(CONTENT_TYPE, prometheus::CONTENT_TYPE)], text)
+}

@@ -1,0 +1,68 @@
+//! The HTTP interface as an OpenAPI document, made from the routes themselves.
+
+use schemars::SchemaGenerator;
+use schemars::generate::SchemaSettings;
+use serde_json::{Map, Value, json};
+
+use super::router::{Kind, Route};
+use crate::protocol::openai::ErrorBody;
+use crate::protocol::swarm::ErrorDetail;
+
+/// The document (OpenAPI 3.1, whose schemas are JSON Schema's).
+pub fn document(routes: &[Route]) -> Value {
+    let settings = SchemaSettings::draft2020_12().with(|settings| {
+        settings.definitions_path = "/components/schemas".into();
+        settings.meta_schema = None;
+    });
+    let mut generator = SchemaGenerator::new(settings);
+    let mut paths = Map::new();
+    for route in routes {
+        let methods = paths.entry(route.path).or_insert_with(|| json!({}));
+        methods[route.method.as_str().to_ascii_lowercase()] = operation(route, &mut generator);
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "ajet-swarm",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "A swarm server: clients bring a training configuration and roll episodes, the engine samples \
+                and trains. Where the server wants its token, it is sent as a bearer token or put as /t/TOKEN before the \
+                path; the model API (/v1) wants an episode's key as its bearer token.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": generator.take_definitions(true),
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"token": []}],
+    })
+}
+
+fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
+    let error = match route.path.starts_with("/v1/") {
+        true => generator.subschema_for::<ErrorBody>(),
+        false => generator.subschema_for::<ErrorDetail>(),
+    };
+    let mut operation = json!({
+        "summary": route.about,
+        "operationId": route.path.trim_matches('/').replace('/', "_"),
+        "responses": {
+            "200": {"description": "done", "content": content(&route.answer, generator)},
+            "default": {"description": "refused", "content": {"application/json": {"schema": error}}},
+        },
+    });
+    if let Some(body) = &route.body {
+        operation["requestBody"] = json!({"required": true, "content": content(body, generator)});
+    }
+    if route.path == "/health" {
+        operation["security"] = json!([]);
+    }
+    operation
+}
+
+fn content(kind: &Kind, generator: &mut SchemaGenerator) -> Value {
+    match kind {
+        Kind::Json(schema) => json!({"application/json": {"schema": schema(generator)}}),
+        Kind::Raw(content_type) => json!({(*content_type): {"schema": {"type": "string", "format": "binary"}}}),
+    }
+}
