@@ -6,11 +6,12 @@ mod support;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::Duration;
 
 use ajet_swarm::client::{BeginEpisode, ClientError, EndOutcome, Started, SwarmClient};
 use ajet_swarm::protocol::engine::DropReason;
 use ajet_swarm::protocol::openai::{ChatMessage, ChatRequest};
-use ajet_swarm::protocol::swarm::{EngineStatus, EpisodeType, WorkflowOutput};
+use ajet_swarm::protocol::swarm::{EngineStatus, EpisodeType, ThrottlePolicy, WorkflowOutput};
 use ajet_swarm::roll::job::Job;
 use ajet_swarm::roll::report::{End, Outcome};
 use ajet_swarm::roll::{Interrupt, Options, RollError, run};
@@ -495,4 +496,46 @@ fn example_jobs_are_right_and_a_new_one_is_not_written_over() {
     let shown = ajet_swarm(dir.path(), &["job", "show", "job.yaml"]);
     let shown: Value = serde_yaml::from_slice(&shown.stdout).unwrap();
     assert_eq!(shown["ajet"]["rollout"]["num_repeat"], 8);
+}
+
+#[tokio::test]
+async fn a_client_that_begins_many_tasks_at_once_keeps_to_its_share() {
+    let swarm = Swarm::start().await;
+    swarm.rolling(ENOUGH_TASKS, 4, 2).await;
+    let client = SwarmClient::new(&swarm.url).unwrap();
+    let begins = (0..6).map(|number| {
+        let policy = ThrottlePolicy {
+            ratio: 0.5,
+            expected_batch_size: 4,
+            expected_num_repeat: 2,
+            current_task_id: format!("t{number}"),
+        };
+        let begin = BeginEpisode {
+            throttle: Some(policy),
+            ..BeginEpisode::default()
+        };
+        let client = client.clone();
+        tokio::spawn(async move { client.begin_episode(&begin).await })
+    });
+    let begins: Vec<_> = begins.collect();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let running = client.running_episodes().await.unwrap();
+    let tasks: HashSet<_> = running
+        .iter()
+        .map(|episode| episode.optional_task_id.as_str())
+        .collect();
+    assert_eq!((running.len(), tasks.len()), (2, 2), "half of four tasks");
+
+    let other = SwarmClient::new(&swarm.url).unwrap();
+    other.abort_episode(&running[0].episode_uuid).await.unwrap();
+    swarm
+        .until_true("the next task's turn", async |_| {
+            let running = client.running_episodes().await.unwrap();
+            let next = running
+                .iter()
+                .any(|episode| !tasks.contains(episode.optional_task_id.as_str()));
+            (next && running.len() == 2).then_some(())
+        })
+        .await;
+    begins.iter().for_each(|begin| begin.abort());
 }

@@ -30,6 +30,17 @@ pub enum Started {
 impl SwarmClient {
     /// Sends the training configuration that the next start takes.
     ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { example(async |url, config| {
+    /// # use ajet_swarm::client::SwarmClient;
+    /// # let swarm = SwarmClient::new(url)?;
+    /// let refused = swarm.sync_train_config("ajet: {model: {path: 'builtin:tiny'}, data: {train_batch_size: many}}").await;
+    /// assert!(refused.unwrap_err().to_string().contains("ajet.data.train_batch_size"));
+    /// swarm.sync_train_config(config).await?;
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     /// [`ClientError::Refused`] with the server's words where a key is wrong or the engine is not OFFLINE.
     pub async fn sync_train_config(&self, yaml: &str) -> Result<(), ClientError> {
@@ -44,6 +55,16 @@ impl SwarmClient {
     }
 
     /// Starts the engine and waits until it is ROLLING; `observe` sees every status on the way.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { example(async |url, config| {
+    /// # use ajet_swarm::client::SwarmClient;
+    /// # let swarm = SwarmClient::new(url)?;
+    /// swarm.sync_train_config(config).await?;
+    /// swarm.start_engine(|status| println!("{}", status.engine_status)).await?;
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     /// [`ClientError::Refused`] where the server will not start one, [`ClientError::Boot`] with the engine's own words
@@ -77,6 +98,18 @@ impl SwarmClient {
 
     /// Stops the engine; a last checkpoint is written first. No error where none runs.
     ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { example(async |url, config| {
+    /// # use ajet_swarm::client::SwarmClient;
+    /// # let swarm = SwarmClient::new(url)?;
+    /// use ajet_swarm::protocol::swarm::EngineStatus;
+    ///
+    /// swarm.stop_engine().await?;
+    /// assert_eq!(swarm.status().await?.engine_status, EngineStatus::Offline);
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     /// [`ClientError::Refused`] with the server's words.
     pub async fn stop_engine(&self) -> Result<(), ClientError> {
@@ -90,6 +123,20 @@ impl SwarmClient {
 
     /// Brings the engine to ROLLING whatever state it is in: OFFLINE, the configuration is sent and the engine
     /// started; up already, it is left as it is; on its way, it is waited for. `force_restart` stops it first.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { example(async |url, config| {
+    /// # use ajet_swarm::client::SwarmClient;
+    /// # let swarm = SwarmClient::new(url)?;
+    /// use ajet_swarm::client::Started;
+    ///
+    /// let first = swarm.auto_sync_train_config_and_start_engine(config, false, |_| {}).await?;
+    /// let second = swarm.auto_sync_train_config_and_start_engine(config, false, |_| {}).await?;
+    /// let forced = swarm.auto_sync_train_config_and_start_engine(config, true, |_| {}).await?;
+    /// assert_eq!([first, second, forced], [Started::Fresh, Started::AlreadyUp, Started::Fresh]);
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     /// Those of [`SwarmClient::sync_train_config`], [`SwarmClient::start_engine`] and [`SwarmClient::stop_engine`].
@@ -121,6 +168,22 @@ impl SwarmClient {
     /// Waits until the engine is ROLLING; `observe` sees every status on the way. An engine that is OFFLINE and has
     /// never been seen otherwise is waited for too, since any client may start it.
     ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { example(async |url, config| {
+    /// # use ajet_swarm::client::SwarmClient;
+    /// # let swarm = SwarmClient::new(url)?;
+    /// // Another client starts the engine meanwhile.
+    /// # let other = SwarmClient::new(url)?;
+    /// # let start = other.auto_sync_train_config_and_start_engine(config, false, |_| {});
+    /// # let (started, status) = tokio::join!(start, swarm.wait_until_rolling(|_| {}));
+    /// # started?;
+    /// # assert_eq!(status?.global_step, 1);
+    /// let status = swarm.wait_until_rolling(|status| println!("{}", status.engine_status)).await?;
+    /// assert_eq!(status.global_step, 1);
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     /// [`ClientError::WentOffline`] where the engine was up before, [`ClientError::Unreachable`].
     pub async fn wait_until_rolling(
@@ -145,6 +208,19 @@ impl SwarmClient {
 
     /// Agrees to a weight update (under the two collection methods that ask clients), again and again until the
     /// server accepts it or has stopped rolling. Returns whether it was accepted.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { example(async |url, config| {
+    /// # use ajet_swarm::client::SwarmClient;
+    /// # let swarm = SwarmClient::new(url)?;
+    /// # let config = config.replace("finish_enough_tasks", "any_client_agree_sync_weight");
+    /// swarm.auto_sync_train_config_and_start_engine(&config, false, |_| {}).await?;
+    /// // As many episodes as this client wants in the batch.
+    /// # swarm.begin_episode(&ajet_swarm::client::BeginEpisode::default()).await?.abort().await?;
+    /// assert!(swarm.agree_sync_weight().await?);
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     /// [`ClientError::Unreachable`], [`ClientError::Refused`].

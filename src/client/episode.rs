@@ -1,11 +1,13 @@
 //! An episode's life: claimed, used, ended or aborted.
 
+use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
 use super::http::{Call, Retry, backoff, jitter};
-use super::{ClientError, ModelApi, SwarmClient, throttle};
+use super::throttle::{self, BegunTasks};
+use super::{ClientError, ModelApi, SwarmClient};
 use crate::protocol::swarm::{
     CanContinueEpisodeAnswer, CanContinueEpisodeRequest, ClaimEpisodeAnswer, ClaimEpisodeRequest, EndEpisodeRequest,
     EpisodeType, SuccessAnswer, ThrottlePolicy, WorkflowOutput,
@@ -51,6 +53,8 @@ enum Claim {
     Claimed(Episode),
     NotRolling,
     NoSlot,
+    /// Not made: the client's share of the batch is used up.
+    Throttled,
 }
 
 /// A claimed episode. Dropped before it ended, it is aborted in the background (see [`SwarmClient::settle`]).
@@ -69,6 +73,31 @@ impl SwarmClient {
     /// Claims an episode, waiting for as long as it takes: until the engine is ROLLING, the throttle allows the task
     /// and a slot is free.
     ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { example(async |url, config| {
+    /// # use ajet_swarm::client::{BeginEpisode, SwarmClient};
+    /// # let swarm = SwarmClient::new(url)?;
+    /// # swarm.auto_sync_train_config_and_start_engine(config, false, |_| {}).await?;
+    /// use ajet_swarm::protocol::swarm::{EpisodeType, ThrottlePolicy};
+    ///
+    /// let eval = BeginEpisode { episode_type: EpisodeType::Eval, ..BeginEpisode::default() };
+    /// let held_out = swarm.begin_episode(&eval).await?;
+    /// # held_out.abort().await?;
+    ///
+    /// // One of two clients that share each batch: at most half of its tasks are this one's.
+    /// let policy = ThrottlePolicy {
+    ///     ratio: 0.5,
+    ///     expected_batch_size: 1,
+    ///     expected_num_repeat: 2,
+    ///     current_task_id: "task_1".into(),
+    /// };
+    /// let share = BeginEpisode { throttle: Some(policy), discard_episode_timeout: 60.0, ..BeginEpisode::default() };
+    /// let episode = swarm.begin_episode(&share).await?;
+    /// println!("OPENAI_BASE_URL={} OPENAI_API_KEY={}", episode.base_url(), episode.api_key());
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     /// [`ClientError::WentOffline`] where the engine goes away meanwhile, [`ClientError::Throttle`] where the
     /// collection method does not go with the throttle, [`ClientError::Claim`] for any other refusal.
@@ -76,23 +105,37 @@ impl SwarmClient {
         let mut full = 0;
         loop {
             self.wait_until_rolling(|_| {}).await?;
-            if let Some(policy) = &begin.throttle
-                && self.is_throttled(policy).await?
-            {
-                sleep(jitter(Duration::from_secs(1))).await;
-                continue;
-            }
             // Claimed in a task of its own: if this future is dropped meanwhile, the episode arrives there, finds
             // nobody and aborts itself.
             let (swarm, wanted) = (self.clone(), begin.clone());
-            let claim = self.inner.aborts.spawn(async move { swarm.claim(&wanted).await });
+            let claim = self.inner.aborts.spawn(async move { swarm.claim_share(&wanted).await });
             match claim.await.map_err(|error| ClientError::Claim(error.to_string()))?? {
                 Claim::Claimed(episode) => return Ok(episode),
                 Claim::NotRolling => full = 0,
                 Claim::NoSlot => full += 1,
+                Claim::Throttled => {
+                    sleep(jitter(Duration::from_secs(1))).await;
+                    continue;
+                }
             }
             sleep(backoff(full).min(Duration::from_secs(2))).await;
         }
+    }
+
+    /// A claim, unless the throttle is against it.
+    async fn claim_share(&self, begin: &BeginEpisode) -> Result<Claim, ClientError> {
+        let Some(policy) = &begin.throttle else {
+            return self.claim(begin).await;
+        };
+        let _alone = self.inner.throttling.lock().await;
+        if self.is_throttled(policy).await? {
+            return Ok(Claim::Throttled);
+        }
+        let claim = self.claim(begin).await?;
+        if matches!(claim, Claim::Claimed(_)) {
+            self.begun().remember(&policy.current_task_id, policy);
+        }
+        Ok(claim)
     }
 
     async fn is_throttled(&self, policy: &ThrottlePolicy) -> Result<bool, ClientError> {
@@ -100,13 +143,12 @@ impl SwarmClient {
         if !pool.sample_collection_method.is_empty() && pool.sample_collection_method != throttle::METHOD {
             return Err(ClientError::Throttle(pool.sample_collection_method));
         }
-        // The lock is only poisoned by a panic while it is held, and nothing in `BegunTasks` panics.
-        let mut begun = self.inner.begun.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let waits = throttle::must_wait(policy, self.client_uuid(), &pool, &begun);
-        if !waits {
-            begun.remember(&policy.current_task_id, policy);
-        }
-        Ok(waits)
+        Ok(throttle::must_wait(policy, self.client_uuid(), &pool, &self.begun()))
+    }
+
+    /// The lock is only poisoned by a panic while it is held, and nothing in `BegunTasks` panics.
+    fn begun(&self) -> MutexGuard<'_, BegunTasks> {
+        self.inner.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn claim(&self, begin: &BeginEpisode) -> Result<Claim, ClientError> {
@@ -157,7 +199,12 @@ impl SwarmClient {
         }
     }
 
-    async fn abort_episode(&self, episode_uuid: &str) -> Result<(), ClientError> {
+    /// Gives up an episode by its id, which may be another client's: one that hangs, say. What is not there, or cannot
+    /// be given up any more, is no error.
+    ///
+    /// # Errors
+    /// [`ClientError::Unreachable`], [`ClientError::Refused`].
+    pub async fn abort_episode(&self, episode_uuid: &str) -> Result<(), ClientError> {
         let request = EndEpisodeRequest {
             client_uuid: self.client_uuid().to_string(),
             episode_uuid: episode_uuid.to_string(),
@@ -196,6 +243,19 @@ impl Episode {
 
     /// Whether going on makes sense: the episode is still ours and the engine still rolls.
     ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { example(async |url, config| {
+    /// # use ajet_swarm::client::{BeginEpisode, SwarmClient};
+    /// # let swarm = SwarmClient::new(url)?;
+    /// # swarm.auto_sync_train_config_and_start_engine(config, false, |_| {}).await?;
+    /// let episode = swarm.begin_episode(&BeginEpisode::default()).await?;
+    /// assert!(episode.can_continue().await?);
+    /// swarm.stop_engine().await?;
+    /// assert!(!episode.can_continue().await?, "an agent with many turns ahead can give up now");
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     /// [`ClientError::Unreachable`] after several tries.
     pub async fn can_continue(&self) -> Result<bool, ClientError> {
@@ -209,6 +269,24 @@ impl Episode {
     }
 
     /// Reports the episode's reward. `task_id` groups the episodes of one task and goes into the metadata too.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { example(async |url, config| {
+    /// # use ajet_swarm::client::{BeginEpisode, SwarmClient};
+    /// # let swarm = SwarmClient::new(url)?;
+    /// # swarm.auto_sync_train_config_and_start_engine(config, false, |_| {}).await?;
+    /// use ajet_swarm::client::EndOutcome;
+    /// use ajet_swarm::protocol::swarm::WorkflowOutput;
+    ///
+    /// let episode = swarm.begin_episode(&BeginEpisode::default()).await?;
+    /// # episode.model().chat(&serde_json::from_str(r#"{"messages": [{"role": "user", "content": "hi"}]}"#).unwrap()).await?;
+    /// // … the agent runs …
+    /// let output = WorkflowOutput { reward: 0.5.into(), is_success: Some(true), ..WorkflowOutput::default() };
+    /// assert_eq!(episode.end("task_1", output).await?, EndOutcome::Accepted);
+    /// # assert_eq!(swarm.pool_information().await?.completed_tasks_rewards["task_1"], [0.5]);
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     /// [`ClientError::Refused`] where the server does not take the output (a reward that is no finite number), in
@@ -242,6 +320,18 @@ impl Episode {
     }
 
     /// Gives the episode up: nothing of it is trained on and its slot is free again.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { example(async |url, config| {
+    /// # use ajet_swarm::client::{BeginEpisode, SwarmClient};
+    /// # let swarm = SwarmClient::new(url)?;
+    /// # swarm.auto_sync_train_config_and_start_engine(config, false, |_| {}).await?;
+    /// let episode = swarm.begin_episode(&BeginEpisode::default()).await?;
+    /// episode.abort().await?;
+    /// assert_eq!(swarm.pool_information().await?.dropped_episodes["aborted"], 1);
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     /// [`ClientError::Unreachable`], [`ClientError::Refused`].

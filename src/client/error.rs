@@ -1,7 +1,5 @@
 //! What can go wrong between a client and its swarm server.
 
-use crate::protocol::swarm::EngineStatus;
-
 /// An error of [`super::SwarmClient`]. Every message names the server; tokens in its URL are blanked.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ClientError {
@@ -61,16 +59,6 @@ pub enum ClientError {
         url: String,
         /// The server's own words.
         detail: String,
-    },
-    /// The engine is in another state than the call needs.
-    #[error("the engine is {status}, but {call} needs it to be {needed}")]
-    State {
-        /// Path of the call.
-        call: &'static str,
-        /// Where it is.
-        status: EngineStatus,
-        /// Where it would have to be.
-        needed: EngineStatus,
     },
     /// An episode could not be claimed for a reason that waiting does not help.
     #[error("no episode could be claimed: {0}")]

@@ -4,14 +4,16 @@
 //! only its own running episodes. Clones share their connections. All calls are cancel-safe: a future that is dropped
 //! leaves nothing claimed.
 //!
-//! ```no_run
-//! # async fn example() -> Result<(), ajet_swarm::client::ClientError> {
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+//! # fn main() { example(async |url, config| {
 //! use ajet_swarm::client::{BeginEpisode, SwarmClient};
 //! use ajet_swarm::protocol::openai::{ChatMessage, ChatRequest};
 //! use ajet_swarm::protocol::swarm::WorkflowOutput;
 //!
-//! let swarm = SwarmClient::new("http://localhost:10086")?;
-//! swarm.auto_sync_train_config_and_start_engine("ajet: {model: {path: 'builtin:tiny'}}", false, |_| {}).await?;
+//! // The server's URL, such as http://localhost:10086, and the training configuration as YAML.
+//! let swarm = SwarmClient::new(url)?;
+//! swarm.auto_sync_train_config_and_start_engine(config, false, |_| {}).await?;
 //!
 //! let episode = swarm.begin_episode(&BeginEpisode::default()).await?;
 //! // Any OpenAI client does, in any language: give it `episode.base_url()` and `episode.api_key()`.
@@ -23,8 +25,7 @@
 //! let right = answer.choices[0].message.content == "2";
 //! let output = WorkflowOutput { reward: f64::from(right).into(), ..WorkflowOutput::default() };
 //! episode.end("task_1", output).await?;
-//! # Ok(())
-//! # }
+//! # Ok(()) }) }
 //! ```
 
 mod chat;
@@ -50,7 +51,10 @@ pub use error::ClientError;
 pub use http::http_client;
 pub use url::ServerUrl;
 
-use crate::protocol::swarm::{EngineStatus, EngineStatusAnswer, ExperimentDirAnswer, Health, PoolInformation};
+use crate::protocol::swarm::{
+    EngineStatus, EngineStatusAnswer, EpisodeBufferAnswer, EpisodeStatus, ExperimentDirAnswer, Health, PoolInformation,
+    ReplayLatestLlmCallAnswer, VerboseLog, VerboseLogsAnswer,
+};
 use http::{Call, Http, Retry};
 use throttle::BegunTasks;
 
@@ -70,6 +74,8 @@ struct Inner {
     /// The engine was up once, so that OFFLINE means it went away, not that it has yet to come.
     seen_up: AtomicBool,
     begun: Mutex<BegunTasks>,
+    /// Held from the look at the pool to the claim, so that episodes begun at once do not all find the share unused.
+    throttling: tokio::sync::Mutex<()>,
     last_status: tokio::sync::Mutex<Option<(Instant, EngineStatusAnswer)>>,
     /// Aborts of episodes that were dropped.
     aborts: TaskTracker,
@@ -78,6 +84,13 @@ struct Inner {
 impl SwarmClient {
     /// A client of the server at `url`: `http://host:port`, with `/t/TOKEN` after it where the server asks for a
     /// token. Does not connect yet.
+    ///
+    /// ```
+    /// use ajet_swarm::client::SwarmClient;
+    /// let swarm = SwarmClient::new("http://gpu-box:10086/t/a-secret-token")?;
+    /// assert!(!format!("{swarm:?}").contains("a-secret-token"), "tokens are not shown");
+    /// # Ok::<(), ajet_swarm::client::ClientError>(())
+    /// ```
     ///
     /// # Errors
     /// [`ClientError::Url`], [`ClientError::Setup`].
@@ -88,6 +101,7 @@ impl SwarmClient {
                 client_uuid: uuid::Uuid::new_v4().to_string(),
                 seen_up: AtomicBool::new(false),
                 begun: Mutex::default(),
+                throttling: tokio::sync::Mutex::default(),
                 last_status: tokio::sync::Mutex::default(),
                 aborts: TaskTracker::new(),
             }),
@@ -116,6 +130,18 @@ impl SwarmClient {
 
     /// Where the engine is.
     ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { example(async |url, config| {
+    /// # use ajet_swarm::client::SwarmClient;
+    /// use ajet_swarm::protocol::swarm::EngineStatus;
+    ///
+    /// let swarm = SwarmClient::new(url)?;
+    /// let status = swarm.status().await?;
+    /// assert_eq!((status.engine_status, status.global_step), (EngineStatus::Offline, 0));
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     /// [`ClientError::Unreachable`] after several tries.
     pub async fn status(&self) -> Result<EngineStatusAnswer, ClientError> {
@@ -143,6 +169,18 @@ impl SwarmClient {
     /// The batch that is being filled: finished and running episodes, the stop rule's progress, active clients, and
     /// (from our servers) the last update's metrics.
     ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { example(async |url, config| {
+    /// # use ajet_swarm::client::SwarmClient;
+    /// # let swarm = SwarmClient::new(url)?;
+    /// # swarm.auto_sync_train_config_and_start_engine(config, false, |_| {}).await?;
+    /// let pool = swarm.pool_information().await?;
+    /// println!("{} of {} tasks are complete", pool.completed_tasks, pool.completed_task_target);
+    /// # assert_eq!((pool.completed_tasks, pool.completed_task_target), (0, 1));
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     /// [`ClientError::Unreachable`] after several tries.
     pub async fn pool_information(&self) -> Result<PoolInformation, ClientError> {
@@ -160,7 +198,47 @@ impl SwarmClient {
         Ok(answer.server_experiment_dir)
     }
 
+    /// Every episode that runs, of any client. Keys are left out.
+    ///
+    /// # Errors
+    /// [`ClientError::Unreachable`] after several tries.
+    pub async fn running_episodes(&self) -> Result<Vec<EpisodeStatus>, ClientError> {
+        let call = Call::new("/get_episode_buffer", 10, Retry::Idempotent);
+        let answer: EpisodeBufferAnswer = self.inner.http.post(call, &json!({})).await?;
+        Ok(answer.buffer)
+    }
+
+    /// The last chat request that any agent made and its answer.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] before the first one, [`ClientError::Unreachable`].
+    pub async fn replay_latest_llm_call(&self) -> Result<ReplayLatestLlmCallAnswer, ClientError> {
+        let call = Call::new("/replay_latest_llm_call", 10, Retry::Idempotent);
+        self.inner.http.post(call, &json!({})).await
+    }
+
+    /// The lines that clients put into the verbose log in the last 30 s, 50 at most.
+    ///
+    /// # Errors
+    /// [`ClientError::Unreachable`] after several tries.
+    pub async fn verbose_logs(&self) -> Result<Vec<VerboseLog>, ClientError> {
+        let call = Call::new("/get_verbose_logs", 10, Retry::Idempotent);
+        let answer: VerboseLogsAnswer = self.inner.http.get(call).await?;
+        Ok(answer.entries)
+    }
+
     /// Puts a line into the server's verbose log, which `overwatch` shows.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { example(async |url, config| {
+    /// # use ajet_swarm::client::SwarmClient;
+    /// # let swarm = SwarmClient::new(url)?;
+    /// swarm.push_verbose_log("judge", "the answer is not a number").await?;
+    /// let logs = swarm.verbose_logs().await?;
+    /// assert_eq!(logs[0].message, "the answer is not a number");
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Errors
     /// [`ClientError::Unreachable`], [`ClientError::Refused`].
@@ -172,6 +250,19 @@ impl SwarmClient {
 
     /// Waits for the aborts of all episodes that were dropped so far. Call it before the program ends; what was not
     /// aborted, the server discards when it has been idle.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { example(async |url, config| {
+    /// # use ajet_swarm::client::{BeginEpisode, SwarmClient};
+    /// # let swarm = SwarmClient::new(url)?;
+    /// # swarm.auto_sync_train_config_and_start_engine(config, false, |_| {}).await?;
+    /// let episode = swarm.begin_episode(&BeginEpisode::default()).await?;
+    /// drop(episode); // as an error or a cancelled future does
+    /// swarm.settle().await;
+    /// assert!(swarm.running_episodes().await?.is_empty());
+    /// # Ok(()) }) }
+    /// ```
     pub async fn settle(&self) {
         self.inner.aborts.close();
         self.inner.aborts.wait().await;
