@@ -54,7 +54,7 @@ impl Token {
 
     /// A token that cannot be guessed, and its text.
     pub fn random() -> (Self, String) {
-        let text = random_hex(16);
+        let text = hex(&rand::rng().random::<[u8; 16]>());
         (Self(Sha256::digest(&text).into()), text)
     }
 
@@ -145,12 +145,9 @@ pub fn bearer(headers: &HeaderMap) -> Option<&str> {
     bearer.or_else(|| headers.get("x-api-key")?.to_str().ok())
 }
 
-/// Secrets: `bytes` random bytes of a cryptographic generator as hexadecimal digits.
-pub fn random_hex(bytes: usize) -> String {
-    let mut generator = rand::rng();
-    (0..bytes)
-        .map(|_| format!("{:02x}", generator.random::<u8>()))
-        .collect()
+/// Bytes as hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -3,17 +3,20 @@
 //! Pure but for the random ids and keys: time comes in as Unix seconds.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
 
 use indexmap::IndexMap;
+use rand::Rng;
+use uuid::Uuid;
 
-use super::auth::random_hex;
+use super::auth::hex;
 use crate::protocol::swarm::{EPISODE_KEY_PREFIX, EpisodeType};
 
 /// Seconds for which an episode that is gone is remembered: its end can be repeated, its key is told from a made-up one.
 pub const REMEMBER_SECONDS: f64 = 600.0;
 
 /// Most episodes that are remembered after they are gone, so that clients which claim and abort in a loop cost no more
-/// memory than some hundred megabytes.
+/// than some 50 MB.
 const REMEMBER_MOST: usize = 200_000;
 
 /// A claimed episode.
@@ -35,7 +38,7 @@ pub struct Episode {
     pub task_id: String,
     /// When it was claimed or an LLM request of it last began or finished.
     pub last_activity: f64,
-    /// LLM requests begun.
+    /// LLM requests that the engine took.
     pub llm_calls: u64,
     /// LLM requests that have not finished.
     in_flight: u32,
@@ -100,23 +103,49 @@ pub enum EndCheck {
     Foreign,
 }
 
+/// What a key consists of after its prefix.
+type Secret = [u8; 32];
+
+/// Kept small: a busy server remembers many.
 #[derive(Debug)]
 struct Gone {
-    client_uuid: String,
-    key: String,
+    /// A hash of the client's id, enough to know it again.
+    client: u64,
+    secret: Secret,
     fate: Fate,
 }
 
 /// Every claimed episode, in the order of the claims, and those that went in the last [`REMEMBER_SECONDS`].
 #[derive(Debug, Default)]
 pub struct Registry {
-    running: IndexMap<String, Episode>,
-    gone: HashMap<String, Gone>,
+    running: IndexMap<Uuid, Episode>,
+    gone: HashMap<Uuid, Gone>,
     /// When each of `gone` went, oldest first.
-    gone_order: VecDeque<(f64, String)>,
-    /// Key → id, of running and gone episodes. A map with secret hash seeds, so that the time of a lookup tells nothing
-    /// about the keys in it.
-    keys: HashMap<String, String>,
+    gone_order: VecDeque<(f64, Uuid)>,
+    /// Of running and gone episodes. A map with secret hash seeds, so that the time of a lookup tells nothing about the
+    /// keys in it.
+    secrets: HashMap<Secret, Uuid>,
+    client_hashes: RandomState,
+}
+
+/// The id that is written like this, and like this only.
+fn id_of(text: &str) -> Option<Uuid> {
+    let id = Uuid::try_parse(text).ok()?;
+    (id.hyphenated().encode_lower(&mut Uuid::encode_buffer()) == text).then_some(id)
+}
+
+fn secret_of(key: &str) -> Option<Secret> {
+    let digits = key.strip_prefix(EPISODE_KEY_PREFIX)?;
+    let mut secret = Secret::default();
+    if digits.len() != 2 * secret.len() {
+        return None;
+    }
+    for (place, digit) in digits.chars().enumerate() {
+        // 0 to 15.
+        let value = digit.to_digit(16)? as u8;
+        secret[place / 2] = secret[place / 2] << 4 | value;
+    }
+    Some(secret)
 }
 
 impl Registry {
@@ -125,10 +154,11 @@ impl Registry {
         if self.running.len() >= slots {
             return None;
         }
-        let uuid = uuid::Uuid::new_v4().to_string();
+        let id = Uuid::new_v4();
+        let secret: Secret = rand::rng().random();
         let episode = Episode {
-            uuid: uuid.clone(),
-            key: format!("{EPISODE_KEY_PREFIX}{}", random_hex(32)),
+            uuid: id.to_string(),
+            key: format!("{EPISODE_KEY_PREFIX}{}", hex(&secret)),
             client_uuid: claim.client_uuid,
             kind: claim.kind,
             discard_timeout: claim.discard_timeout,
@@ -139,13 +169,17 @@ impl Registry {
             in_flight: 0,
             ending: false,
         };
-        self.keys.insert(episode.key.clone(), uuid.clone());
-        Some(self.running.entry(uuid).or_insert(episode))
+        self.secrets.insert(secret, id);
+        Some(self.running.entry(id).or_insert(episode))
     }
 
     /// The episode with this id, if it runs.
     pub fn get(&self, uuid: &str) -> Option<&Episode> {
-        self.running.get(uuid)
+        self.running.get(&id_of(uuid)?)
+    }
+
+    fn get_mut(&mut self, uuid: &str) -> Option<&mut Episode> {
+        self.running.get_mut(&id_of(uuid)?)
     }
 
     /// Running episodes, oldest claim first.
@@ -160,25 +194,33 @@ impl Registry {
 
     /// Whom a key belongs to.
     pub fn owner_of(&self, key: &str) -> KeyOwner<'_> {
-        match self.keys.get(key) {
-            Some(uuid) if self.running.contains_key(uuid) => KeyOwner::Running(uuid),
-            Some(_) => KeyOwner::Gone,
+        match secret_of(key).and_then(|secret| self.secrets.get(&secret)) {
+            Some(id) => match self.running.get(id) {
+                Some(episode) => KeyOwner::Running(&episode.uuid),
+                None => KeyOwner::Gone,
+            },
             None => KeyOwner::Unknown,
         }
     }
 
     /// An LLM request of the episode begins.
     pub fn begin_call(&mut self, uuid: &str, now: f64) -> Option<&Episode> {
-        let episode = self.running.get_mut(uuid)?;
+        let episode = self.get_mut(uuid)?;
         episode.in_flight += 1;
-        episode.llm_calls += 1;
         episode.last_activity = now;
         Some(episode)
     }
 
+    /// The engine took an LLM request: one that it refuses is a sign of life, but no call.
+    pub fn count_call(&mut self, uuid: &str) {
+        if let Some(episode) = self.get_mut(uuid) {
+            episode.llm_calls += 1;
+        }
+    }
+
     /// An LLM request that [`Self::begin_call`] counted finished, well or not.
     pub fn finish_call(&mut self, uuid: &str, now: f64) {
-        if let Some(episode) = self.running.get_mut(uuid) {
+        if let Some(episode) = self.get_mut(uuid) {
             episode.in_flight = episode.in_flight.saturating_sub(1);
             episode.last_activity = now;
         }
@@ -186,22 +228,26 @@ impl Registry {
 
     /// Whether `client_uuid` may end or abort the episode.
     pub fn check_end(&self, uuid: &str, client_uuid: &str) -> EndCheck {
-        if let Some(episode) = self.running.get(uuid) {
+        let Some(id) = id_of(uuid) else {
+            return EndCheck::NotFound;
+        };
+        if let Some(episode) = self.running.get(&id) {
             return match (episode.client_uuid == client_uuid, episode.ending) {
                 (false, _) => EndCheck::Foreign,
                 (true, true) => EndCheck::Ending,
                 (true, false) => EndCheck::Running,
             };
         }
-        match self.gone.get(uuid) {
-            Some(gone) if gone.fate == Fate::Ended && gone.client_uuid == client_uuid => EndCheck::AlreadyEnded,
+        let client = self.client_hashes.hash_one(client_uuid);
+        match self.gone.get(&id) {
+            Some(gone) if gone.fate == Fate::Ended && gone.client == client => EndCheck::AlreadyEnded,
             _ => EndCheck::NotFound,
         }
     }
 
     /// Marks an episode whose end is on the way to the engine; nothing discards it meanwhile.
     pub fn set_ending(&mut self, uuid: &str, ending: bool) {
-        if let Some(episode) = self.running.get_mut(uuid) {
+        if let Some(episode) = self.get_mut(uuid) {
             episode.ending = ending;
         }
     }
@@ -209,26 +255,26 @@ impl Registry {
     /// Takes an episode out and remembers its fate. An end that the engine acknowledged after the episode was lost
     /// corrects what is remembered.
     pub fn remove(&mut self, uuid: &str, fate: Fate, now: f64) -> Option<Episode> {
-        let Some(episode) = self.running.shift_remove(uuid) else {
+        let id = id_of(uuid)?;
+        let Some(episode) = self.running.shift_remove(&id) else {
             if fate == Fate::Ended {
                 self.was_ended(uuid);
             }
             return None;
         };
-        let gone = Gone {
-            client_uuid: episode.client_uuid.clone(),
-            key: episode.key.clone(),
-            fate,
-        };
-        self.gone.insert(uuid.to_owned(), gone);
-        self.gone_order.push_back((now, uuid.to_owned()));
+        // Every key that was given out has one.
+        let secret = secret_of(&episode.key).unwrap_or_default();
+        let client = self.client_hashes.hash_one(&episode.client_uuid);
+        self.gone.insert(id, Gone { client, secret, fate });
+        self.gone_order.push_back((now, id));
         self.forget_some();
         Some(episode)
     }
 
     /// An episode that was taken for lost had been ended after all. Whether that is news.
     pub fn was_ended(&mut self, uuid: &str) -> bool {
-        let lost = self.gone.get_mut(uuid).filter(|gone| gone.fate == Fate::Lost);
+        let gone = id_of(uuid).and_then(|id| self.gone.get_mut(&id));
+        let lost = gone.filter(|gone| gone.fate == Fate::Lost);
         lost.map(|gone| gone.fate = Fate::Ended).is_some()
     }
 
@@ -277,10 +323,10 @@ impl Registry {
     }
 
     fn forget_oldest(&mut self) {
-        if let Some((_, uuid)) = self.gone_order.pop_front()
-            && let Some(gone) = self.gone.remove(&uuid)
+        if let Some((_, id)) = self.gone_order.pop_front()
+            && let Some(gone) = self.gone.remove(&id)
         {
-            self.keys.remove(&gone.key);
+            self.secrets.remove(&gone.secret);
         }
     }
 }
@@ -328,6 +374,30 @@ mod tests {
         registry.forget_old(700.0);
         assert_eq!(registry.owner_of(&key_one), KeyOwner::Unknown);
         assert_eq!(registry.owner_of("sk-ajet-made-up"), KeyOwner::Unknown);
+    }
+
+    #[test]
+    fn ids_and_keys_are_known_only_as_they_were_given_out() {
+        let mut registry = Registry::default();
+        let (id, key) = claimed(&mut registry, "a", 0.0);
+        assert!(registry.get(&id).is_some());
+        for spelling in [
+            id.to_uppercase(),
+            format!("{{{id}}}"),
+            id.replace('-', ""),
+            format!("urn:uuid:{id}"),
+        ] {
+            assert!(registry.get(&spelling).is_none(), "{spelling}");
+            assert_eq!(registry.check_end(&spelling, "a"), EndCheck::NotFound);
+        }
+        for wrong in [
+            &key[1..],
+            &key[..key.len() - 1],
+            &format!("{key}0"),
+            &format!("sk-ajet-{}", "é".repeat(32)),
+        ] {
+            assert_eq!(registry.owner_of(wrong), KeyOwner::Unknown, "{wrong}");
+        }
     }
 
     #[test]

@@ -140,6 +140,7 @@ mod tests {
         };
         let uuid = episodes.claim(claim, 1, 10.0).unwrap().uuid.clone();
         episodes.begin_call(&uuid, 20.0);
+        episodes.count_call(&uuid);
 
         let info = assemble(Some(&Ajet::default()), &pool, &episodes, 21.25);
         assert_eq!(info.completed_episodes, 3);

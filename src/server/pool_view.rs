@@ -11,6 +11,8 @@ use crate::protocol::engine::{PoolChange, PoolSnapshot, PooledEpisode};
 #[derive(Debug, Default)]
 pub struct PoolView {
     revision: u64,
+    /// That of the last whole pool: what entered with it or before is in it, or has left again.
+    whole_at: u64,
     global_step: u64,
     /// By the revision with which they entered.
     episodes: BTreeMap<u64, PooledEpisode>,
@@ -41,6 +43,7 @@ impl PoolView {
         }
         *self = Self {
             revision: pool.revision,
+            whole_at: pool.revision,
             global_step: pool.global_step,
             completed_tasks: pool.completed_tasks,
             completed_non_dummy_tasks: pool.completed_non_dummy_tasks,
@@ -69,6 +72,7 @@ impl PoolView {
         }
         if let Some(episode) = change.added
             && !self.left_early.remove(&episode.episode_uuid)
+            && episode.entered > self.whole_at
         {
             self.add(episode);
         }
@@ -170,6 +174,10 @@ mod tests {
             }
             assert_same(&view, &pool);
             view.replace(pool.clone());
+            assert_same(&view, &pool);
+            for late in changes {
+                view.apply(late);
+            }
             assert_same(&view, &pool);
         }
     }

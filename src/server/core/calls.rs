@@ -115,8 +115,11 @@ impl Core {
         Ok(EndStep::TellEngine(Box::new(end)))
     }
 
-    /// The engine has the episode on disk.
-    pub fn finish_end(&mut self, uuid: &str, declare_active: bool, outcome: EndOutcome, now: f64) {
+    /// The engine of this generation has the episode on disk. What one that is gone says about its batch is of the past.
+    pub fn finish_end(&mut self, uuid: &str, generation: u64, declare_active: bool, outcome: EndOutcome, now: f64) {
+        if generation != self.generation {
+            return self.ended_by_past_engine(uuid, &outcome);
+        }
         if let Some(episode) = self.episodes.remove(uuid, Fate::Ended, now) {
             if let Some(reason) = outcome.dropped {
                 self.drop_episode(&episode, reason);
@@ -131,6 +134,15 @@ impl Core {
             self.pool.apply(outcome.change);
         }
         self.settle(now);
+    }
+
+    /// The answer of an engine that took an end right before it crashed or was stopped.
+    fn ended_by_past_engine(&mut self, uuid: &str, outcome: &EndOutcome) {
+        let crashed = self.was_ready && self.state == State::Booting;
+        match crashed && outcome.change.added.is_some() {
+            true => self.was_saved(uuid),
+            false => drop(self.episodes.was_ended(uuid)),
+        }
     }
 
     /// The engine did not take the end: the episode is claimed as before.
@@ -180,6 +192,11 @@ impl Core {
         };
         self.clients.refresh(&episode.client_uuid, now);
         Ok((uuid, episode.kind))
+    }
+
+    /// The engine answers an LLM request, as opposed to refusing it.
+    pub fn count_call(&mut self, uuid: &str) {
+        self.episodes.count_call(uuid);
     }
 
     /// An LLM request is through, well or not.

@@ -114,7 +114,7 @@ impl Core {
     }
 
     /// An episode that went with an engine whose answer to its end was lost is in the journal all the same.
-    fn was_saved(&mut self, uuid: &str) {
+    pub(super) fn was_saved(&mut self, uuid: &str) {
         if self.episodes.was_ended(uuid) {
             let lost = DropReason::EngineLost.as_str();
             for counts in [&mut self.dropped, &mut self.dropped_before_pool] {

@@ -48,13 +48,14 @@ pub async fn end(
 async fn end_once(shared: &Shared, request: EndEpisodeRequest) -> Result<(), Error> {
     let uuid = request.episode_uuid.clone();
     let declare_active = request.declare_client_active;
-    let end = loop {
+    let (end, generation) = loop {
         // Before the look, so that an end that gets through right after it is not missed.
         let through = shared.end_is_through.notified();
-        match shared.with(|core, now| core.begin_end(request.clone(), now))? {
+        let (step, generation) = shared.with(|core, now| (core.begin_end(request.clone(), now), core.generation()));
+        match step? {
             EndStep::AlreadyEnded => return Ok(()),
             EndStep::Wait => through.await,
-            EndStep::TellEngine(end) => break end,
+            EndStep::TellEngine(end) => break (end, generation),
         }
     };
     let outcome = match shared.link() {
@@ -63,7 +64,7 @@ async fn end_once(shared: &Shared, request: EndEpisodeRequest) -> Result<(), Err
     };
     let result = match outcome {
         Ok(outcome) => {
-            shared.with(|core, now| core.finish_end(&uuid, declare_active, outcome, now));
+            shared.with(|core, now| core.finish_end(&uuid, generation, declare_active, outcome, now));
             Ok(())
         }
         Err(error) => {

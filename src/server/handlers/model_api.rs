@@ -43,6 +43,9 @@ pub async fn chat(State(shared): Server, request: Request) -> Result<Response, M
     let call = ChatCall { episode_type, request };
     let answer = link.client.chat(&in_flight.episode, &call).await;
     let answer = answer.map_err(|error| Error::EngineUnreachable(error.to_string()))?;
+    if answer.head.status.is_success() {
+        shared.with(|core, _| core.count_call(&in_flight.episode));
+    }
     Ok(pass_on(answer, call.request, in_flight))
 }
 
