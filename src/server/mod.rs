@@ -41,9 +41,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::extract::Request;
+use axum::response::Response;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::AbortOnDropHandle;
+use tower::ServiceExt;
 
 pub use auth::{TOKEN_VARIABLE, Token, TokenError};
 pub use connections::Limits;
@@ -146,6 +149,33 @@ impl Server {
         }
         connections.finish(LAST_ANSWERS).await;
         Ok(())
+    }
+
+    /// The server without a listener, for programs that bring requests to it in another way. Needs a tokio runtime.
+    pub fn in_process(self) -> InProcess {
+        let shared = Arc::new(Shared::new(self.options, self.launcher, "http://localhost/v1".into()));
+        let ticks = AbortOnDropHandle::new(tokio::spawn(tick(Arc::clone(&shared))));
+        InProcess {
+            app: router::app(shared),
+            _ticks: Arc::new(ticks),
+        }
+    }
+}
+
+/// A server that is asked by value; see [`Server::in_process`]. Its engine is stopped by `stop_engine` only.
+#[derive(Clone)]
+pub struct InProcess {
+    app: connections::App,
+    _ticks: Arc<AbortOnDropHandle<()>>,
+}
+
+impl InProcess {
+    /// The answer to a request, as a client over HTTP would get it.
+    pub async fn answer(&self, request: Request) -> Response {
+        match self.app.clone().oneshot(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        }
     }
 }
 

@@ -95,6 +95,16 @@ impl FakeLauncher {
         self.record.lock().unwrap().clone()
     }
 
+    /// How many ends the engines took.
+    pub fn ends(&self) -> usize {
+        self.record.lock().unwrap().ends.len()
+    }
+
+    /// The ends since the last call of this.
+    pub fn take_ends(&self) -> Vec<(String, EndEpisode)> {
+        std::mem::take(&mut self.record.lock().unwrap().ends)
+    }
+
     /// The engine that runs dies, with these last words.
     pub fn die(&self, words: &str) {
         let engine = self.present.lock().unwrap().clone().expect("an engine was started");
