@@ -1,5 +1,6 @@
 //! The swarm protocol and the model API against fake engines, over real sockets.
 
+#[allow(dead_code, reason = "each test file uses a part of what they share")]
 mod support;
 
 use std::time::Duration;
