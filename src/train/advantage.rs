@@ -48,14 +48,13 @@ pub fn advantages(samples: &[Sample], algorithm: &Algorithm, singleton: Singleto
             }
         }
         AdvEstimator::ReinforcePlusPlusBaseline => {
-            let centred = grouped(samples, singleton, |r, group| r - group.mean);
-            let mut whitened = whiten(samples, &centred);
-            for (advantage, centred) in whitened.iter_mut().zip(centred) {
-                if centred == 0.0 {
-                    *advantage = 0.0;
-                }
-            }
+            let centred = compared(samples, singleton, |r, group| r - group.mean);
+            let values: Vec<f64> = centred.iter().map(|c| c.unwrap_or(0.0)).collect();
+            let whitened = whiten(samples, &values).into_iter();
             whitened
+                .zip(centred)
+                .map(|(a, centred)| centred.map_or(0.0, |_| a))
+                .collect()
         }
     }
 }
@@ -92,7 +91,15 @@ struct Group {
     std: f64,
 }
 
+/// An advantage a sample; 0 where there is nothing to compare.
 fn grouped(samples: &[Sample], singleton: SingletonGroup, advantage: impl Fn(f64, &Group) -> f64) -> Vec<f64> {
+    let found = compared(samples, singleton, advantage).into_iter();
+    found.map(|advantage| advantage.unwrap_or(0.0)).collect()
+}
+
+/// An advantage a sample; `None` in a group without a signal: one whose rewards are equal, or a single sample unless
+/// its reward is taken as it is.
+fn compared(samples: &[Sample], singleton: SingletonGroup, advantage: impl Fn(f64, &Group) -> f64) -> Vec<Option<f64>> {
     let groups = samples.iter().map(|s| s.group + 1).max().unwrap_or(0);
     let mut rewards = vec![Vec::new(); groups];
     for sample in samples {
@@ -100,21 +107,12 @@ fn grouped(samples: &[Sample], singleton: SingletonGroup, advantage: impl Fn(f64
     }
     let one = |sample: &Sample| {
         let rewards = &rewards[sample.group];
-        match (rewards.len(), singleton) {
-            (1, SingletonGroup::Raw) => sample.reward,
-            _ if all_equal(rewards) => 0.0,
-            _ => {
-                let (mean, std) = mean_std(rewards);
-                advantage(
-                    sample.reward,
-                    &Group {
-                        n: rewards.len(),
-                        mean,
-                        std,
-                    },
-                )
-            }
+        if rewards.len() == 1 && singleton == SingletonGroup::Raw {
+            return Some(sample.reward);
         }
+        let (mean, std) = mean_std(rewards);
+        let n = rewards.len();
+        (!all_equal(rewards)).then(|| advantage(sample.reward, &Group { n, mean, std }))
     };
     samples.iter().map(one).collect()
 }
@@ -187,6 +185,18 @@ mod tests {
         // centred −1, 1, 0: over one token each mean 0, variance 1; the equal group stays 0
         let samples = [(0, 1.0, 1), (0, 3.0, 1), (1, 7.0, 1)];
         assert_close(&run(ReinforcePlusPlusBaseline, true, zero, &samples), &[-1.0, 1.0, 0.0]);
+    }
+
+    #[test]
+    fn a_reward_at_its_groups_mean_is_whitened_like_the_others() {
+        // centred −1, 0, 1 over 1, 1 and 2 tokens: mean 1/4, variance (25 + 1 + 2·9)/16 / 3 = 11/12
+        let samples = [(0, 1.0, 1), (0, 2.0, 1), (0, 3.0, 2)];
+        let std = (11.0f64 / 12.0).sqrt();
+        let expected = [-1.25 / std, -0.25 / std, 0.75 / std];
+        assert_close(
+            &run(ReinforcePlusPlusBaseline, true, SingletonGroup::Zero, &samples),
+            &expected,
+        );
     }
 
     #[test]

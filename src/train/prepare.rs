@@ -51,6 +51,11 @@ pub struct TrainRow {
 }
 
 impl TrainRow {
+    /// Its tokens from the first masked-in one on.
+    pub fn response_length(&self) -> usize {
+        self.tokens.len() - self.targets.first().copied().unwrap_or(self.tokens.len())
+    }
+
     /// What packing needs of it.
     pub fn view(&self) -> RowView<'_> {
         RowView {

@@ -14,7 +14,7 @@ pub const MOMENTS_FILE: &str = "trainer.safetensors";
 /// File of the counters.
 pub const COUNTERS_FILE: &str = "trainer.json";
 
-/// What `trainer.json` holds. The learning rate follows from `updates`; nothing in an update draws random numbers.
+/// What `trainer.json` holds. The learning rate and the order of mini-batches follow from `updates`.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Counters {
     /// Of this layout.

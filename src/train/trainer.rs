@@ -7,20 +7,21 @@ use indexmap::IndexMap;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::adamw::AdamW;
-use super::advantage::{Sample, advantages, mean_std};
+use super::advantage::{advantages, mean_std};
 use super::aggregate::token_weights;
 use super::backprop::{self, Forward};
 use super::episode::TrainEpisode;
 use super::error::{Result, TrainError};
 use super::gradients::{Gradients, clip_factor};
 use super::kl::Kl;
+use super::mini_batch;
 use super::objective::{Objective, RowTokens, Totals};
-use super::overlong::overlong_penalty;
 use super::packing::{MicroBatch, RowView, pack};
 use super::policy_loss::PolicyLoss;
 use super::prepare::{Limits, Prepared, TrainRow, prepare};
 use super::recompute;
 use super::report::{Seconds, UpdateReport, loss_metrics};
+use super::reward::Shaping;
 use super::schedule::Schedule;
 use crate::config::schema::{Ajet, Kernels};
 use crate::model::kernels::Pool;
@@ -36,6 +37,7 @@ pub struct Trainer {
     pub(super) optimizer: AdamW,
     pub(super) updates: u64,
     objective: Objective,
+    shaping: Shaping,
     schedule: Schedule,
     ops: Ops,
     /// Computes; of a fixed size, so that work is split in the same way each time.
@@ -70,7 +72,9 @@ impl Trainer {
             return Err(TrainError::NothingToTrain);
         }
         let in_loss = common.use_kl_loss && !common.use_kl_in_reward && common.kl_loss_coef != 0.0;
+        let in_reward = common.use_kl_in_reward && common.kl_loss_coef != 0.0;
         let kl = parse_kl("ajet.trainer_common.kl_loss_type", &common.kl_loss_type)?;
+        let penalty = parse_kl("ajet.trainer_common.kl_penalty_type", &common.kl_penalty_type)?;
         Ok(Self {
             optimizer: AdamW::new(weights, &common.optim)?,
             updates: 0,
@@ -80,6 +84,11 @@ impl Trainer {
                 kl: in_loss.then_some((kl, common.kl_loss_coef)),
                 entropy_coefficient: common.entropy_coeff,
                 scale: common.loss_extra_scale_ratio,
+            },
+            shaping: Shaping {
+                response_limit: config.data.max_response_length,
+                overlong: common.overlong.clone(),
+                kl: in_reward.then_some((penalty, common.kl_loss_coef)),
             },
             schedule: Schedule::new(&common.optim, common.total_training_steps),
             ops: Ops::choose(
@@ -130,7 +139,7 @@ impl Trainer {
         let started = Instant::now();
         self.score(weights, &mut batch, progress)?;
         seconds.scoring = started.elapsed().as_secs_f64();
-        let advantages = self.set_advantages(&mut batch)?;
+        let advantages = self.set_advantages(&mut batch);
 
         let lr = self.schedule.learning_rate(self.updates);
         let mut run = Run {
@@ -138,8 +147,13 @@ impl Trainer {
             advantages,
             ..Run::default()
         };
-        for epoch in 0..self.config.trainer_common.ppo_epochs.max(1) {
-            for (number, rows) in self.mini_batches(&batch).into_iter().enumerate() {
+        let (epochs, parts, seed) = {
+            let common = &self.config.trainer_common;
+            (common.ppo_epochs.max(1), common.mini_batch_num.max(1), common.seed)
+        };
+        for epoch in 0..epochs {
+            let pass = self.updates * epochs as u64 + epoch as u64;
+            for (number, rows) in mini_batch::split(&mut batch, parts, seed, pass).into_iter().enumerate() {
                 self.set_weights(&mut batch, rows.clone());
                 let what = format!("epoch {}, mini-batch {}", epoch + 1, number + 1);
                 self.step(weights, &batch.rows[rows], lr, &what, &mut run, progress)?;
@@ -203,56 +217,15 @@ impl Trainer {
     }
 
     /// Rewards, with penalties taken off, become each row's advantage. Returns those of the samples compared.
-    fn set_advantages(&self, batch: &mut Prepared) -> Result<Vec<f64>> {
+    fn set_advantages(&self, batch: &mut Prepared) -> Vec<f64> {
         let common = &self.config.trainer_common;
-        let limit = self.config.data.max_response_length;
-        let mut rewards: Vec<f64> = batch.episodes.iter().map(|e| e.reward).collect();
-        for (reward, episode) in rewards.iter_mut().zip(&batch.episodes) {
-            *reward += overlong_penalty(episode.response_length, limit, &common.overlong);
-        }
-        if common.use_kl_in_reward {
-            let kl = parse_kl("ajet.trainer_common.kl_penalty_type", &common.kl_penalty_type)?;
-            for row in &batch.rows {
-                let differences = row
-                    .old
-                    .iter()
-                    .zip(&row.reference)
-                    .map(|(old, reference)| old - reference);
-                let divergence: f64 = differences.map(|d| kl.at(d as f64).0).sum();
-                rewards[row.episode] -= common.kl_loss_coef * divergence;
-            }
-        }
         let by_episode = common.advantage_estimation_episode_level;
-        let mut samples: Vec<Sample> = Vec::new();
-        let sample = |episode: usize, tokens: usize| Sample {
-            group: batch.episodes[episode].group,
-            reward: rewards[episode],
-            tokens,
-        };
-        match by_episode {
-            true => {
-                samples.extend((0..rewards.len()).map(|episode| sample(episode, 0)));
-                batch
-                    .rows
-                    .iter()
-                    .for_each(|row| samples[row.episode].tokens += row.targets.len());
-            }
-            false => samples.extend(batch.rows.iter().map(|row| sample(row.episode, row.targets.len()))),
-        }
+        let samples = self.shaping.samples(batch, by_episode);
         let found = advantages(&samples, &common.algorithm, common.singleton_group);
         for (number, row) in batch.rows.iter_mut().enumerate() {
             row.advantage = found[if by_episode { row.episode } else { number }];
         }
-        Ok(found)
-    }
-
-    /// The rows of each optimizer step: episodes in order, in parts of nearly the same number.
-    fn mini_batches(&self, batch: &Prepared) -> Vec<Range<usize>> {
-        let parts = self.config.trainer_common.mini_batch_num.max(1);
-        let episodes = batch.episodes.len();
-        let first_row = |part: usize| batch.rows.partition_point(|row| row.episode < episodes * part / parts);
-        let ranges = (0..parts).map(|part| first_row(part)..first_row(part + 1));
-        ranges.filter(|rows| !rows.is_empty()).collect()
+        found
     }
 
     /// Each row's token weight in the loss of its mini-batch.

@@ -275,6 +275,64 @@ fn a_step_that_is_not_finite_is_skipped_with_its_rows_named() {
     assert_eq!((weights.version, trainer.optimizer.steps), (0, 0));
 }
 
+/// Trains on a batch that is not finite somewhere; nothing may change but the counts.
+fn assert_skips(config: &Ajet, batch: &[TrainEpisode], named: &[&str], not_named: &[&str]) {
+    for trainable in [Trainable::All, lora()] {
+        let mut weights = weights(&trainable);
+        let mut trainer = Trainer::new(&weights, config).unwrap();
+        let before = values(&weights);
+        let report = trainer.update(&mut weights, batch, &mut |_| ()).unwrap();
+        assert_eq!(
+            (report.metrics["skipped_steps"], report.metrics["optimizer_steps"]),
+            (1.0, 0.0)
+        );
+        let told = &report.skipped_steps[0];
+        assert!(named.iter().all(|name| told.contains(name)), "{told}");
+        assert!(!not_named.iter().any(|name| told.contains(name)), "{told}");
+        assert_eq!(before, values(&weights));
+        assert_eq!((weights.version, trainer.optimizer.steps, trainer.updates()), (0, 0, 1));
+        let moments = trainer.optimizer.slots.values();
+        assert!(
+            moments.flat_map(|s| [&s.first, &s.second]).all(|m| m
+                .sqr()
+                .unwrap()
+                .sum_all()
+                .unwrap()
+                .to_scalar::<f32>()
+                .unwrap()
+                == 0.0)
+        );
+    }
+}
+
+#[test]
+fn a_reward_that_is_not_finite_skips_with_its_group_named() {
+    let mut broken = batch();
+    broken[3].reward = f64::NAN;
+    assert_skips(&config(), &broken, &["b/1", "b/2"], &["a/1", "a/2", "a/3"]);
+}
+
+#[test]
+fn a_sampled_log_probability_that_is_not_finite_skips_where_it_counts() {
+    let mut broken = batch();
+    broken[1].rows[0].logprobs[4] = f32::NAN;
+    let mut correcting = config();
+    correcting.trainer_common.importance_sampling.mode = schema::ImportanceMode::Token;
+    assert_skips(&correcting, &broken, &["a/2 row 0"], &["a/1", "b/"]);
+    let (_, _, report) = train(&Trainable::All, &config(), &[broken]);
+    assert_eq!(
+        report.metrics["skipped_steps"], 0.0,
+        "without correction it is diagnosis only"
+    );
+}
+
+#[test]
+fn a_gradient_that_overflows_skips_though_the_loss_is_finite() {
+    let mut huge = config();
+    huge.trainer_common.loss_extra_scale_ratio = 1e39;
+    assert_skips(&huge, &batch(), &["a/1", "b/2"], &[]);
+}
+
 #[test]
 fn a_resumed_trainer_goes_on_with_the_same_bits() {
     for trainable in [Trainable::All, lora()] {
