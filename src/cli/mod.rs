@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 
 pub mod bench;
 pub mod engine;
+pub mod export;
 pub mod job;
 pub mod log;
 pub mod overwatch;
@@ -55,6 +56,8 @@ pub enum Command {
     Roll(roll::Args),
     /// Write, check or show a job.
     Job(job::Args),
+    /// Write a checkpoint as a model that Python's transformers and peft load.
+    Export(export::Args),
     /// Measure this machine.
     Bench(bench::Args),
     /// The child process of `start`.
@@ -84,6 +87,7 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::SyncCode(args) => sync_code::run(args).await,
         Command::Roll(args) => roll::run(args).await,
         Command::Job(args) => job::run(args).await,
+        Command::Export(args) => export::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Engine(args) => engine::run(args).await,
     }

@@ -49,6 +49,42 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
+    /// The checkpoint in a directory, if every file of its manifest is there in its size; else a sentence.
+    fn load(dir: PathBuf) -> Result<Self, String> {
+        let text = std::fs::read(dir.join(MANIFEST)).map_err(|e| format!("{MANIFEST}: {e}"))?;
+        let manifest: Manifest = serde_json::from_slice(&text).map_err(|e| format!("{MANIFEST}: {e}"))?;
+        if manifest.format != FORMAT {
+            return Err(format!(
+                "its layout has version {}, this program reads {FORMAT}",
+                manifest.format
+            ));
+        }
+        for (name, size) in &manifest.files {
+            let found = std::fs::metadata(dir.join(name))
+                .map_err(|e| format!("{name}: {e}"))?
+                .len();
+            if found != *size {
+                return Err(format!("{name} has {found} bytes instead of {size}"));
+            }
+        }
+        Ok(Self { dir, manifest })
+    }
+
+    /// The checkpoint that a user means: its own directory, or an experiment's, of which it is the one to resume from.
+    /// Else a sentence.
+    pub fn find(path: &Path) -> Result<Self, String> {
+        if path.join(MANIFEST).exists() {
+            return Self::load(path.to_owned())
+                .map_err(|why| format!("the checkpoint {} is damaged: {why}", path.display()));
+        }
+        let (found, warnings) = CheckpointStore::new(path, 1, RunIdentity::default()).resume_point();
+        found.ok_or_else(|| {
+            let mut message = format!("{} is neither a checkpoint nor an experiment with one", path.display());
+            warnings.iter().for_each(|warning| message += &format!("; {warning}"));
+            message
+        })
+    }
+
     /// Where the trainer's state stands.
     pub fn trainer_dir(&self) -> PathBuf {
         self.dir.join(TRAINER_DIR)
@@ -134,7 +170,7 @@ impl CheckpointStore {
             .and_then(|name| parse_step(name.trim()))
             .unwrap_or(u64::MAX);
         for step in self.steps().into_iter().rev().filter(|s| *s <= newest_wanted) {
-            match self.load_manifest(step) {
+            match Checkpoint::load(self.dir.join(format!("{STEP_PREFIX}{step}"))) {
                 Ok(checkpoint) => {
                     if newest_wanted != u64::MAX && step != newest_wanted {
                         warnings.push(format!(
@@ -215,27 +251,6 @@ impl CheckpointStore {
             .collect();
         steps.sort_unstable();
         steps
-    }
-
-    fn load_manifest(&self, step: u64) -> Result<Checkpoint, String> {
-        let dir = self.dir.join(format!("{STEP_PREFIX}{step}"));
-        let text = std::fs::read(dir.join(MANIFEST)).map_err(|e| format!("{MANIFEST}: {e}"))?;
-        let manifest: Manifest = serde_json::from_slice(&text).map_err(|e| format!("{MANIFEST}: {e}"))?;
-        if manifest.format != FORMAT {
-            return Err(format!(
-                "its layout has version {}, this program reads {FORMAT}",
-                manifest.format
-            ));
-        }
-        for (name, size) in &manifest.files {
-            let found = std::fs::metadata(dir.join(name))
-                .map_err(|e| format!("{name}: {e}"))?
-                .len();
-            if found != *size {
-                return Err(format!("{name} has {found} bytes instead of {size}"));
-            }
-        }
-        Ok(Checkpoint { dir, manifest })
     }
 }
 

@@ -145,7 +145,10 @@ impl Worker for ModelWorker {
 
     fn save(&mut self, dir: &Path) -> Result<(), String> {
         match &self.weights.lora {
-            Some(lora) => peft::write_adapter(dir, lora, &self.base).map_err(sentence)?,
+            Some(lora) => {
+                peft::write_adapter(dir, lora, &self.base).map_err(sentence)?;
+                export::write_tokenizer(dir, &self.files).map_err(sentence)?;
+            }
             None => {
                 let tensors = self
                     .weights

@@ -1,4 +1,4 @@
-//! Writing a model as a Hugging Face directory.
+//! Writing a model as a Hugging Face directory, with its adapters merged into it where it has any.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -7,7 +7,10 @@ use candle_core::{DType, Device, Tensor};
 use serde_json::json;
 
 use super::error::ModelError;
-use super::load::ModelFiles;
+use super::load::{LoadedModel, ModelFiles, load};
+use super::peft;
+use super::weights::{Trainable, Weights};
+use crate::config::schema::Dtype;
 
 /// Weights of a file, at most; more go into several with an index.
 const SHARD_BYTES: usize = 5_000_000_000;
@@ -23,6 +26,72 @@ pub fn write_directory(
 ) -> Result<(), ModelError> {
     write_files(directory, files, dtype)?;
     write_weights(directory, tensors, dtype, SHARD_BYTES)
+}
+
+/// Copies a model from a Hugging Face directory into another, in another type where one is given.
+///
+/// # Errors
+/// It cannot be read, or not be written.
+pub fn copy_model(
+    from: &Path,
+    to: &Path,
+    dtype: Option<Dtype>,
+    progress: &mut dyn FnMut(f32, &str),
+) -> Result<(), ModelError> {
+    let model = load(&from.to_string_lossy(), &Device::Cpu, DType::F32, progress)?;
+    let dtype = file_type(dtype, &model.files);
+    write_directory(to, &model.files, model.tensors, dtype)
+}
+
+/// Writes the model `base` with the adapters in a directory merged into it: W + (alpha / rank)·B·A, computed in f32. It
+/// has the type that is given, else the base's.
+///
+/// # Errors
+/// The base or the adapters cannot be read or do not belong together, or the result cannot be written.
+pub fn write_merged(
+    base: &str,
+    adapters: &Path,
+    to: &Path,
+    dtype: Option<Dtype>,
+    progress: &mut dyn FnMut(f32, &str),
+) -> Result<(), ModelError> {
+    let LoadedModel {
+        config, tensors, files, ..
+    } = load(base, &Device::Cpu, DType::F32, progress)?;
+    let weights = Weights::new(config, tensors, &Trainable::Lora(peft::read_config(adapters)?))?;
+    if let Some(lora) = &weights.lora {
+        peft::read_adapter(adapters, lora)?;
+    }
+    let dtype = file_type(dtype, &files);
+    let merged = weights
+        .params
+        .keys()
+        .map(|name| Ok((name.clone(), weights.effective(name)?)));
+    write_directory(to, &files, merged.collect::<Result<Vec<_>, ModelError>>()?, dtype)
+}
+
+/// The type that is asked for, else the one that `config.json` names, else f32.
+fn file_type(asked: Option<Dtype>, files: &ModelFiles) -> DType {
+    let named = ["torch_dtype", "dtype"]
+        .iter()
+        .find_map(|key| files.config[*key].as_str());
+    match (asked.unwrap_or_default(), named) {
+        (Dtype::F32, _) => DType::F32,
+        (Dtype::Bf16, _) | (Dtype::Auto, Some("bfloat16")) => DType::BF16,
+        (Dtype::Auto, Some("float16")) => DType::F16,
+        (Dtype::Auto, _) => DType::F32,
+    }
+}
+
+/// Writes the files that turn messages into token ids and back: `tokenizer.json` and, where the model has them,
+/// `tokenizer_config.json` and `chat_template.jinja`.
+///
+/// # Errors
+/// The files could not be written.
+pub fn write_tokenizer(directory: &Path, files: &ModelFiles) -> Result<(), ModelError> {
+    write(directory, "tokenizer.json", &files.tokenizer)?;
+    write_optional(directory, "tokenizer_config.json", &files.tokenizer_config)?;
+    write_optional(directory, "chat_template.jinja", &files.chat_template)
 }
 
 fn write_files(directory: &Path, files: &ModelFiles, dtype: DType) -> Result<(), ModelError> {
@@ -43,15 +112,12 @@ fn write_files(directory: &Path, files: &ModelFiles, dtype: DType) -> Result<(),
         }
     };
     write(directory, "config.json", &format!("{config:#}\n"))?;
-    write(directory, "tokenizer.json", &files.tokenizer)?;
-    let optional = [
-        ("tokenizer_config.json", &files.tokenizer_config),
-        ("generation_config.json", &files.generation_config),
-        ("chat_template.jinja", &files.chat_template),
-    ];
-    optional
-        .into_iter()
-        .try_for_each(|(file, text)| text.as_ref().map_or(Ok(()), |text| write(directory, file, text)))
+    write_tokenizer(directory, files)?;
+    write_optional(directory, "generation_config.json", &files.generation_config)
+}
+
+fn write_optional(directory: &Path, file: &str, text: &Option<String>) -> Result<(), ModelError> {
+    text.as_ref().map_or(Ok(()), |text| write(directory, file, text))
 }
 
 fn write(directory: &Path, file: &str, text: &str) -> Result<(), ModelError> {

@@ -1,16 +1,17 @@
 //! Low-rank adapters on disk, in the layout of Python's `peft`.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use serde_json::{Value, json};
 
 use super::error::{ModelError, Result};
-use super::lora::Lora;
+use super::lora::{Lora, LoraConfig};
+use crate::config::schema::Dtype;
 
-/// File of the adapters' shape.
-const CONFIG_FILE: &str = "adapter_config.json";
+/// File of the adapters' shape, by which an adapter directory is known.
+pub const CONFIG_FILE: &str = "adapter_config.json";
 /// File of their values.
 const WEIGHTS_FILE: &str = "adapter_model.safetensors";
 /// What `peft` puts before a tensor's name in the model.
@@ -43,11 +44,66 @@ pub fn write_adapter(directory: &Path, lora: &Lora, base_model: &str) -> Result<
         let values = var.as_detached_tensor().to_device(&Device::Cpu)?;
         Ok((format!("{PREFIX}{name}"), values))
     });
-    let tensors = tensors.collect::<Result<Vec<_>>>()?;
+    write_values(directory, tensors.collect::<Result<Vec<_>>>()?)
+}
+
+/// Copies adapters from a directory into another, in another type where one is given.
+///
+/// # Errors
+/// A file is missing or damaged, or could not be written.
+pub fn copy_adapter(from: &Path, to: &Path, dtype: Option<Dtype>) -> Result<()> {
+    let path = to.join(CONFIG_FILE);
+    std::fs::copy(from.join(CONFIG_FILE), &path).map_err(ModelError::io(path))?;
+    let path = from.join(WEIGHTS_FILE);
+    let tensors = candle_core::safetensors::load(&path, &Device::Cpu)
+        .map_err(|e| ModelError::file(path.display().to_string(), e))?;
+    let mut tensors: Vec<(String, Tensor)> = tensors.into_iter().collect();
+    tensors.sort_by(|(a, _), (b, _)| a.cmp(b));
+    for (_, tensor) in &mut tensors {
+        *tensor = match dtype.unwrap_or_default() {
+            Dtype::Auto => continue,
+            Dtype::F32 => tensor.to_dtype(DType::F32)?,
+            Dtype::Bf16 => tensor.to_dtype(DType::BF16)?,
+        };
+    }
+    write_values(to, tensors)
+}
+
+fn write_values(directory: &Path, tensors: Vec<(String, Tensor)>) -> Result<()> {
     let path = directory.join(WEIGHTS_FILE);
     let format = HashMap::from([("format".to_string(), "pt".to_string())]);
     safetensors::serialize_to_file(tensors, Some(format), &path)
         .map_err(|e| ModelError::file(path.display().to_string(), e))
+}
+
+/// The shape of the adapters in a directory.
+///
+/// # Errors
+/// `adapter_config.json` is missing or damaged, or of another kind of adapter.
+pub fn read_config(directory: &Path) -> Result<LoraConfig> {
+    let (path, config) = config_file(directory)?;
+    let targets = config["target_modules"].as_array().map(|names| {
+        let names = names.iter().filter_map(Value::as_str);
+        names.map(str::to_owned).collect::<Vec<_>>()
+    });
+    let shape = (config["r"].as_u64(), config["lora_alpha"].as_f64(), targets);
+    let (Some(rank @ 1..), Some(alpha), Some(targets)) = shape else {
+        let reason = "it needs `r`, `lora_alpha` and a list of `target_modules`";
+        return Err(ModelError::file(path.display().to_string(), reason));
+    };
+    Ok(LoraConfig {
+        rank: rank as usize,
+        alpha,
+        targets,
+        seed: 0,
+    })
+}
+
+fn config_file(directory: &Path) -> Result<(PathBuf, Value)> {
+    let path = directory.join(CONFIG_FILE);
+    let text = std::fs::read_to_string(&path).map_err(ModelError::io(path.clone()))?;
+    let config = serde_json::from_str(&text).map_err(|e| ModelError::file(path.display().to_string(), e))?;
+    Ok((path, config))
 }
 
 /// Takes over the adapters of a directory, which must be of the same shape.
@@ -56,9 +112,7 @@ pub fn write_adapter(directory: &Path, lora: &Lora, base_model: &str) -> Result<
 /// A file is missing or damaged; rank, alpha or targets are not those of `lora` (both are named). Nothing is changed
 /// then.
 pub fn read_adapter(directory: &Path, lora: &Lora) -> Result<()> {
-    let path = directory.join(CONFIG_FILE);
-    let text = std::fs::read_to_string(&path).map_err(ModelError::io(path.clone()))?;
-    let config: Value = serde_json::from_str(&text).map_err(|e| ModelError::file(path.display().to_string(), e))?;
+    let (path, config) = config_file(directory)?;
     let own = &lora.config;
     let asked = json!({ "r": own.rank, "lora_alpha": own.alpha, "target_modules": own.targets });
     for (key, asked) in asked.as_object().into_iter().flatten() {
