@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use ajet_swarm::engine::boot::{EngineError, Options, run};
+use ajet_swarm::engine::metrics::NAMES;
 use ajet_swarm::protocol::engine::{
     ChatCall, DropReason, EndEpisode, EndOutcome, EngineEvent, EnginePhase, ForgetEpisode, Update,
 };
@@ -18,6 +19,52 @@ use tokio::task::JoinHandle;
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/models/llama");
 const TASKS: usize = 2;
 const REPEATS: usize = 2;
+
+/// What a step reports, whatever happened in it.
+const REPORTED: [&str; 42] = [
+    "global_step",
+    "reward_mean",
+    "reward_std",
+    "reward_min",
+    "reward_max",
+    "reward_mean/easy",
+    "success_rate",
+    "episodes",
+    "tasks",
+    "dummy_tasks",
+    "rows",
+    "prompt_tokens",
+    "response_tokens",
+    "response_length_mean",
+    "response_length_max",
+    "truncated_share",
+    "llm_calls_per_episode",
+    "loss",
+    "pg_loss",
+    "kl",
+    "entropy",
+    "clip_frac_low",
+    "clip_frac_high",
+    "ratio_mean",
+    "ratio_max",
+    "grad_norm",
+    "lr",
+    "mismatch_kl",
+    "dropped/aborted",
+    "skipped_steps",
+    "seconds/rolling",
+    "seconds/post",
+    "seconds/update",
+    "seconds/update_scoring",
+    "seconds/update_forward",
+    "seconds/update_backward",
+    "seconds/update_optimizer",
+    "tokens_per_second/sampling",
+    "tokens_per_second/training",
+    "prefix_cache_share",
+    "peak_memory_mb",
+    "turns",
+];
 
 type Events = Pin<Box<dyn Stream<Item = EngineEvent> + Send>>;
 
@@ -37,7 +84,7 @@ fn config(extra: &str, lora: &str) -> String {
   experiment_name: test
   model: {{path: {MODEL}}}
   data: {{train_batch_size: {TASKS}, max_prompt_length: 64, max_response_length: 32}}
-  rollout: {{num_repeat: {REPEATS}, max_response_length_in_one_turn: 8}}
+  rollout: {{num_repeat: {REPEATS}, max_response_length_in_one_turn: 8, compute_madness_checklist: []}}
   trainer_common:
     optim: {{lr: 1.0e-2}}
     {extra}
@@ -129,7 +176,7 @@ impl Engine {
             reward,
             is_success: Some(reward > 0.5),
             claimed_at_step: 1,
-            metadata: Default::default(),
+            metadata: [("tag".to_owned(), json!("easy"))].into_iter().collect(),
             log_metrics: [("turns".to_owned(), json!(2))].into_iter().collect(),
         };
         self.client.end(episode, &end).await.unwrap()
@@ -245,17 +292,21 @@ async fn it_samples_trains_measures_and_writes_checkpoints() {
     ] {
         assert_eq!(first[name].as_f64(), Some(value), "{name} in {first}");
     }
-    for name in [
-        "loss",
-        "grad_norm",
-        "kl",
-        "entropy",
-        "lr",
-        "seconds/update",
-        "peak_memory_mb",
-        "mismatch_kl",
-    ] {
+    for name in REPORTED {
         assert!(first[name].is_number(), "{name} in {first}");
+    }
+    let own = ["turns", "eval/turns"];
+    for name in first
+        .as_object()
+        .unwrap()
+        .keys()
+        .filter(|name| !own.contains(&name.as_str()))
+    {
+        let documented = |ours: &str| ours == name || ours.ends_with('/') && name.starts_with(ours);
+        assert!(
+            NAMES.iter().any(|(ours, _)| documented(ours)),
+            "{name} is not documented"
+        );
     }
     assert!(
         first["mismatch_kl"].as_f64().unwrap() < 1e-6,
@@ -337,6 +388,75 @@ async fn a_good_end_saves_what_no_checkpoint_holds_and_a_new_start_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_flagged_train_episode_has_the_reward_of_madness_and_an_eval_episode_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let flagging = config("save_freq: 100", "{}").replace(
+        "compute_madness_checklist: []",
+        "compute_madness_checklist: [format_type_1], agent_madness_reward: -2.5",
+    );
+    let (mut engine, _) = Engine::start(dir.path(), &flagging).await;
+    engine.chat("eval", "say it").await;
+    engine.end("eval", "v", EpisodeType::Eval, 1.0).await;
+    assert_eq!(engine.finish_step(1, 0).await, 2);
+    engine.shut_down().await;
+    let line = &metrics(dir.path())[0];
+    assert_eq!((&line["reward_min"], &line["reward_max"]), (&json!(-2.5), &json!(-2.5)));
+    assert_eq!(line["counts/madness/format_type_1"], TASKS * REPEATS);
+    assert_eq!(line["eval/reward_mean"], 1);
+    assert_eq!(line["grad_norm"], 0, "equal rewards are no signal: {line}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn event_files_and_trajectories_are_written_where_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let lines = "logger: [swanlab]\n    save_trajectory_as_json_file: true";
+    let (mut engine, _) = Engine::start(dir.path(), &config(lines, "{}")).await;
+    engine.step(1).await;
+    engine.shut_down().await;
+    let files = |below: &str| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(dir.path().join(below)).unwrap();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    };
+    let [events] = files("tensorboard").try_into().unwrap();
+    assert!(events.to_string_lossy().contains("tfevents") && std::fs::metadata(events).unwrap().len() > 500);
+    let trajectories = files("trajectories/train/step_1");
+    assert_eq!(trajectories.len(), TASKS * REPEATS);
+    let told: Value = serde_json::from_str(&std::fs::read_to_string(&trajectories[0]).unwrap()).unwrap();
+    assert_eq!(
+        told["conversations"][0]["messages"].as_array().unwrap().len(),
+        2,
+        "{told}"
+    );
+    assert!(told["reward"].is_number() && told["tag"] == "easy", "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn steps_after_a_damaged_checkpoint_are_done_and_recorded_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config("save_freq: 1", "{}");
+    let (mut engine, _) = Engine::start(dir.path(), &config).await;
+    engine.step(1).await;
+    engine.step(2).await;
+    engine.shut_down().await;
+    let weights = checkpoint(dir.path(), 2).join("model.safetensors");
+    std::fs::OpenOptions::new()
+        .write(true)
+        .open(weights)
+        .unwrap()
+        .set_len(1000)
+        .unwrap();
+    let (mut engine, step) = Engine::start(dir.path(), &config).await;
+    assert_eq!(step, 2);
+    assert_eq!(engine.step(2).await, 3);
+    engine.shut_down().await;
+    let steps: Vec<_> = metrics(dir.path()).iter().map(|m| m["global_step"].clone()).collect();
+    assert_eq!(steps, [1, 2, 2]);
+    let (engine, step) = Engine::start(dir.path(), &config).await;
+    assert_eq!(step, 3);
+    engine.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_checkpoint_is_passed_over_with_a_warning() {
     let dir = tempfile::tempdir().unwrap();
     let config = config("save_freq: 1", "{}");
@@ -377,7 +497,15 @@ async fn what_keeps_an_engine_from_booting_is_a_sentence() {
     let elsewhere = config("save_freq: 1", "{}").replace(MODEL, "/no/such/model");
     let no_gpu = config("save_freq: 1", "{}").replace("device: cpu", "device: 'tpu:0'");
     let fresh = tempfile::tempdir().unwrap();
+    let file = fresh.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let below_a_file = file.join("experiment");
     for (dir, config, told) in [
+        (
+            below_a_file.as_path(),
+            config("save_freq: 1", "{}"),
+            "file/experiment cannot be used",
+        ),
         (
             dir.path(),
             config("save_freq: 1", "{lora_rank: 4}"),

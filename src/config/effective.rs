@@ -13,6 +13,9 @@ pub const LINEAR_PROJECTIONS: [&str; 7] = [
     "down_proj",
 ];
 
+/// Updates between checkpoints where none are asked for: an engine that is killed does at most so many again.
+const RESUME_POINTS_EVERY: u64 = 50;
+
 impl Ajet {
     /// Most tokens of prompt and answer together: as set, or the longest prompt and response.
     pub fn max_model_len(&self) -> usize {
@@ -64,9 +67,22 @@ impl TrainerCommon {
         self.clip_ratio_high.unwrap_or(usual)
     }
 
-    /// Updates between checkpoints; `None` for just the one at the end.
-    pub fn save_every(&self) -> Option<u64> {
-        u64::try_from(self.save_freq).ok().filter(|every| *every > 0)
+    /// Updates between checkpoints.
+    pub fn save_every(&self) -> u64 {
+        u64::try_from(self.save_freq)
+            .ok()
+            .filter(|every| *every > 0)
+            .unwrap_or(RESUME_POINTS_EVERY)
+    }
+
+    /// Whether TensorBoard event files are written: asked for by name, or in place of a logger that is not built in.
+    pub fn logs_to_tensorboard(&self) -> bool {
+        self.logger.iter().any(|name| name != "console")
+    }
+
+    /// Whether a step's metrics become a line of the log.
+    pub fn logs_to_console(&self) -> bool {
+        self.logger.iter().any(|name| name == "console")
     }
 
     /// Updates over which the learning rate rises to its full value.

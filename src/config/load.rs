@@ -225,7 +225,9 @@ fn usual_spelling(path: &str, value: &Value) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::super::schema::{CollectionMethod, CompareLevel, ImportanceMode, LossAggMode, Recompute, TargetModules};
+    use super::super::schema::{
+        CollectionMethod, CompareLevel, ImportanceMode, LossAggMode, MadnessCheck, Recompute, TargetModules,
+    };
     use super::*;
 
     const MODEL: &str = "model: {path: builtin:tiny}";
@@ -259,7 +261,7 @@ mod tests {
             "experiment_name: 1e5\n\
              project_name: 007\n\
              data: {train_batch_size: 8.0, max_prompt_length: '512'}\n\
-             rollout:\n  temperature: 1\n  compute_madness_checklist: nonsense\n  force_disable_toolcalls: yes\n\
+             rollout:\n  temperature: 1\n  compute_madness_checklist: non_ascii\n  force_disable_toolcalls: yes\n\
              trainer_common:\n  optim: {lr: '1.0e-06', betas: [0, 0.95]}\n  save_freq: -1\n  logger: [console]\n  \
              importance_sampling: {mode: false}\n  recompute: true\n  loss_agg_mode: token-mean\n\
              lora: {lora_alpha: 32, target_modules: [q_proj, v_proj]}\n\
@@ -272,7 +274,7 @@ mod tests {
         );
         assert_eq!((got.data.train_batch_size, got.data.max_prompt_length), (8, 512));
         assert_eq!(got.rollout.temperature, 1.0);
-        assert_eq!(got.rollout.compute_madness_checklist, ["nonsense"]);
+        assert_eq!(got.rollout.compute_madness_checklist, [MadnessCheck::NonAscii]);
         assert!(got.rollout.force_disable_toolcalls);
         assert_eq!(
             (got.trainer_common.optim.lr, got.trainer_common.optim.betas),
@@ -280,7 +282,7 @@ mod tests {
         );
         assert_eq!(
             (got.trainer_common.save_freq, got.trainer_common.save_every()),
-            (-1, None)
+            (-1, 50)
         );
         assert_eq!(got.trainer_common.importance_sampling.mode, ImportanceMode::Off);
         assert_eq!(got.trainer_common.recompute, Recompute::On);

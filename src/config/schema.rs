@@ -115,12 +115,13 @@ pub struct Rollout {
     pub val_kwargs: ValKwargs,
     /// Bounds of an episode's rows.
     pub multi_turn: MultiTurn,
-    /// Checks for a model that lost control: `nonsense`, `non_ascii`, `un-paired-think`, `format_type_1`,
-    /// `wrong_toolcall`.
-    pub compute_madness_checklist: Vec<String>,
-    /// Refuse further calls of an episode that a madness check flagged.
+    /// Checks of every answer for a model that lost control: `nonsense` (another turn is begun, or a few words or
+    /// characters repeat), `non_ascii`, `un-paired-think`, `format_type_1` (thinking, then one block of Python),
+    /// `wrong_toolcall` (a tool call's marker without a call).
+    pub compute_madness_checklist: Vec<MadnessCheck>,
+    /// Answer further calls of an episode that a madness check flagged with nothing and `finish_reason: length`.
     pub agent_madness_termination: bool,
-    /// Reward of a flagged episode.
+    /// Reward of a flagged train episode, whatever its client says.
     pub agent_madness_reward: f64,
     /// Take tools out of every request.
     pub force_disable_toolcalls: bool,
@@ -151,7 +152,7 @@ impl Default for Rollout {
             top_k: -1,
             val_kwargs: ValKwargs::default(),
             multi_turn: MultiTurn::default(),
-            compute_madness_checklist: vec![],
+            compute_madness_checklist: vec![MadnessCheck::Nonsense],
             agent_madness_termination: true,
             agent_madness_reward: 0.0,
             force_disable_toolcalls: false,
@@ -256,7 +257,8 @@ pub struct TrainerCommon {
     pub recompute: Recompute,
     /// Compute shared prefixes of a group's rows once.
     pub share_prefixes: bool,
-    /// Updates between checkpoints; 0 or less for none but the last.
+    /// Updates between checkpoints. With 0 or less there is one every 50 all the same, so that the journal and the way
+    /// back after a crash stay short.
     pub save_freq: i64,
     /// Checkpoints kept.
     pub keep_last: usize,
@@ -266,9 +268,10 @@ pub struct TrainerCommon {
     pub n_gpus_per_node: usize,
     /// Machines to use; only 1 is built.
     pub nnodes: usize,
-    /// Where metrics go besides `metrics.jsonl`: `console`.
+    /// Where metrics go besides `metrics.jsonl`: `console` (a log line a step), `tensorboard` (event files below
+    /// `tensorboard/` of the experiment). Any other logger is answered with TensorBoard's files.
     pub logger: Vec<String>,
-    /// Write every episode's conversation into the experiment directory.
+    /// Write every finished episode's conversations below `trajectories/` of the experiment directory.
     pub save_trajectory_as_json_file: bool,
     /// The loss is multiplied by this.
     pub loss_extra_scale_ratio: f64,
@@ -580,6 +583,39 @@ pub enum CollectionMethod {
     /// All active clients agreed.
     #[serde(rename = "rollout_until_all_clients_agree_sync_weight")]
     RolloutUntilAllClientsAgreeSyncWeight,
+}
+
+/// A sign that the model lost control of what it writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum MadnessCheck {
+    /// It begins another turn, or repeats a few words or characters.
+    #[serde(rename = "nonsense")]
+    Nonsense,
+    /// It holds a character beyond ASCII.
+    #[serde(rename = "non_ascii")]
+    NonAscii,
+    /// A thinking tag without its partner.
+    #[serde(rename = "un-paired-think")]
+    UnpairedThink,
+    /// It is not thinking and then one block of Python.
+    #[serde(rename = "format_type_1")]
+    FormatType1,
+    /// A tool call's marker with nothing in it that can be called.
+    #[serde(rename = "wrong_toolcall")]
+    WrongToolcall,
+}
+
+impl MadnessCheck {
+    /// Its name in the configuration and in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Nonsense => "nonsense",
+            Self::NonAscii => "non_ascii",
+            Self::UnpairedThink => "un-paired-think",
+            Self::FormatType1 => "format_type_1",
+            Self::WrongToolcall => "wrong_toolcall",
+        }
+    }
 }
 
 /// Answer to a prompt that does not fit.

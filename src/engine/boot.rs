@@ -20,6 +20,7 @@ use super::pool::StopRule;
 use super::replay::{Plan, plan};
 use super::server::{App, End, router};
 use super::session::{ChatBackend, ChatSettings};
+use super::trajectories::Trajectories;
 use super::worker::{ModelInfo, ModelWorker};
 use crate::config::schema::Ajet;
 use crate::config::{Strictness, load};
@@ -156,6 +157,9 @@ async fn boot(app: Arc<App>, mut config: Ajet, experiment_dir: PathBuf) -> Resul
         backend: Arc::new(backend.map_err(EngineError)?),
         ledger: start.ledger,
         checkpoints: start.checkpoints,
+        trajectories: Trajectories::new(&experiment_dir, config.trainer_common.save_trajectory_as_json_file),
+        madness_reward: config.rollout.agent_madness_reward,
+        console: config.trainer_common.logs_to_console(),
         save_every: config.trainer_common.save_every(),
         saved_step,
     });
@@ -244,7 +248,8 @@ impl Start {
         hub: &EventHub,
     ) -> Result<(Ledger, Plan), EngineError> {
         let open = || -> Result<(Ledger, Vec<Record>), JournalError> {
-            Ledger::open(experiment_dir, run, StopRule::new(config), next_step)
+            let tensorboard = config.trainer_common.logs_to_tensorboard();
+            Ledger::open(experiment_dir, run, StopRule::new(config), next_step, tensorboard)
         };
         let (mut ledger, records) = open().map_err(EngineError::new)?;
         if let [Record::Begin { run: begun }, rest @ ..] = records.as_slice()

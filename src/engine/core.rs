@@ -17,12 +17,14 @@ use super::ledger::{ClosedBatch, Ledger, LedgerError};
 use super::metrics::{self, Metrics};
 use super::model_thread::{ModelGone, ModelHandle, UpdateOutcome};
 use super::replay::StepEpisodes;
-use super::session::{ChatAnswer, ChatBackend, ChatError, Sampler};
+use super::session::{ChatAnswer, ChatBackend, ChatError, EpisodeRecord, Sampler};
 use super::sessions::Sessions;
+use super::trajectories::Trajectories;
 use crate::inference::SampleRequest;
 use crate::protocol::engine::{
     ChatCall, DropReason, EndEpisode, EndOutcome, EngineEvent, EnginePhase, PoolChange, PoolSnapshot, Update,
 };
+use crate::protocol::swarm::EpisodeType;
 use crate::train::TrainEpisode;
 
 /// A booted engine.
@@ -33,8 +35,10 @@ pub struct Core {
     sessions: Sessions,
     ledger: Mutex<Ledger>,
     checkpoints: CheckpointStore,
-    /// Updates between checkpoints.
-    save_every: Option<u64>,
+    trajectories: Trajectories,
+    madness_reward: f64,
+    console: bool,
+    save_every: u64,
     /// The last step that a checkpoint holds.
     saved_step: AtomicU64,
     updating: AtomicBool,
@@ -54,8 +58,14 @@ pub struct Parts {
     pub ledger: Ledger,
     /// Where checkpoints go.
     pub checkpoints: CheckpointStore,
-    /// Updates between checkpoints; `None` for the last only.
-    pub save_every: Option<u64>,
+    /// Where finished episodes' conversations go.
+    pub trajectories: Trajectories,
+    /// Reward of a train episode that a madness check flagged.
+    pub madness_reward: f64,
+    /// Whether a step's metrics become a line of the log.
+    pub console: bool,
+    /// Updates between checkpoints.
+    pub save_every: u64,
     /// The last step that a checkpoint holds; 0 without one.
     pub saved_step: u64,
 }
@@ -70,6 +80,9 @@ impl Core {
             sessions: Sessions::default(),
             ledger: Mutex::new(parts.ledger),
             checkpoints: parts.checkpoints,
+            trajectories: parts.trajectories,
+            madness_reward: parts.madness_reward,
+            console: parts.console,
             save_every: parts.save_every,
             saved_step: AtomicU64::new(parts.saved_step),
             updating: AtomicBool::new(false),
@@ -102,22 +115,24 @@ impl Core {
             });
         };
         let tag = end.metadata.get("tag").and_then(Value::as_str).map(str::to_owned);
+        let mad = recording.mad && end.episode_type == EpisodeType::Train;
         let finished = FinishedEpisode {
             episode_type: end.episode_type,
             global_step: end.claimed_at_step,
             episode_uuid: episode_uuid.to_owned(),
             task_id: end.task_id,
             client_uuid: end.client_uuid,
-            reward: end.reward,
+            reward: if mad { self.madness_reward } else { end.reward },
             is_success: end.is_success,
             tag,
-            rows: recording.rows,
-            usage: recording.usage,
+            rows: recording.rows.clone(),
+            usage: recording.usage.clone(),
             log_metrics: end.log_metrics,
         };
         let mut answer = outcome(&finished, PoolChange::default());
         answer.change = ledger.finish(finished)?;
         self.sessions.forget(episode_uuid);
+        self.save_trajectory(episode_uuid, &recording, &ledger);
         let over_cache = answer.change.removed.len();
         if over_cache > 0 {
             self.hub.dropped(DropReason::OverCache, over_cache as u64);
@@ -132,6 +147,17 @@ impl Core {
     /// The pool as it is. Waits for whoever writes to the disk.
     pub fn pool(&self) -> PoolSnapshot {
         self.ledger().pool()
+    }
+
+    /// Nothing depends on a trajectory, so a disk that is full is only told.
+    fn save_trajectory(&self, episode_uuid: &str, recording: &EpisodeRecord, ledger: &Ledger) {
+        if let Some(finished) = ledger.finished(episode_uuid)
+            && let Err(error) = self.trajectories.save(&finished, &recording.calls)
+        {
+            self.hub.warn(format!(
+                "the trajectory of {episode_uuid} could not be written: {error}"
+            ));
+        }
     }
 
     /// Forgets an episode.
@@ -170,7 +196,7 @@ impl Core {
         let closed = blocking(move || {
             let mut ledger = core.ledger();
             ledger.restore(episodes);
-            ledger.close()
+            ledger.close_again()
         })
         .await;
         self.hub
@@ -221,7 +247,7 @@ impl Core {
     /// training goes on.
     fn conclude(&self, closed: &ClosedBatch, outcome: UpdateOutcome, seconds: f64) -> Option<String> {
         let step = closed.global_step;
-        let due = self.save_every.is_some_and(|every| step.is_multiple_of(every));
+        let due = step.is_multiple_of(self.save_every);
         let mut own = Metrics::from_iter([("seconds/update".to_owned(), seconds)]);
         let mut saved = None;
         if due && step > self.saved_step.load(Ordering::Acquire) {
@@ -238,7 +264,7 @@ impl Core {
         let sampled = self.model.sampling_totals();
         let mut all = ledger.step_metrics(closed, sampled);
         all.extend(own);
-        for (name, value) in outcome.metrics {
+        for (name, value) in outcome.metrics.into_iter().filter(|(_, value)| value.is_finite()) {
             // What both tell is told as the clients sent it, before the trainer's penalties.
             all.entry(name).or_insert(value);
         }
@@ -254,6 +280,9 @@ impl Core {
         };
         if let Some(trouble) = &trouble {
             self.hub.warn(trouble);
+        }
+        if self.console {
+            self.hub.info(format!("step {step}: {}", metrics::summary(&all)));
         }
         self.hub.publish(EngineEvent::Metrics {
             global_step: step,

@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 use super::finished::FinishedEpisode;
 use super::identity::RunIdentity;
 use super::journal::{self, Journal, JournalError, Record};
-use super::metrics::{self, Metrics, MetricsFile};
+use super::metrics::{self, Metrics};
 use super::model_thread::SamplingTotals;
 use super::pool::{Batch, Pool, StopRule};
 use super::replay::StepEpisodes;
+use super::step_log::{self, StepLog};
 use crate::protocol::engine::{DropReason, PoolChange, PoolSnapshot};
 use crate::protocol::swarm::EpisodeType;
 
@@ -54,8 +55,10 @@ pub struct Ledger {
     pool: Pool<Arc<FinishedEpisode>>,
     evals: Vec<Arc<FinishedEpisode>>,
     dropped: BTreeMap<String, u64>,
-    metrics_file: MetricsFile,
+    step_log: StepLog,
     updating: bool,
+    /// Whether the update was done before, by a run that was killed.
+    repeating: bool,
     clock: Clock,
 }
 
@@ -97,10 +100,11 @@ impl Ledger {
         run: &RunIdentity,
         rule: StopRule,
         global_step: u64,
+        tensorboard: bool,
     ) -> Result<(Self, Vec<Record>), JournalError> {
         let (journal, records) = Journal::open(&experiment_dir.join(journal::FILE_NAME), run)?;
-        let metrics_file = MetricsFile::open(experiment_dir).map_err(|source| JournalError::Io {
-            path: experiment_dir.join(metrics::FILE_NAME),
+        let step_log = StepLog::open(experiment_dir, tensorboard).map_err(|source| JournalError::Io {
+            path: experiment_dir.join(step_log::FILE_NAME),
             what: "opened",
             source,
         })?;
@@ -109,8 +113,9 @@ impl Ledger {
             pool: Pool::new(rule, global_step),
             evals: Vec::new(),
             dropped: BTreeMap::new(),
-            metrics_file,
+            step_log,
             updating: false,
+            repeating: false,
             clock: Clock::start(SamplingTotals::default()),
         };
         Ok((ledger, records))
@@ -209,7 +214,12 @@ impl Ledger {
     }
 
     /// Closes the batch of an update that the journal asks for.
-    pub fn close(&mut self) -> ClosedBatch {
+    pub fn close_again(&mut self) -> ClosedBatch {
+        self.repeating = true;
+        self.close()
+    }
+
+    fn close(&mut self) -> ClosedBatch {
         self.updating = true;
         self.clock.closed = Some(Instant::now());
         let batch = self.pool.batch();
@@ -247,14 +257,14 @@ impl Ledger {
         for (step, evals) in self.take_evals() {
             match step == global_step {
                 true => metrics.extend(evals),
-                false => outcome = outcome.and(self.metrics_file.append(step, &evals)),
+                false => outcome = outcome.and(self.step_log.append(step, &evals)),
             }
         }
-        if !self.metrics_file.has_update(global_step) {
-            outcome = outcome.and(self.metrics_file.append(global_step, metrics));
+        if !self.repeating || !self.step_log.has_update(global_step) {
+            outcome = outcome.and(self.step_log.append(global_step, metrics));
         }
         self.dropped.clear();
-        self.updating = false;
+        (self.updating, self.repeating) = (false, false);
         self.pool.advance(global_step + 1);
         self.clock = Clock::start(sampled);
         (self.pool.snapshot(), outcome.err().map(|e| cannot_write_metrics(&e)))
@@ -263,7 +273,7 @@ impl Ledger {
     /// Records eval episodes that no update will: the engine is about to end.
     pub fn flush_evals(&mut self) -> Result<(), String> {
         for (step, evals) in self.take_evals() {
-            self.metrics_file
+            self.step_log
                 .append(step, &evals)
                 .map_err(|e| cannot_write_metrics(&e))?;
         }
@@ -299,7 +309,7 @@ impl Ledger {
 }
 
 fn cannot_write_metrics(error: &std::io::Error) -> String {
-    format!("{} could not be written: {error}", metrics::FILE_NAME)
+    format!("{} could not be written: {error}", step_log::FILE_NAME)
 }
 
 #[cfg(test)]
@@ -318,7 +328,7 @@ mod tests {
     }
 
     fn open(dir: &Path, global_step: u64) -> (Ledger, Vec<Record>) {
-        Ledger::open(dir, &RunIdentity::default(), rule(), global_step).unwrap()
+        Ledger::open(dir, &RunIdentity::default(), rule(), global_step, false).unwrap()
     }
 
     fn episode(uuid: &str, reward: f64, episode_type: EpisodeType) -> FinishedEpisode {
@@ -337,7 +347,7 @@ mod tests {
     }
 
     fn lines(dir: &Path) -> Vec<serde_json::Value> {
-        let text = std::fs::read_to_string(dir.join(metrics::FILE_NAME)).unwrap();
+        let text = std::fs::read_to_string(dir.join(step_log::FILE_NAME)).unwrap();
         text.lines().map(|l| serde_json::from_str(l).unwrap()).collect()
     }
 
@@ -415,7 +425,7 @@ mod tests {
         let mut plan = plan(records, 1).unwrap();
         assert_eq!(plan.updates.len(), 1);
         ledger.restore(plan.updates.remove(0));
-        let closed = ledger.close();
+        let closed = ledger.close_again();
         assert_eq!(closed.batch.trained.len(), 2);
         let mut metrics = ledger.step_metrics(&closed, SamplingTotals::default());
         ledger.advance(&mut metrics, SamplingTotals::default());
@@ -430,6 +440,19 @@ mod tests {
         drop(ledger);
         let (_, records) = open(dir.path(), 3);
         assert_eq!(super::super::replay::plan(records, 3), Ok(Default::default()));
+    }
+
+    #[test]
+    fn a_step_that_is_done_anew_after_a_damaged_checkpoint_is_recorded_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        for _ in 0..2 {
+            let (mut ledger, _) = open(dir.path(), 1);
+            ledger.finish(train("a", 1.0)).unwrap();
+            ledger.finish(train("b", 0.0)).unwrap();
+            update(&mut ledger);
+            std::fs::remove_file(dir.path().join(journal::FILE_NAME)).unwrap();
+        }
+        assert_eq!(lines(dir.path()).len(), 2);
     }
 
     #[test]

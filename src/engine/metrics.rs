@@ -1,12 +1,9 @@
-//! What is measured of a step: names, how values come about, and `metrics.jsonl`.
+//! What is measured of a step: names, and how values come about.
 //!
 //! A step's metrics are a flat map from name to number, the same in `metrics.jsonl`, in
 //! [`crate::protocol::engine::EngineEvent::Metrics`] and wherever they are shown. [`NAMES`] documents them.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
-use std::path::Path;
+use std::collections::BTreeMap;
 
 use indexmap::IndexMap;
 use serde_json::Value;
@@ -16,9 +13,6 @@ use super::pool::rewards_differ;
 
 /// Name → value.
 pub type Metrics = IndexMap<String, f64>;
-
-/// Name of the metrics file in the experiment directory.
-pub const FILE_NAME: &str = "metrics.jsonl";
 
 /// Every metric with its meaning. A name that ends with `/` is a family, such as `dropped/idle`.
 #[rustfmt::skip]
@@ -40,7 +34,7 @@ pub const NAMES: &[(&str, &str)] = &[
     ("response_length_max", "most sampled tokens in a row"),
     ("truncated_share", "share of rows whose last turn was cut by a limit"),
     ("llm_calls_per_episode", "answered LLM calls"),
-    ("counts/", "what happened in the batch's episodes, such as `counts/row_cut` or `counts/timeline_splits/history_edited`"),
+    ("counts/", "what happened in the batch's episodes, such as `counts/row_cut`, `counts/timeline_splits/history_edited` or `counts/madness/nonsense`, answers that the check flagged"),
     ("loss", "what was minimised"),
     ("pg_loss", "its policy part"),
     ("kl", "estimated divergence from the reference weights"),
@@ -133,6 +127,27 @@ pub fn peak_memory_mb() -> Option<f64> {
     let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF).ok()?;
     let unit = if cfg!(target_os = "macos") { 1.0 } else { 1024.0 }; // bytes there, KiB elsewhere
     Some(usage.max_rss() as f64 * unit / (1024.0 * 1024.0))
+}
+
+/// A step in one line of a log: its most telling metrics.
+pub fn summary(metrics: &Metrics) -> String {
+    const TOLD: [(&str, &str); 7] = [
+        ("reward_mean", "reward"),
+        ("reward_std", "±"),
+        ("loss", "loss"),
+        ("kl", "kl"),
+        ("entropy", "entropy"),
+        ("grad_norm", "gradient norm"),
+        ("seconds/update", "seconds of update"),
+    ];
+    let told = TOLD.iter().filter_map(|(name, word)| {
+        let value = metrics.get(*name)?;
+        Some(match value.abs() {
+            size if size > 0.0 && size < 1e-3 => format!("{word} {value:.2e}"),
+            _ => format!("{word} {value:.3}"),
+        })
+    });
+    told.collect::<Vec<_>>().join(", ")
 }
 
 fn is_ours(name: &str) -> bool {
@@ -254,72 +269,6 @@ fn flatten(name: &str, value: &Value, values: &mut IndexMap<String, Vec<f64>>) {
 
 fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
-}
-
-/// `metrics.jsonl`: one JSON object a step.
-#[derive(Debug)]
-pub struct MetricsFile {
-    file: File,
-    trained_steps: BTreeSet<u64>,
-}
-
-impl MetricsFile {
-    /// Opens the file of an experiment, or begins one. A last line that was not written to its end is cut off.
-    pub fn open(experiment_dir: &Path) -> io::Result<Self> {
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(experiment_dir.join(FILE_NAME))?;
-        let mut trained_steps = BTreeSet::new();
-        let mut whole = 0;
-        let mut reader = BufReader::new(&file);
-        let mut line = Vec::new();
-        while reader.read_until(b'\n', &mut line)? > 0 && line.last() == Some(&b'\n') {
-            whole += line.len() as u64;
-            if let Ok(metrics) = serde_json::from_slice::<IndexMap<String, Value>>(&line)
-                && metrics.contains_key("episodes")
-            {
-                trained_steps.extend(metrics.get("global_step").and_then(Value::as_u64));
-            }
-            line.clear();
-        }
-        file.set_len(whole)?;
-        file.seek(SeekFrom::Start(whole))?;
-        Ok(Self { file, trained_steps })
-    }
-
-    /// Whether the update of this step was recorded by an earlier run, which a resume repeats.
-    pub fn has_update(&self, global_step: u64) -> bool {
-        self.trained_steps.contains(&global_step)
-    }
-
-    /// Appends a step's metrics.
-    pub fn append(&mut self, global_step: u64, metrics: &Metrics) -> io::Result<()> {
-        let mut object = serde_json::Map::new();
-        object.insert("global_step".into(), global_step.into());
-        for (name, value) in metrics {
-            object.insert(name.clone(), number(*value));
-        }
-        let mut line = serde_json::to_vec(&object)?;
-        line.push(b'\n');
-        self.file.write_all(&line)?;
-        self.file.flush()?;
-        if metrics.contains_key("episodes") {
-            self.trained_steps.insert(global_step);
-        }
-        Ok(())
-    }
-}
-
-/// Counts as integers, so that they read as such.
-fn number(value: f64) -> Value {
-    if value.fract() == 0.0 && value.abs() < 1e15 {
-        Value::from(value as i64)
-    } else {
-        Value::from(value)
-    }
 }
 
 #[cfg(test)]
@@ -447,25 +396,10 @@ mod tests {
     }
 
     #[test]
-    fn the_file_has_one_object_a_step_and_forgets_a_torn_line() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut file = MetricsFile::open(dir.path()).unwrap();
-        let metrics: Metrics = [("episodes".to_owned(), 8.0), ("reward_mean".to_owned(), 0.5)]
-            .into_iter()
-            .collect();
-        file.append(1, &metrics).unwrap();
-        file.append(2, &of_evals(&[&episode("a", 1.0)])).unwrap();
-        assert!(file.has_update(1) && !file.has_update(2));
-        let path = dir.path().join(FILE_NAME);
-        let whole = std::fs::read_to_string(&path).unwrap();
-        assert!(whole.starts_with("{\"global_step\":1,\"episodes\":8,\"reward_mean\":0.5}\n"));
-        std::fs::write(&path, format!("{whole}{{\"global_st")).unwrap();
-        let mut file = MetricsFile::open(dir.path()).unwrap();
-        assert!(file.has_update(1) && !file.has_update(2));
-        file.append(2, &metrics).unwrap();
-        let lines = std::fs::read_to_string(&path).unwrap();
-        assert_eq!(lines.lines().count(), 3);
-        assert!(lines.lines().all(|l| serde_json::from_str::<Value>(l).is_ok()));
+    fn a_step_in_one_line() {
+        let metrics = Metrics::from_iter([("reward_mean".to_owned(), 0.51234), ("kl".to_owned(), 0.00012)]);
+        assert_eq!(summary(&metrics), "reward 0.512, kl 1.20e-4");
+        assert_eq!(summary(&Metrics::new()), "");
     }
 
     #[test]

@@ -2,14 +2,16 @@
 //! socket, records what agents call, collects finished episodes, and updates the weights from them.
 //!
 //! [`boot`] puts it together: the model thread ([`model_thread`], [`worker`]), the sessions of the running episodes
-//! ([`session`]), the batch ([`ledger`]: [`journal`] and [`pool`]), [`checkpoint`]s and [`metrics`]; [`core`] is what
-//! it does, [`server`] the contract over HTTP, [`events`] what it tells.
+//! ([`session`]), the batch ([`ledger`]: [`journal`] and [`pool`]), [`checkpoint`]s, [`metrics`] and where they are written
+//! ([`step_log`]), [`trajectories`]; [`core`] is what
+//! it does, [`server`] the contract over HTTP, [`events`] what it tells. [`export`] makes models of its checkpoints.
 
 pub mod boot;
 pub mod checkpoint;
 pub mod core;
 mod durable;
 pub mod events;
+pub mod export;
 pub mod finished;
 pub mod identity;
 pub mod journal;
@@ -21,4 +23,6 @@ pub mod replay;
 pub mod server;
 pub mod session;
 pub mod sessions;
+pub mod step_log;
+pub mod trajectories;
 pub mod worker;

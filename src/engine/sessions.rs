@@ -3,23 +3,12 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::finished::EpisodeUsage;
-use super::session::{ChatBackend, ChatError, Session};
-use crate::timeline::Row;
-
-/// What an episode left behind that is not on disk yet.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Recording {
-    /// Its training rows.
-    pub rows: Vec<Row>,
-    /// What was counted.
-    pub usage: EpisodeUsage,
-}
+use super::session::{ChatBackend, ChatError, EpisodeRecord, Session};
 
 enum Entry {
     Running(Arc<Session>),
     /// Ended, but not written down yet: the end may be tried again.
-    Ended(Recording),
+    Ended(Arc<EpisodeRecord>),
     /// Ended or forgotten; a late call must not begin it anew.
     Gone,
 }
@@ -43,17 +32,13 @@ impl Sessions {
 
     /// Ends an episode and hands out what it recorded; `None` where it made no call. Until [`Sessions::forget`], a
     /// second call hands out the same. Computes for some milliseconds on long episodes.
-    pub fn finish(&self, episode_uuid: &str) -> Option<Recording> {
+    pub fn finish(&self, episode_uuid: &str) -> Option<Arc<EpisodeRecord>> {
         let session = match self.lock().get(episode_uuid)? {
             Entry::Running(session) => session.clone(),
             Entry::Ended(recording) => return Some(recording.clone()),
             Entry::Gone => return None,
         };
-        let record = session.finish();
-        let recording = Recording {
-            rows: record.rows,
-            usage: record.usage,
-        };
+        let recording = Arc::new(session.finish());
         self.lock()
             .insert(episode_uuid.to_owned(), Entry::Ended(recording.clone()));
         Some(recording)

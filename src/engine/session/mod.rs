@@ -7,6 +7,7 @@
 mod answer;
 mod backend;
 mod error;
+mod madness;
 mod request;
 mod respond;
 mod stop;
@@ -19,6 +20,7 @@ mod text_model;
 mod turn;
 mod visible;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -63,6 +65,8 @@ pub struct EpisodeRecord {
     pub rows: Vec<Row>,
     /// What was counted.
     pub usage: EpisodeUsage,
+    /// Whether a madness check flagged one of its answers.
+    pub mad: bool,
     /// Its calls, in the order they were answered.
     pub calls: Vec<Call>,
 }
@@ -72,9 +76,20 @@ struct State {
     calls: Vec<Call>,
     usage: EpisodeUsage,
     counters: Counters,
-    /// Tokens of the first prompt that did not fit.
-    overflow: Option<usize>,
+    /// Answers by the madness check that flagged them.
+    madness: BTreeMap<&'static str, u64>,
+    /// Set where no further answer is sampled.
+    over: Option<Over>,
     requests: u64,
+}
+
+/// Why nothing more is sampled for an episode.
+#[derive(Clone, Copy)]
+enum Over {
+    /// A prompt of so many tokens did not fit.
+    Overflow(usize),
+    /// A madness check flagged an answer.
+    Mad,
 }
 
 impl Session {
@@ -95,9 +110,11 @@ impl Session {
     pub async fn chat(self: &Arc<Self>, body: Value, episode_type: EpisodeType) -> Result<ChatAnswer, ChatError> {
         let request = Arc::new(Request::read(body, episode_type, &self.backend.settings.rollout)?);
         let number = self.admit()?;
-        let overflow = self.lock().overflow;
-        if let Some(given) = overflow {
-            return self.answer_overflow(&request, given);
+        let over = self.lock().over;
+        match over {
+            Some(Over::Overflow(given)) => return self.answer_overflow(&request, given),
+            Some(Over::Mad) => return Ok(self.answer_nothing(&request, 0)),
+            None => {}
         }
         let prompt = Arc::new(self.prompt(request.clone()).await?);
         if prompt.ids.len() > self.prompt_limit() {
@@ -146,9 +163,15 @@ impl Session {
         counters.add(&merged);
         let mut usage = state.usage;
         usage.counters = counters.named().into_iter().collect();
+        let madness = state
+            .madness
+            .iter()
+            .map(|(check, count)| (format!("madness/{check}"), *count));
+        usage.counters.extend(madness);
         EpisodeRecord {
             rows,
             usage,
+            mad: !state.madness.is_empty(),
             calls: state.calls,
         }
     }
@@ -200,7 +223,7 @@ impl Session {
         tracing::warn!(episode = %self.episode_uuid, given, limit, "a prompt is longer than the context allows");
         {
             let mut state = self.lock();
-            state.overflow = Some(given);
+            state.over = Some(Over::Overflow(given));
             state.counters.episode_overflow = 1;
         }
         self.answer_overflow(request, given)
@@ -211,15 +234,20 @@ impl Session {
         if self.backend.settings.rollout.on_context_overflow == OnContextOverflow::Error {
             return Err(ChatError::ContextLengthExceeded { given, limit });
         }
+        Ok(self.answer_nothing(request, given))
+    }
+
+    /// An empty answer that a limit cut, so that the agent stops. `prompt_tokens` of the prompt were counted.
+    fn answer_nothing(&self, request: &Request, prompt_tokens: usize) -> ChatAnswer {
         self.lock().usage.llm_calls += 1;
         let head = Head::new(request);
         let usage = Usage {
-            prompt_tokens: given as u64,
-            total_tokens: given as u64,
+            prompt_tokens: prompt_tokens as u64,
+            total_tokens: prompt_tokens as u64,
             ..Usage::default()
         };
         if request.stream {
-            return Ok(ChatAnswer::Stream(stream::empty_answer(head, request, usage)));
+            return ChatAnswer::Stream(stream::empty_answer(head, request, usage));
         }
         let empty = |index| Choice {
             index,
@@ -231,7 +259,7 @@ impl Session {
             finish_reason: Some("length".into()),
             ..Choice::default()
         };
-        Ok(head.whole((0..request.n as u32).map(empty).collect(), usage, None))
+        head.whole((0..request.n as u32).map(empty).collect(), usage, None)
     }
 
     /// Keeps a call that was sampled to its end. `first` is set for the first answer of a request: why it was split off,
@@ -250,8 +278,26 @@ impl Session {
             }
         }
         state.usage.completion_tokens += call.sampled.len() as u64;
+        self.check_madness(&mut state, &call);
         state.calls.push(call);
         Ok(())
+    }
+
+    /// Counts the checks that flag an answer, and where the configuration says so, ends the sampling.
+    fn check_madness(&self, state: &mut State, call: &Call) {
+        let rollout = &self.backend.settings.rollout;
+        let answer = madness::Sampled {
+            prompt: &call.rendered,
+            text: &call.sampled_text,
+            reasoning: self.backend.reasoning_format,
+            tools: self.backend.tool_format,
+        };
+        for check in madness::flagged(&rollout.compute_madness_checklist, &answer) {
+            *state.madness.entry(check.as_str()).or_default() += 1;
+        }
+        if rollout.agent_madness_termination && !state.madness.is_empty() {
+            state.over.get_or_insert(Over::Mad);
+        }
     }
 }
 

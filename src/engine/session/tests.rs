@@ -6,7 +6,7 @@ use serde_json::json;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::*;
-use crate::config::schema::Ajet;
+use crate::config::schema::{Ajet, MadnessCheck};
 use crate::inference::{FinishReason, SampleEvent, SampleRequest, SampledToken, SamplingParams};
 use crate::protocol::openai::{ChatMessage, ChoiceLogprobs, ToolCall};
 use crate::timeline::Renderer;
@@ -405,6 +405,33 @@ async fn a_prompt_that_does_not_fit_is_an_error_where_configured() {
     assert_eq!(error.body().error.code.as_deref(), Some("context_length_exceeded"));
     assert!(error.to_string().contains("399"), "{error}");
     assert_eq!(bench.train(ask("short")).await.err(), Some(error));
+}
+
+#[tokio::test]
+async fn a_model_that_lost_control_is_flagged_and_asked_no_more_where_configured() {
+    for terminates in [true, false] {
+        let bench = Bench::configured([Script::Says("<think>ab"), Script::Says("ab")], |ajet| {
+            ajet.rollout.compute_madness_checklist = vec![MadnessCheck::UnpairedThink, MadnessCheck::NonAscii];
+            ajet.rollout.agent_madness_termination = terminates;
+        });
+        assert_eq!(bench.whole(ask("q")).await.choices[0].message.content, "<think>ab");
+        let next = &bench.whole(ask("again")).await.choices[0];
+        match terminates {
+            true => assert_eq!(
+                (&next.message.content, next.finish_reason.as_deref()),
+                (&json!(""), Some("length"))
+            ),
+            false => assert_eq!(next.message.content, "ab"),
+        }
+        let record = bench.session.finish();
+        assert!(record.mad);
+        assert_eq!(record.usage.counters["madness/un-paired-think"], 1);
+        assert!(!record.usage.counters.contains_key("madness/non_ascii"));
+        assert_eq!(
+            (record.calls.len(), record.usage.llm_calls),
+            (if terminates { 1 } else { 2 }, 2)
+        );
+    }
 }
 
 #[tokio::test]

@@ -1,0 +1,108 @@
+//! `metrics.jsonl`: one JSON object a step.
+
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
+use std::path::Path;
+
+use indexmap::IndexMap;
+use serde_json::Value;
+
+use crate::engine::metrics::Metrics;
+
+/// Name of the file in the experiment directory.
+pub const FILE_NAME: &str = "metrics.jsonl";
+
+/// The open file.
+#[derive(Debug)]
+pub struct MetricsFile {
+    file: File,
+    trained_steps: BTreeSet<u64>,
+}
+
+impl MetricsFile {
+    /// Opens the file of an experiment, or begins one. A last line that was not written to its end is cut off.
+    pub fn open(experiment_dir: &Path) -> io::Result<Self> {
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(experiment_dir.join(FILE_NAME))?;
+        let mut trained_steps = BTreeSet::new();
+        let mut whole = 0;
+        let mut reader = BufReader::new(&file);
+        let mut line = Vec::new();
+        while reader.read_until(b'\n', &mut line)? > 0 && line.last() == Some(&b'\n') {
+            whole += line.len() as u64;
+            if let Ok(metrics) = serde_json::from_slice::<IndexMap<String, Value>>(&line)
+                && metrics.contains_key("episodes")
+            {
+                trained_steps.extend(metrics.get("global_step").and_then(Value::as_u64));
+            }
+            line.clear();
+        }
+        file.set_len(whole)?;
+        file.seek(SeekFrom::Start(whole))?;
+        Ok(Self { file, trained_steps })
+    }
+
+    /// Whether the update of this step is recorded.
+    pub fn has_update(&self, global_step: u64) -> bool {
+        self.trained_steps.contains(&global_step)
+    }
+
+    /// Appends a step's metrics.
+    pub fn append(&mut self, global_step: u64, metrics: &Metrics) -> io::Result<()> {
+        let mut object = serde_json::Map::new();
+        object.insert("global_step".into(), global_step.into());
+        for (name, value) in metrics {
+            object.insert(name.clone(), number(*value));
+        }
+        let mut line = serde_json::to_vec(&object)?;
+        line.push(b'\n');
+        self.file.write_all(&line)?;
+        self.file.flush()?;
+        if metrics.contains_key("episodes") {
+            self.trained_steps.insert(global_step);
+        }
+        Ok(())
+    }
+}
+
+/// Counts as integers, so that they read as such.
+fn number(value: f64) -> Value {
+    if value.fract() == 0.0 && value.abs() < 1e15 {
+        Value::from(value as i64)
+    } else {
+        Value::from(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_has_one_object_a_step_and_forgets_a_torn_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = MetricsFile::open(dir.path()).unwrap();
+        let metrics: Metrics = [("episodes".to_owned(), 8.0), ("reward_mean".to_owned(), 0.5)]
+            .into_iter()
+            .collect();
+        file.append(1, &metrics).unwrap();
+        file.append(2, &Metrics::from_iter([("eval/episodes".to_owned(), 1.0)]))
+            .unwrap();
+        assert!(file.has_update(1) && !file.has_update(2));
+        let path = dir.path().join(FILE_NAME);
+        let whole = std::fs::read_to_string(&path).unwrap();
+        assert!(whole.starts_with("{\"global_step\":1,\"episodes\":8,\"reward_mean\":0.5}\n"));
+        std::fs::write(&path, format!("{whole}{{\"global_st")).unwrap();
+        let mut file = MetricsFile::open(dir.path()).unwrap();
+        assert!(file.has_update(1) && !file.has_update(2));
+        file.append(2, &metrics).unwrap();
+        let lines = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(lines.lines().count(), 3);
+        assert!(lines.lines().all(|l| serde_json::from_str::<Value>(l).is_ok()));
+    }
+}
