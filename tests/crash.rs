@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use ajet_swarm::protocol::engine::{ChatCall, EndEpisode, EngineEvent, EnginePhase, Hello};
@@ -36,7 +37,7 @@ fn config(save_freq: i64) -> String {
 
 /// An engine process. It is killed when this is dropped.
 struct Engine {
-    child: Child,
+    child: Mutex<Child>,
     client: EngineClient,
     _runtime_dir: tempfile::TempDir,
 }
@@ -68,25 +69,27 @@ impl Engine {
             .spawn()
             .unwrap();
         Self {
-            child,
+            child: Mutex::new(child),
             client: EngineClient::new(&socket),
             _runtime_dir: runtime_dir,
         }
     }
 
     fn pid(&self) -> Pid {
-        Pid::from_raw(self.child.id().unwrap() as i32)
+        Pid::from_raw(self.child.lock().unwrap().id().unwrap() as i32)
+    }
+
+    fn has_ended(&self) -> bool {
+        self.child.lock().unwrap().try_wait().unwrap().is_some()
     }
 
     /// Waits until it is booted and its batch is the one of `step` or a later one.
     async fn ready(&self, step: u64) -> Result<Hello, EngineCallError> {
-        let mut begun = false;
         for _ in 0..6000 {
             match self.client.hello().await {
                 Ok(hello) if hello.ready && hello.pool.global_step >= step => return Ok(hello),
-                Ok(_) => begun = true,
-                Err(error) if begun => return Err(error),
-                Err(_) => {}
+                Err(error) if self.has_ended() => return Err(error),
+                Ok(_) | Err(_) => {}
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -140,9 +143,9 @@ impl Engine {
         self.client.end(episode, &end).await.map(|_| ())
     }
 
-    async fn shut_down(mut self) {
+    async fn shut_down(self) {
         self.client.shutdown().await.unwrap();
-        assert!(self.child.wait().await.unwrap().success());
+        assert!(self.child.into_inner().unwrap().wait().await.unwrap().success());
     }
 
     /// Lets files grow up to so many bytes, or without bounds again.
@@ -268,7 +271,7 @@ async fn drive(
 async fn run(experiment_dir: &Path, steps: u64, moments: &[Moment], rng: &mut ChaCha8Rng) {
     let mut acknowledged = BTreeSet::new();
     for moment in moments {
-        let mut engine = Engine::spawn(experiment_dir, &config(2));
+        let engine = Engine::spawn(experiment_dir, &config(2));
         let fuse = |rng: &mut ChaCha8Rng| Fuse {
             moment: *moment,
             delay: Duration::from_micros(match moment {
@@ -291,7 +294,7 @@ async fn run(experiment_dir: &Path, steps: u64, moments: &[Moment], rng: &mut Ch
         });
         let driven = drive(&engine, steps, Some(&mine), &mut acknowledged).await;
         assert!(driven.is_err(), "{moment:?} never came within {steps} steps");
-        let status = engine.child.wait().await.unwrap();
+        let status = engine.child.into_inner().unwrap().wait().await.unwrap();
         assert_eq!(
             std::os::unix::process::ExitStatusExt::signal(&status),
             Some(9),
@@ -399,7 +402,11 @@ async fn on_a_full_disk_a_checkpoint_fails_and_training_goes_on() {
             EngineEvent::Log { level, message } => {
                 warned |= level == "warn" && message.contains("checkpoint of step 2")
             }
-            EngineEvent::Status { phase, detail, .. } if phase == EnginePhase::Rolling => {
+            EngineEvent::Status {
+                phase: EnginePhase::Rolling,
+                detail,
+                ..
+            } => {
                 shown |= detail.is_some_and(|detail| detail.contains("checkpoint of step 2"));
             }
             _ => {}

@@ -11,7 +11,7 @@ use ajet_swarm::model::{ModelConfig, PackedBatch, Trainable, Transformer, Weight
 use ajet_swarm::train::{AdamW, Gradients, TrainEpisode, Trainer};
 use candle_core::{DType, Device, Tensor};
 use indexmap::IndexMap;
-use serde_json::Value;
+use serde_json::{Value, from_value};
 
 const MODELS: [&str; 3] = ["llama", "qwen2", "qwen3"];
 
@@ -39,6 +39,20 @@ fn weights(model: &str, trainable: &Trainable) -> Weights {
     let config = ModelConfig::from_json(&json(&dir.join("config.json"))).unwrap();
     let tensors: IndexMap<String, Tensor> = tensors(&dir.join("model.safetensors")).into_iter().collect();
     Weights::new(config, tensors, trainable).unwrap()
+}
+
+/// The `llama` model with adapters of the shape of the stored one.
+fn adapted() -> Weights {
+    let targets = ["q_proj", "v_proj", "down_proj"].map(String::from).to_vec();
+    weights(
+        "llama",
+        &Trainable::Lora(LoraConfig {
+            rank: 3,
+            alpha: 6.0,
+            targets,
+            seed: 0,
+        }),
+    )
 }
 
 fn batch() -> (Vec<TrainEpisode>, Value) {
@@ -120,16 +134,7 @@ fn log_probabilities_are_those_of_pytorch() {
 #[test]
 fn an_adapter_of_peft_gives_what_it_gives_there() {
     let dir = fixtures().join("training/adapter");
-    let targets = ["q_proj", "v_proj", "down_proj"].map(String::from).to_vec();
-    let weights = weights(
-        "llama",
-        &Trainable::Lora(LoraConfig {
-            rank: 3,
-            alpha: 6.0,
-            targets,
-            seed: 0,
-        }),
-    );
+    let weights = adapted();
     read_adapter(&dir, weights.lora.as_ref().unwrap()).unwrap();
     let expected = tensors(&dir.join("expected.safetensors"));
     assert_log_probs(&weights, &expected, "adapted");
@@ -162,6 +167,66 @@ fn gradients_are_those_of_pytorch() {
                     "{model}, {kernels:?}: the gradient of {name} is off by {distance}"
                 );
             }
+        }
+    }
+}
+
+#[test]
+fn gradients_of_an_adapter_are_those_of_peft() {
+    let (episodes, settings) = batch();
+    let dir = fixtures().join("training/adapter");
+    let expected = tensors(&dir.join("expected.safetensors"));
+    for kernels in [Kernels::Plain, Kernels::Auto] {
+        let mut weights = adapted();
+        read_adapter(&dir, weights.lora.as_ref().unwrap()).unwrap();
+        let config = config(&settings, kernels);
+        let mut trainer = Trainer::new(&weights, &config).unwrap();
+        let report = trainer.update(&mut weights, &episodes, &mut |_| ()).unwrap();
+        let saved = tempfile::tempdir().unwrap();
+        trainer.save_state(saved.path()).unwrap();
+        let moments = tensors(&saved.path().join("trainer.safetensors"));
+        let clip = (config.trainer_common.optim.grad_clip / report.metrics["grad_norm"]).min(1.0) as f32;
+        for (name, _) in weights.trainable() {
+            let moment = values(&moments[&format!("{name}.first")]);
+            let gradient: Vec<f32> = moment.iter().map(|m| m / 0.1 / clip).collect();
+            let distance = relative_l2(&gradient, &values(&expected[&format!("base_model.model.{name}")]));
+            assert!(
+                distance < 1e-4,
+                "{kernels:?}: the gradient of {name} is off by {distance}"
+            );
+        }
+    }
+}
+
+#[test]
+fn every_estimator_loss_and_correction_is_what_autograd_computes() {
+    let (episodes, settings) = batch();
+    let variants = json(&fixtures().join("training/losses.json"));
+    for variant in variants.as_array().unwrap() {
+        let asked = &variant["settings"];
+        let mut weights = weights("llama", &Trainable::All);
+        let mut config = config(&settings, Kernels::Auto);
+        config.data.max_response_length = asked["norm"].as_u64().unwrap() as usize;
+        let common = &mut config.trainer_common;
+        common.ppo_epochs = 2;
+        common.algorithm.adv_estimator = from_value(asked["adv_estimator"].clone()).unwrap();
+        common.algorithm.norm_adv_by_std_in_grpo = asked["norm_adv_by_std_in_grpo"].as_bool().unwrap();
+        common.policy_loss = from_value(asked["policy_loss"].clone()).unwrap();
+        (common.clip_ratio_low, common.clip_ratio_high) = (asked["clip"][0].as_f64(), asked["clip"][1].as_f64());
+        common.loss_agg_mode = from_value(asked["loss_agg_mode"].clone()).unwrap();
+        common.kl_loss_type = asked["kl_loss_type"].as_str().unwrap().into();
+        common.importance_sampling = from_value(asked["importance_sampling"].clone()).unwrap();
+        common.advantage_estimation_episode_level = asked["episode_level"].as_bool().unwrap();
+        common.loss_weight_normalization_episode_level = asked["episode_level"].as_bool().unwrap();
+        let mut trainer = Trainer::new(&weights, &config).unwrap();
+        let report = trainer.update(&mut weights, &episodes, &mut |_| ()).unwrap();
+        for (name, expected) in variant["expected"].as_object().unwrap() {
+            let (found, expected) = (report.metrics[name], expected.as_f64().unwrap());
+            let tolerance = 1e-3 * expected.abs().max(0.01);
+            assert!(
+                (found - expected).abs() < tolerance,
+                "{name} is {found}, not {expected}, with {asked}"
+            );
         }
     }
 }

@@ -59,8 +59,11 @@ pub fn advantages(samples: &[Sample], algorithm: &Algorithm, singleton: Singleto
     }
 }
 
-/// Whether rewards are the same but for float noise.
+/// Whether rewards are the same but for float noise. One that is not a number differs from all, so that it shows.
 pub fn all_equal(rewards: &[f64]) -> bool {
+    if rewards.iter().any(|reward| reward.is_nan()) {
+        return false;
+    }
     let max = rewards.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let min = rewards.iter().copied().fold(f64::INFINITY, f64::min);
     rewards.is_empty() || max - min <= EQUAL_REWARDS * max.abs().max(min.abs())

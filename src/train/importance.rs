@@ -12,7 +12,11 @@ use crate::config::schema::{ImportanceMode, ImportanceSampling};
 /// The exponent is clamped to ±20.
 pub fn importance_weights(old: &[f32], sampler: &[f32], config: &ImportanceSampling) -> Vec<f64> {
     let difference = |(old, sampler): (&f32, &f32)| *old as f64 - *sampler as f64;
-    let weight = |d: f64| d.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp().min(config.cap);
+    let weight = |d: f64| {
+        let ratio = d.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp();
+        // Not `min`, which would make the cap of what is not a number.
+        if ratio > config.cap { config.cap } else { ratio }
+    };
     let differences = old.iter().zip(sampler).map(difference);
     match config.mode {
         ImportanceMode::Off => vec![1.0; old.len()],

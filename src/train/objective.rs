@@ -110,6 +110,7 @@ impl Objective {
         let finite = row
             .new
             .iter()
+            .chain(row.old)
             .chain(row.entropy)
             .chain(row.reference)
             .all(|x| x.is_finite());

@@ -6,7 +6,8 @@
 `batch.json` holds the episodes and settings. `<model>.safetensors` holds, for one update of one epoch, the
 log-probabilities of each row's masked-in tokens (`log_probs_0`, ...) and the gradient of every parameter under its own
 name; its metadata holds loss, policy loss, KL, entropy and gradient norm of each of two updates of two epochs each.
-`adapter/` is a LoRA adapter of the `llama` model as `peft` writes it, with each row's log-probabilities under it.
+`adapter/` is a LoRA adapter of the `llama` model as `peft` writes it, with each row's log-probabilities under it and the
+gradients of one update of one epoch, the model without adapter being the reference.
 `adamw.safetensors` holds a trajectory of torch.optim.AdamW: `start`, `gradients` (steps x numbers), `weights` (after
 each step), with the settings as metadata. Everything is computed in f64 and stored in f32.
 """
@@ -160,6 +161,11 @@ def make_adapter(batch):
         if "lora_" in name:
             parameter.data = (0.3 * torch.randn_like(parameter)).to(torch.float32).to(torch.float64)
     tensors = {f"log_probs_{i}": row.float() for i, row in enumerate(all_scores(model, batch).values())}
+    with model.disable_adapter():
+        reference = all_scores(model, batch)
+    losses(model, batch, None, reference)[0].backward()
+    adapters = {n.replace(".default", ""): p for n, p in model.named_parameters() if "lora_" in n}
+    tensors.update({n: p.grad.float() for n, p in adapters.items()})
     model.float().save_pretrained(OUT / "adapter")
     (OUT / "adapter" / "README.md").unlink()
     save_file(tensors, OUT / "adapter" / "expected.safetensors")
