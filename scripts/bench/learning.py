@@ -7,6 +7,7 @@ evaluations before and after. Exits with 1 where a reward does not rise. Needs P
 """
 
 import json
+import os
 import pathlib
 import socket
 import subprocess
@@ -17,7 +18,7 @@ import time
 import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAM = ROOT / "target/release/ajet-swarm"
+PROGRAM = os.environ.get("AJET_SWARM", ROOT / "target/release/ajet-swarm")
 
 DAPO = dict(
     loss_agg_mode="token-mean", clip_ratio_low=0.2, clip_ratio_high=0.28, mask_truncated=True,
@@ -55,6 +56,7 @@ def job(name, changes):
         ),
         roll=dict(
             steps=20,
+            eval=dict(every=20),
             max_parallel=64,
             agent=dict(type="chat", user="{{ main_query }}"),
             reward=dict(type="exact_match", answer="{{ metadata.answer }}"),

@@ -229,7 +229,8 @@ pub struct TrainerCommon {
     pub use_kl_loss: bool,
     /// Weight of the divergence, in the loss or in the reward.
     pub kl_loss_coef: f64,
-    /// Estimator of the divergence in the loss: `kl`, `mse` or `low_var_kl`; a trailing `+` back-propagates `mse` and reports the named one.
+    /// Estimator of the divergence in the loss: `kl`, `mse` or `low_var_kl` (verl's `k1`, `k2` and `k3` too); a trailing
+    /// `+` back-propagates `mse` and reports the named one.
     pub kl_loss_type: String,
     /// Subtract the divergence from the reward.
     pub use_kl_in_reward: bool,

@@ -7,7 +7,7 @@ use super::schema::{AdvEstimator, Ajet, CollectionMethod, LrScheduler, Optim, Ro
 
 const TOOL_PARSERS: [&str; 4] = ["hermes", "llama3_json", "json", "none"];
 const REASONING_PARSERS: [&str; 2] = ["think", "none"];
-const KL_ESTIMATORS: [&str; 6] = ["kl", "mse", "low_var_kl", "kl+", "mse+", "low_var_kl+"];
+const KL_ESTIMATORS: [&str; 6] = ["kl", "mse", "low_var_kl", "k1", "k2", "k3"];
 const LOGGERS: [&str; 2] = ["console", "tensorboard"];
 
 /// Learning rate below which LoRA hardly learns.
@@ -250,16 +250,18 @@ impl Checks {
         self.require(high > 0.0, "ajet.trainer_common.clip_ratio_high", high, "more than 0");
         let coef = trainer.kl_loss_coef;
         self.require(coef >= 0.0, "ajet.trainer_common.kl_loss_coef", coef, "0 or more");
-        self.require_name(
-            "ajet.trainer_common.kl_loss_type",
-            &trainer.kl_loss_type,
-            &KL_ESTIMATORS,
-        );
-        self.require_name(
-            "ajet.trainer_common.kl_penalty_type",
-            &trainer.kl_penalty_type,
-            &KL_ESTIMATORS,
-        );
+        for (key, given) in [
+            ("ajet.trainer_common.kl_loss_type", &trainer.kl_loss_type),
+            ("ajet.trainer_common.kl_penalty_type", &trainer.kl_penalty_type),
+        ] {
+            if !KL_ESTIMATORS.contains(&given.strip_suffix('+').unwrap_or(given)) {
+                let known = KL_ESTIMATORS.join(", ");
+                self.problem(
+                    key,
+                    format!("{given:?} is not one of {known}, each also with a trailing +"),
+                );
+            }
+        }
         let cap = trainer.importance_sampling.cap;
         self.require(
             cap > 0.0,
@@ -413,7 +415,7 @@ mod tests {
             ),
             (
                 "trainer_common: {kl_loss_type: k9}",
-                "ajet.trainer_common.kl_loss_type: \"k9\" is not one of kl, mse, low_var_kl, kl+, mse+, low_var_kl+",
+                "ajet.trainer_common.kl_loss_type: \"k9\" is not one of kl, mse, low_var_kl, k1, k2, k3, each also with a trailing +",
             ),
             (
                 "trainer_common: {optim: {lr_scheduler_type: cosine}}",

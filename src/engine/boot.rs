@@ -143,8 +143,12 @@ async fn boot(app: Arc<App>, mut config: Ajet, experiment_dir: PathBuf) -> Resul
         ..Hello::default()
     };
     hub.info(format!(
-        "{} on {}: {} of {} parameters are trained",
-        hello.model, hello.device, hello.trainable_parameters, hello.parameters
+        "{} on {}: {} parameters are trained, {:.2}% of the model's {}",
+        hello.model,
+        hello.device,
+        hello.trainable_parameters,
+        100.0 * hello.trainable_parameters as f64 / hello.parameters.max(1) as f64,
+        hello.parameters
     ));
     let backend = ChatBackend::new(
         Arc::new(info.text),
