@@ -29,24 +29,27 @@ VARIANTS = {
     "rloo": dict(algorithm=dict(adv_estimator="rloo")),
     "reinforce_plus_plus": dict(algorithm=dict(adv_estimator="reinforce_plus_plus")),
     "reinforce_plus_plus_baseline": dict(algorithm=dict(adv_estimator="reinforce_plus_plus_baseline")),
-    "gspo": dict(policy_loss="gspo", mini_batch_num=4),
-    "cispo": dict(policy_loss="cispo", mini_batch_num=4),
-    "dapo": dict(DAPO, mini_batch_num=4),
+    "gspo": dict(policy_loss="gspo"),
+    "cispo": dict(policy_loss="cispo"),
+    "dapo": DAPO,
     "dr_grpo": dict(algorithm=dict(norm_adv_by_std_in_grpo=False), loss_agg_mode="seq-mean-token-sum-norm"),
-    "grpo with kl": dict(use_kl_loss=True, kl_loss_coef=0.01),
 }
 
 
 def job(name, changes):
     common = dict(
-        optim=dict(lr=1.0e-3), use_kl_loss=False, save_freq=0, seed=1,
+        optim=dict(lr=5.0e-4, lr_scheduler_type="linear", min_lr_ratio=0.1),
+        total_training_steps=20,
+        mini_batch_num=8,
+        use_kl_loss=False,
+        seed=1,
     )
     common.update(changes)
     return dict(
         ajet=dict(
             experiment_name=name.replace(" ", "-"),
             model=dict(path="builtin:tiny"),
-            data=dict(train_batch_size=32, max_prompt_length=64, max_response_length=32),
+            data=dict(train_batch_size=128, max_prompt_length=64, max_response_length=32),
             rollout=dict(num_repeat=16),
             trainer_common=common,
             task_reader=dict(
