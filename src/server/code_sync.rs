@@ -12,7 +12,7 @@ use flate2::read::DeflateDecoder;
 use zip::result::ZipError;
 use zip::{CompressionMethod, ZipArchive};
 
-use super::auth::random_hex;
+use super::auth::hex;
 
 /// Largest archive.
 pub const ARCHIVE_BYTES: u64 = 1024 * 1024 * 1024;
@@ -140,7 +140,7 @@ pub fn store(mut archive: File, root: &Path) -> Result<Snapshot, CodeError> {
 fn name() -> io::Result<String> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let seconds = now.map_err(io::Error::other)?.as_secs();
-    Ok(format!("{seconds:012}-{}", random_hex(4)))
+    Ok(format!("{seconds:012}-{}", hex(&rand::random::<[u8; 4]>())))
 }
 
 fn unpack(archive: &mut ZipArchive<io::BufReader<File>>, dir: &Path) -> Result<(usize, u64), CodeError> {
