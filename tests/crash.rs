@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use ajet_swarm::protocol::engine::{ChatCall, EndEpisode, EngineEvent, EnginePhase, Hello};
+use ajet_swarm::protocol::engine::{ChatCall, EndEpisode, EngineEvent, EnginePhase, Hello, Update};
 use ajet_swarm::protocol::swarm::EpisodeType;
 use ajet_swarm::server::engine_client::{EngineCallError, EngineClient};
 use futures_util::StreamExt;
@@ -259,7 +259,7 @@ async fn drive(
             acknowledged.insert(name);
         }
         reached(Moment::Post);
-        match engine.client.update().await {
+        match engine.client.update(&Update::default()).await {
             Err(EngineCallError::Refused { message, .. }) => panic!("{message}"),
             other => other?,
         }

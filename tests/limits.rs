@@ -1,5 +1,6 @@
 //! What one client may take, so that others are not stopped: connections, bodies, calls, time.
 
+#[allow(dead_code, reason = "each test file uses a part of what they share")]
 mod support;
 
 use std::time::Duration;
@@ -172,7 +173,7 @@ async fn bodies_over_their_limit_are_refused_by_their_length_before_they_are_sen
         assert!(answer.contains(&format!("limit of {bytes} bytes")), "{path}: {answer}");
     }
     // One that does not tell its length is cut off where it becomes too long.
-    let pieces = futures_util::stream::iter(vec![Ok::<_, std::io::Error>(vec![b' '; 1 << 19]); 4]);
+    let pieces = futures_util::stream::iter((0..4).map(|_| Ok::<_, std::io::Error>(vec![b' '; 1 << 19])));
     let request = swarm
         .request(Method::POST, "/claim_episode")
         .body(reqwest::Body::wrap_stream(pieces));

@@ -314,6 +314,34 @@ async fn a_crashed_engine_is_started_again_and_its_episodes_are_lost() {
 }
 
 #[tokio::test]
+async fn clients_wait_for_a_restart_as_for_a_weight_sync() {
+    let swarm = Swarm::start().await;
+    swarm.rolling(TASKS, 2, 2).await;
+    let episode = swarm.claim("a").await;
+    swarm.engines.behave(|engine| engine.hold_boot = true);
+    swarm.engines.die("the engine was killed (signal 9)");
+    let booting = swarm.until("ENGINE.BOOTING").await;
+    let detail = booting["engine_status_detail"].as_str().unwrap();
+    assert!(
+        detail.contains("signal 9") && detail.contains("started again (1 of 3)"),
+        "{detail}"
+    );
+    let refused = swarm.try_claim("a", "train", 240.0).await.1;
+    let cause = refused["fail_cause"].as_str().unwrap();
+    assert!(
+        cause.contains("Engine not ready. Current status: [ENGINE.BOOTING]."),
+        "{cause}"
+    );
+    assert!(cause.contains("Engine is syncing weights"), "{cause}");
+    let refused = swarm.end(&episode, "t", 1.0).await;
+    assert_eq!(refused.0, 400);
+    assert!(self::detail(&refused).contains("WEIGHT_SYNCING"), "{refused:?}");
+    assert_eq!(swarm.chat(&episode.key).await.0, 404);
+    swarm.engines.behave(|engine| engine.hold_boot = false);
+    swarm.until("ENGINE.ROLLING").await;
+}
+
+#[tokio::test]
 async fn a_crash_without_restart_is_the_end_with_its_words() {
     let swarm = Swarm::start().await;
     swarm.rolling_with(json!({"engine": {"restart_on_crash": false}})).await;
@@ -1082,6 +1110,32 @@ async fn what_did_not_train_is_told_to_the_update_of_its_batch_through_crashes_t
     assert_eq!(swarm.engines.record().dropped, [of_batch, dropped(&[])]);
     let all = json!({"aborted": 1, "engine_lost": 1, "no_llm_call": 1});
     assert_eq!(swarm.pool().await["dropped_episodes"], all);
+}
+
+#[tokio::test]
+async fn web_pages_of_other_sites_are_refused_where_there_is_no_token() {
+    let from = |swarm: &Swarm, path: &str, origin: &str| {
+        answer(
+            swarm
+                .request(Method::POST, path)
+                .header("origin", origin.to_owned())
+                .json(&json!({})),
+        )
+    };
+    let swarm = Swarm::start().await;
+    assert_eq!(from(&swarm, "/stop_engine", "https://evil.example.com").await.0, 403);
+    assert_eq!(from(&swarm, "/stop_engine", "http://localhost:3000").await.0, 200);
+    let guarded = Swarm::with(Options {
+        token: Some(Token::new("correct-horse").unwrap()),
+        ..quick()
+    })
+    .await;
+    let path = "/t/correct-horse/stop_engine";
+    assert_eq!(
+        from(&guarded, path, "https://my.example.com").await.0,
+        200,
+        "who has the token may"
+    );
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ use crate::overwatch::{Collector, State, plain_text, unix_now, watch};
   ajet-swarm overwatch --once | grep reward")]
 pub struct Args {
     #[command(flatten)]
-    pub server: ServerArgs,
+    server: ServerArgs,
     /// Print one snapshot as plain lines and exit; a failure if the server does not answer.
     #[arg(long)]
     pub once: bool,

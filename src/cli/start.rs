@@ -52,14 +52,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     conf: Option<PathBuf>,
     /// Go on at once with an experiment that was interrupted: the newest one here, or the one in this directory.
-    #[arg(
-        long = "continue",
-        value_name = "DIR",
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = ""
-    )]
-    resume: Option<PathBuf>,
+    #[arg(long = "continue", value_name = "DIR", num_args = 0..=1, require_equals = true)]
+    resume: Option<Option<PathBuf>>,
     /// Run engines from this program: an ajet-swarm built from other sources, such as those of `ajet-swarm sync-code`.
     #[arg(long, value_name = "PROGRAM")]
     engine: Option<PathBuf>,
@@ -98,7 +92,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let start_with = args
         .resume
         .as_ref()
-        .map(|dir| interrupted_config(dir, interrupted.as_deref()))
+        .map(|given| interrupted_config(given.as_deref(), interrupted.as_deref()))
         .transpose()?;
     let boot_patience = Duration::try_from_secs_f64(args.boot_timeout)
         .ok()
@@ -168,15 +162,13 @@ fn executable(program: &Path) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// What an interrupted experiment was started with: the one in `given`, or where that is empty, the `latest` one here.
-fn interrupted_config(given: &Path, latest: Option<&Path>) -> anyhow::Result<String> {
-    let dir = match (given.as_os_str().is_empty(), latest) {
-        (false, _) => given,
-        (true, Some(latest)) => latest,
-        (true, None) => bail!(
+/// What an interrupted experiment was started with: the one in the `given` directory, or the `latest` one here.
+fn interrupted_config(given: Option<&Path>, latest: Option<&Path>) -> anyhow::Result<String> {
+    let Some(dir) = given.or(latest) else {
+        bail!(
             "--continue: no experiment below {} was interrupted\nhint: name its directory, --continue=DIR",
             experiment::BASE
-        ),
+        );
     };
     unfinished::config(dir).map_err(|reason| anyhow!("--continue: {reason}"))
 }

@@ -377,6 +377,23 @@ mod tests {
     }
 
     #[test]
+    fn a_change_tells_of_one_episode_however_large_the_pool() {
+        let mut bounded = rule(RolloutUntilFinishEnoughTasks);
+        bounded.max_cached_episodes = 3;
+        let mut pool = filled(bounded, &[("a", 0.0), ("b", 1.0), ("b", 1.0)]);
+        let gone = pool.push(episode("e3", "c", 0.5), ());
+        let change = pool.change("e3", &gone);
+        assert_eq!((change.revision, change.global_step, change.completed_tasks), (4, 1, 1));
+        assert_eq!(
+            change.added.as_ref().map(|e| (e.entered, &*e.episode_uuid)),
+            Some((4, "e3"))
+        );
+        assert_eq!(change.removed, ["e0"]);
+        let nothing = pool.change("never", &[]);
+        assert_eq!((nothing.added, nothing.removed.len(), nothing.revision), (None, 0, 4));
+    }
+
+    #[test]
     fn an_episode_enters_once() {
         let mut pool = filled(rule(RolloutUntilFinishEnoughTasks), &[("a", 0.0)]);
         let before = pool.snapshot();

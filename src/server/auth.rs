@@ -124,11 +124,31 @@ pub async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Ne
                 // A key was given out to someone who had the token; the handlers check what it opens.
                 || on_model_api && in_headers.is_some_and(|key| knows_key(&shared, key))
         });
-    match (allowed, on_model_api) {
-        (true, _) => next.run(request).await,
-        (false, true) => ModelApiError(Error::TokenMissing).into_response(),
-        (false, false) => Error::TokenMissing.into_response(),
+    let refusal = match allowed {
+        true if shared.options.token.is_none() && is_foreign_page(request.headers()) => Error::ForeignPage,
+        true => return next.run(request).await,
+        false => Error::TokenMissing,
+    };
+    match on_model_api {
+        true => ModelApiError(refusal).into_response(),
+        false => refusal.into_response(),
     }
+}
+
+/// Whether a web page of another site asks. Browsers let any page send requests to this machine, so where there is no
+/// token, what they say of the page's origin is what tells it from a client.
+fn is_foreign_page(headers: &HeaderMap) -> bool {
+    let Some(origin) = headers.get(header::ORIGIN) else {
+        return false; // not a browser, or a page of ours that only reads
+    };
+    let authority = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+    let Some((_, authority)) = authority else {
+        return true; // `null` and the like
+    };
+    let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
+    let is_here = ["localhost", "127.0.0.1", "[::1]"].contains(&host);
+    let asked = headers.get(header::HOST).map(|host| host.as_bytes());
+    !is_here && asked != Some(authority.as_bytes())
 }
 
 fn knows_key(shared: &Shared, key: &str) -> bool {
@@ -169,6 +189,26 @@ mod tests {
         }
         let request = axum::http::Request::get("/t/secret-1//a/b?c=//d").body(()).unwrap();
         assert_eq!(normalise_path(request).uri(), "/a/b?c=//d");
+    }
+
+    #[test]
+    fn pages_of_other_sites_are_told_from_clients_and_our_own_pages() {
+        for (origin, host, foreign) in [
+            (None, "127.0.0.1:10086", false),
+            (Some("http://localhost:3000"), "127.0.0.1:10086", false),
+            (Some("http://[::1]:3000"), "127.0.0.1:10086", false),
+            (Some("https://swarm.example.com"), "swarm.example.com", false),
+            (Some("https://evil.example.com"), "127.0.0.1:10086", true),
+            (Some("http://127.0.0.1.evil.example.com"), "127.0.0.1:10086", true),
+            (Some("null"), "127.0.0.1:10086", true),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::HOST, host.parse().unwrap());
+            if let Some(origin) = origin {
+                headers.insert(header::ORIGIN, origin.parse().unwrap());
+            }
+            assert_eq!(is_foreign_page(&headers), foreign, "{origin:?}");
+        }
     }
 
     #[test]

@@ -152,7 +152,7 @@ fn unpack(archive: &mut ZipArchive<io::BufReader<File>>, dir: &Path) -> Result<(
         let path = safe_path(&name)?;
         let is_dir = is_dir(&name, entry.unix_mode())?;
         if is_dir {
-            fs::create_dir_all(dir.join(&path)).map_err(|_| CodeError::Twice(name.clone()))?;
+            fs::create_dir_all(dir.join(&path)).map_err(|error| not_made(&name, error))?;
             continue;
         }
         if !made.insert(path.clone()) {
@@ -164,9 +164,9 @@ fn unpack(archive: &mut ZipArchive<io::BufReader<File>>, dir: &Path) -> Result<(
         }
         let target = dir.join(&path);
         if let Some(parent) = target.parent() {
-            fs::create_dir_all(parent).map_err(|_| CodeError::Twice(name.clone()))?;
+            fs::create_dir_all(parent).map_err(|error| not_made(&name, error))?;
         }
-        let mut file = File::create_new(&target).map_err(|_| CodeError::Twice(name.clone()))?;
+        let mut file = File::create_new(&target).map_err(|error| not_made(&name, error))?;
         let (size, crc) = (entry.size(), entry.crc32());
         let reader: Box<dyn Read> = match method {
             CompressionMethod::Stored => Box::new(&mut entry),
@@ -189,6 +189,16 @@ fn unpack(archive: &mut ZipArchive<io::BufReader<File>>, dir: &Path) -> Result<(
         files += 1;
     }
     Ok((files, total))
+}
+
+/// An entry whose path is taken, or the disk's fault.
+fn not_made(name: &str, error: io::Error) -> CodeError {
+    match error.kind() {
+        io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory => {
+            CodeError::Twice(name.to_owned())
+        }
+        _ => CodeError::Io(error),
+    }
 }
 
 /// A path that can only lead below where it begins.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, watch};
 
@@ -19,6 +19,8 @@ use super::auth::TOKEN_VARIABLE;
 const LAST_LINES: usize = 5;
 /// Bytes kept of such a line.
 const LINE_BYTES: usize = 400;
+/// Bytes after which a line is taken for ended, so that one without an end costs no memory.
+const LONGEST_LINE: u64 = 64 * 1024;
 /// How long an engine that was told to terminate may take before it is killed.
 const TERMINATE_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -233,7 +235,10 @@ async fn log_lines(stderr: impl AsyncRead + Unpin) -> String {
     let mut last = VecDeque::with_capacity(LAST_LINES);
     let mut line = Vec::new();
     // Bytes, not strings: a crash may write anything.
-    while matches!(reader.read_until(b'\n', &mut line).await, Ok(1..)) {
+    while matches!(
+        (&mut reader).take(LONGEST_LINE).read_until(b'\n', &mut line).await,
+        Ok(1..)
+    ) {
         let text = String::from_utf8_lossy(&line[..line.len().min(LINE_BYTES)]);
         let text = text.trim_end();
         tracing::debug!("engine: {text}");
@@ -298,6 +303,13 @@ mod tests {
             "{words}"
         );
         assert!(!runtime.exists(), "removed with the engine");
+    }
+
+    #[tokio::test]
+    async fn a_line_without_an_end_is_cut_and_what_follows_is_still_heard() {
+        let (_dir, handle) =
+            launched("head -c 300000 /dev/zero | tr '\\0' x >&2; echo >&2; echo 'error: full' >&2; exit 2");
+        assert_eq!(handle.wait().await, "the engine ended with exit code 2: full");
     }
 
     #[tokio::test]

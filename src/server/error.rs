@@ -25,6 +25,10 @@ pub enum Error {
     /// `end_episode` while no episodes run. Clients match on `WEIGHT_SYNCING`.
     #[error("Engine is not rolling. Current status: [{0}]")]
     NotRolling(EngineStatus),
+    /// `end_episode` while an engine boots in the place of one that crashed. Clients drop the episode quietly, as in
+    /// `WEIGHT_SYNCING`, by that word.
+    #[error("the engine crashed and is started again; this episode went with it, as in WEIGHT_SYNCING")]
+    StartedAgain,
     /// Not claimed, or lost.
     #[error("Episode {0} not found.")]
     EpisodeNotFound(String),
@@ -77,6 +81,11 @@ pub enum Error {
         "this server wants its token; hint: send `Authorization: Bearer TOKEN`, or put /t/TOKEN before the path of the URL"
     )]
     TokenMissing,
+    /// A web page of another site.
+    #[error(
+        "a web page of another site may not use this server; hint: start it with a token, which such pages then need"
+    )]
+    ForeignPage,
     /// The model API without an episode key.
     #[error("no API key; hint: use the openai_api_key that claim_episode returned")]
     KeyMissing,
@@ -109,10 +118,12 @@ impl Error {
             | Self::Config(_)
             | Self::CannotStart(_)
             | Self::NotRolling(_)
+            | Self::StartedAgain
             | Self::EpisodeNotFound(_)
             | Self::Invalid(_)
             | Self::Body(_) => StatusCode::BAD_REQUEST,
             Self::TokenMissing | Self::KeyMissing | Self::KeyUnknown => StatusCode::UNAUTHORIZED,
+            Self::ForeignPage => StatusCode::FORBIDDEN,
             Self::ForeignEpisode(_) | Self::NoCallYet | Self::EpisodeGone | Self::NoSuchPath(_) => {
                 StatusCode::NOT_FOUND
             }

@@ -150,8 +150,8 @@ async fn carry_out(
         match outcome {
             Ok(()) => {}
             // An engine that is asked to update and does not would leave the swarm waiting for ever.
-            Err(EngineCallError::Refused { message, .. }) if matches!(effect, Effect::Update { .. }) => {
-                fail(&shared, generation, format!("the engine refused to update: {message}")).await;
+            Err(error) if matches!(effect, Effect::Update { .. }) => {
+                fail(&shared, generation, format!("the engine does not update: {error}")).await;
             }
             Err(error) => tracing::warn!("{effect:?}: {error}"),
         }

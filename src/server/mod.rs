@@ -36,7 +36,7 @@ mod workflow_output;
 
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -181,10 +181,16 @@ impl InProcess {
 
 /// Clients replace scheme and authority by those under which they reached us.
 fn base_url(scheme: &str, address: SocketAddr) -> String {
-    let address = match address {
-        SocketAddr::V4(v4) if v4.ip().is_unspecified() => SocketAddr::from(([127, 0, 0, 1], v4.port())),
-        address => address,
+    let here: IpAddr = match address {
+        SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+        SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
     };
+    let ip = if address.ip().is_unspecified() {
+        here
+    } else {
+        address.ip()
+    };
+    let address = SocketAddr::new(ip, address.port());
     format!("{scheme}://{address}/v1")
 }
 

@@ -50,7 +50,7 @@ impl Core {
             ..ClaimEpisodeAnswer::default()
         };
         if self.state != State::Rolling {
-            return Ok(refused(not_ready(self.state.status())));
+            return Ok(refused(not_ready(self.state.status(), self.is_started_again())));
         }
         let slots = self.slots();
         let claim = Claim {
@@ -88,7 +88,10 @@ impl Core {
             return Ok(EndStep::AlreadyEnded);
         }
         if !self.state.episodes_run() {
-            return Err(Error::NotRolling(self.state.status()));
+            return Err(match self.is_started_again() {
+                true => Error::StartedAgain,
+                false => Error::NotRolling(self.state.status()),
+            });
         }
         match check {
             EndCheck::NotFound => return Err(Error::EpisodeNotFound(uuid)),
@@ -113,6 +116,11 @@ impl Core {
         };
         self.episodes.set_ending(&uuid, true);
         Ok(EndStep::TellEngine(Box::new(end)))
+    }
+
+    /// Whether an engine boots in the place of one that crashed. Clients are to wait, as for a weight sync.
+    fn is_started_again(&self) -> bool {
+        self.state == State::Booting && self.crash.is_some()
     }
 
     /// The engine of this generation has the episode on disk. What one that is gone says about its batch is of the past.
@@ -285,8 +293,11 @@ fn check_id(name: &str, id: &str) -> Result<(), Error> {
 }
 
 /// Why nothing can be claimed. Clients match on the phrases.
-fn not_ready(status: EngineStatus) -> String {
+fn not_ready(status: EngineStatus, started_again: bool) -> String {
     let advice = match status {
+        EngineStatus::Booting if started_again => {
+            "The engine crashed and is started again; wait as when Engine is syncing weights."
+        }
         EngineStatus::WeightSyncing | EngineStatus::WeightExporting => {
             "Engine is syncing weights; try again when it is [ENGINE.ROLLING]."
         }

@@ -185,3 +185,65 @@ impl Core {
         self.transition(Event::UpdateDone, now);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::schema::Ajet;
+    use crate::protocol::engine::{PoolSnapshot, PooledEpisode};
+    use crate::protocol::swarm::EndEpisodeRequest;
+    use crate::server::core::EndStep;
+    use serde_json::json;
+
+    fn hello(episodes: Vec<PooledEpisode>) -> Hello {
+        Hello {
+            global_step: 1,
+            pool: PoolSnapshot {
+                revision: episodes.len() as u64,
+                global_step: 1,
+                episodes,
+                ..PoolSnapshot::default()
+            },
+            ..Hello::default()
+        }
+    }
+
+    #[test]
+    fn an_episode_whose_end_was_saved_as_the_engine_died_is_neither_lost_nor_to_be_ended_again() {
+        let mut core = Core::new(0.0);
+        let ajet = Ajet::default();
+        core.sync_config(Ok(SyncedConfig { ajet, notice: None })).unwrap();
+        let generation = core.start("/experiment".into(), 0.0).unwrap();
+        core.engine_ready(generation, hello(vec![]), 0.0);
+        let claim = json!({"client_uuid": "c", "episode_type": "train", "discard_episode_timeout": 9});
+        let mut claim = || {
+            let request = serde_json::from_value(claim.clone()).unwrap();
+            core.claim(request, String::new(), 0.0).unwrap().episode_uuid
+        };
+        let (saved, lost) = (claim(), claim());
+        let end = |uuid: &str| -> EndEpisodeRequest {
+            let output = json!({"reward": 1.0, "metadata": {"task_id": "t"}});
+            let end = json!({"client_uuid": "c", "episode_uuid": uuid, "task_id": "t", "workflow_output": output});
+            serde_json::from_value(end).unwrap()
+        };
+        for uuid in [&saved, &lost] {
+            assert!(matches!(core.begin_end(end(uuid), 0.0), Ok(EndStep::TellEngine(_))));
+        }
+        assert_eq!(core.engine_ended(generation, "it died", 1.0), AfterEngine::Restart);
+        assert_eq!(core.pool_information(1.0).dropped_episodes["engine_lost"], 2);
+
+        let pooled = PooledEpisode {
+            entered: 1,
+            episode_uuid: saved.clone(),
+            ..PooledEpisode::default()
+        };
+        core.engine_ready(core.generation(), hello(vec![pooled]), 2.0);
+        let pool = core.pool_information(2.0);
+        assert_eq!((pool.completed_episodes, pool.dropped_episodes["engine_lost"]), (1, 1));
+        assert!(matches!(core.begin_end(end(&saved), 3.0), Ok(EndStep::AlreadyEnded)));
+        assert_eq!(
+            core.begin_end(end(&lost), 3.0).unwrap_err(),
+            Error::EpisodeNotFound(lost)
+        );
+    }
+}
