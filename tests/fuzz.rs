@@ -91,8 +91,28 @@ fn call(world: &mut World) -> (&'static str, String, Value) {
     (path, key, body)
 }
 
+/// A snapshot of training code, nine times in ten with bytes that are wrong.
+fn archive(rng: &mut ChaCha8Rng) -> Vec<u8> {
+    let mut zip = zip::write::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    for name in ["ajet/a.py", "ajet/b/c.py"] {
+        let stored = zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Stored);
+        zip.start_file(name, stored).unwrap();
+        std::io::Write::write_all(&mut zip, b"print(1)\n").unwrap();
+    }
+    let mut bytes = zip.finish().unwrap().into_inner();
+    if rng.random_ratio(9, 10) {
+        mutate::raw(&mut bytes, rng);
+    }
+    bytes
+}
+
 async fn one_input(world: &mut World) {
     world.calm().await;
+    if world.rng.random_ratio(1, 20) {
+        let archive = archive(&mut world.rng);
+        world.offer("/sync_train_code", "", archive).await;
+        return;
+    }
     let (path, key, valid) = call(world);
     let body = match world.rng.random_range(0..10) {
         0..=2 => valid.to_string().into_bytes(),
@@ -134,7 +154,7 @@ fn no_yaml_breaks_the_reader_of_configurations_and_jobs() {
     let mut rng = rng(100);
     let (mut taken, mut refused) = (0, 0);
     // Each costs milliseconds: the documents are long.
-    for _ in 0..inputs() / 5 {
+    for _ in 0..inputs() / 10 {
         let valid = *[DUMP, TEMPLATE].choose(&mut rng).unwrap();
         let yaml = mutate::text(valid, &mut rng);
         let strictness = *[Strictness::Job, Strictness::Synced].choose(&mut rng).unwrap();

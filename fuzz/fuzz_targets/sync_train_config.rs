@@ -1,3 +1,3 @@
 #![no_main]
 
-ajet_swarm_fuzz::request_target!("/sync_train_config");
+ajet_swarm_fuzz::request_target!(offline "/sync_train_config");

@@ -32,14 +32,7 @@ thread_local! {
 /// The answer is one that it must not be.
 pub fn call(path: &str, body: &[u8]) {
     RUNNING.with_borrow_mut(|running| {
-        let (runtime, world) = running.get_or_insert_with(|| {
-            let runtime = tokio::runtime::Builder::new_multi_thread()
-                .worker_threads(1)
-                .enable_all()
-                .build();
-            let world = World::new(ChaCha8Rng::seed_from_u64(0));
-            (runtime.expect("threads can be made"), world)
-        });
+        let (runtime, world) = running.get_or_insert_with(start);
         runtime.block_on(async {
             world.roll().await;
             let (client, episode, key) = world.episode().await;
@@ -50,6 +43,29 @@ pub fn call(path: &str, body: &[u8]) {
             world.offer(path, &key, body).await;
         });
     });
+}
+
+/// Offers a body to a path of a server that is offline.
+///
+/// # Panics
+///
+/// The answer is one that it must not be.
+pub fn call_offline(path: &str, body: &[u8]) {
+    RUNNING.with_borrow_mut(|running| {
+        let (runtime, world) = running.get_or_insert_with(start);
+        runtime.block_on(async { world.offer(path, "", body.to_vec()).await });
+    });
+}
+
+fn start() -> (Runtime, World) {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(1).enable_all().build();
+    let runtime = runtime.expect("threads can be made");
+    let world = {
+        let _inside = runtime.enter();
+        World::new(ChaCha8Rng::seed_from_u64(0))
+    };
+    (runtime, world)
 }
 
 fn replaced(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
@@ -84,6 +100,9 @@ pub fn mutate_json(data: &mut [u8], size: usize, max_size: usize, seed: u32) -> 
 /// A target that sends bodies to a path. Its file begins with `#![no_main]`.
 #[macro_export]
 macro_rules! request_target {
+    (offline $path:literal) => {
+        libfuzzer_sys::fuzz_target!(|body: &[u8]| $crate::call_offline($path, body));
+    };
     ($path:literal) => {
         libfuzzer_sys::fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
             $crate::mutate_json(data, size, max_size, seed)

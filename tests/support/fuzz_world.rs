@@ -37,7 +37,9 @@ pub struct World {
 impl World {
     pub fn new(rng: ChaCha8Rng) -> Self {
         let engines = FakeLauncher::default();
+        let experiments = tempfile::tempdir().unwrap();
         let options = Options {
+            code_root: experiments.path().join("code"),
             slow_poll: Duration::ZERO,
             // What time does is not to be mixed up with what a body does.
             tick: Duration::from_secs(3600),
@@ -46,7 +48,7 @@ impl World {
         Self {
             server: Server::new(options, Arc::new(engines.clone())).in_process(),
             engines,
-            experiments: tempfile::tempdir().unwrap(),
+            experiments,
             rng,
             episodes: Vec::new(),
             seen: None,

@@ -146,8 +146,8 @@ fn strange_text(rng: &mut impl Rng) -> String {
     }
 }
 
-/// What is no JSON, or another one than was meant.
-fn raw(bytes: &mut Vec<u8>, rng: &mut impl Rng) {
+/// Changes bytes without looking at what they mean.
+pub fn raw(bytes: &mut Vec<u8>, rng: &mut impl Rng) {
     for _ in 0..rng.random_range(1..=4) {
         let at = rng.random_range(0..=bytes.len());
         match rng.random_range(0..5) {
