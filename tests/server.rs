@@ -924,6 +924,196 @@ async fn errors_of_the_model_api_are_openais() {
     );
 }
 
+/// The data of server-sent events that have names.
+fn events(text: &str) -> Vec<Value> {
+    let events = text.split_terminator("\n\n").map(|event| {
+        let (name, data) = event.split_once('\n').unwrap();
+        let data: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
+        assert_eq!(name.strip_prefix("event: "), data["type"].as_str(), "{event}");
+        data
+    });
+    events.collect()
+}
+
+#[tokio::test]
+async fn an_agent_may_speak_anthropics_api() {
+    let swarm = Swarm::start().await;
+    swarm.rolling(TASKS, 2, 2).await;
+    let episode = swarm.claim("a").await;
+    let post = |path: &str, body: &Value| {
+        swarm
+            .request(Method::POST, path)
+            .header("x-api-key", &episode.key)
+            .json(body)
+    };
+    let mut body = json!({"model": "claude", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]});
+
+    let (status, message) = answer(post("/v1/messages?beta=true", &body)).await;
+    assert_eq!(status, 200, "{message}");
+    assert_eq!(message["content"], json!([{"type": "text", "text": "hi (train)"}]));
+    assert_eq!(
+        (&message["type"], &message["model"], &message["stop_reason"]),
+        (&json!("message"), &json!("claude"), &json!("end_turn"))
+    );
+    assert_eq!(message["usage"]["output_tokens"], 1);
+    let replay = swarm.post("/replay_latest_llm_call", json!({})).await.1;
+    assert_eq!(replay["output"]["object"], "chat.completion", "replays are chats");
+
+    body["stream"] = json!(true);
+    let streamed = post("/v1/messages", &body).send().await.unwrap();
+    assert_eq!(streamed.headers()["content-type"], "text/event-stream");
+    let events = events(&streamed.text().await.unwrap());
+    let kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    let deltas = ["content_block_delta"; 3];
+    let expected = [
+        &["message_start", "content_block_start"][..],
+        &deltas,
+        &["content_block_stop", "message_delta", "message_stop"],
+    ];
+    assert_eq!(kinds, expected.concat());
+
+    let (status, count) = answer(post(
+        "/v1/messages/count_tokens",
+        &json!({"messages": body["messages"]}),
+    ))
+    .await;
+    assert_eq!((status, count), (200, json!({"input_tokens": 2})));
+    assert_eq!(swarm.end(&episode, "t", 1.0).await, success());
+}
+
+#[tokio::test]
+async fn errors_on_messages_are_anthropics() {
+    let swarm = Swarm::start().await;
+    swarm.rolling(TASKS, 2, 2).await;
+    let ended = swarm.claim("a").await;
+    swarm.chat(&ended.key).await;
+    swarm.end(&ended, "t", 1.0).await;
+    let live = swarm.claim("a").await;
+    let ok = json!({"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]});
+    let image = json!({"max_tokens": 9, "messages": [{"role": "user", "content": [{"type": "image"}]}]});
+    for (path, key, body, status, kind, said) in [
+        ("", None, &ok, 401, "authentication_error", "API key"),
+        ("", Some("sk-ajet-0123"), &ok, 401, "authentication_error", "unknown"),
+        ("", Some(&*ended.key), &ok, 404, "not_found_error", "ended"),
+        (
+            "",
+            Some(&*live.key),
+            &json!([]),
+            400,
+            "invalid_request_error",
+            "not valid",
+        ),
+        (
+            "",
+            Some(&*live.key),
+            &json!({"messages": []}),
+            400,
+            "invalid_request_error",
+            "`max_tokens`",
+        ),
+        ("", Some(&*live.key), &image, 400, "invalid_request_error", "`image`"),
+        // The engine's own sentence.
+        (
+            "",
+            Some(&*live.key),
+            &json!({"max_tokens": 9, "messages": []}),
+            400,
+            "invalid_request_error",
+            "messages[0]",
+        ),
+        ("/count_tokens", None, &ok, 401, "authentication_error", "API key"),
+        (
+            "/batches",
+            Some(&*live.key),
+            &ok,
+            404,
+            "not_found_error",
+            "/v1/messages/batches",
+        ),
+    ] {
+        let mut request = swarm.request(Method::POST, &format!("/v1/messages{path}")).json(body);
+        if let Some(key) = key {
+            request = request.header("x-api-key", key);
+        }
+        let (got, answer) = answer(request).await;
+        assert_eq!((got, &answer["type"]), (status, &json!("error")), "{answer}");
+        assert_eq!(answer["error"]["type"], kind, "{answer}");
+        assert!(answer["error"]["message"].as_str().unwrap().contains(said), "{answer}");
+    }
+    swarm.engines.behave(|engine| engine.hold_chats = true);
+    let killed = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        swarm.engines.die("the engine was killed (signal 9)");
+    };
+    let request = swarm
+        .request(Method::POST, "/v1/messages")
+        .header("x-api-key", &live.key);
+    let (response, ()) = tokio::join!(request.json(&ok).send(), killed);
+    let response = response.unwrap();
+    assert_eq!(response.status(), 503);
+    assert!(response.headers().contains_key("retry-after"));
+    let answer: Value = response.json().await.unwrap();
+    assert_eq!(answer["error"]["type"], "overloaded_error");
+}
+
+#[tokio::test]
+async fn an_agent_may_speak_the_responses_api() {
+    let swarm = Swarm::start().await;
+    swarm.rolling(TASKS, 2, 2).await;
+    let episode = swarm.claim("a").await;
+    let post = |body: &Value| {
+        swarm
+            .request(Method::POST, "/v1/responses")
+            .bearer_auth(&episode.key)
+            .json(body)
+    };
+
+    let (status, first) = answer(post(&json!({"model": "m", "input": "hi"}))).await;
+    assert_eq!(status, 200, "{first}");
+    assert_eq!(
+        (&first["object"], &first["status"]),
+        (&json!("response"), &json!("completed"))
+    );
+    assert_eq!(first["output"][0]["content"][0]["text"], "hi (train)");
+    assert_eq!(first["usage"]["total_tokens"], 2);
+
+    // The engine is given the whole conversation.
+    let body = json!({"model": "m", "input": "and?", "previous_response_id": first["id"], "stream": true});
+    let streamed = post(&body).send().await.unwrap();
+    let events = events(&streamed.text().await.unwrap());
+    let last = events.last().unwrap();
+    assert_eq!(last["type"], "response.completed");
+    assert_eq!(last["response"]["previous_response_id"], first["id"]);
+    let input = swarm.post("/replay_latest_llm_call", json!({})).await.1["input"].clone();
+    let said: Vec<&Value> = input["messages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|message| &message["content"])
+        .collect();
+    assert_eq!(said, ["hi", "hi (train)", "and?"]);
+    let third = answer(post(
+        &json!({"model": "m", "input": "so?", "previous_response_id": last["response"]["id"]}),
+    ))
+    .await;
+    assert_eq!(third.0, 200, "{}", third.1);
+
+    let other = swarm.claim("a").await;
+    let body = json!({"input": "x", "previous_response_id": first["id"]});
+    let foreign = swarm
+        .request(Method::POST, "/v1/responses")
+        .bearer_auth(&other.key)
+        .json(&body);
+    let (status, refused) = answer(foreign).await;
+    assert_eq!(
+        (status, &refused["error"]["code"]),
+        (400, &json!("previous_response_not_found"))
+    );
+    assert_eq!(refused["error"]["param"], "previous_response_id");
+    let (status, refused) = answer(post(&json!({"input": [{"type": "item_reference", "id": "x"}]}))).await;
+    assert_eq!((status, &refused["error"]["param"]), (400, &json!("input[0]")));
+}
+
 #[tokio::test]
 async fn a_live_episode_is_told_to_come_again_while_the_engine_cannot_serve_it() {
     let swarm = Swarm::start().await;

@@ -65,7 +65,8 @@ impl Default for Ajet {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(default)]
 pub struct Model {
-    /// A Hugging Face directory, a `.gguf` file, a hub id such as `Qwen/Qwen2.5-0.5B-Instruct`, or `builtin:tiny`.
+    /// A Hugging Face directory, a `.gguf` file, a hub id such as `Qwen/Qwen2.5-0.5B-Instruct`, `builtin:tiny`, or, for
+    /// checks of agents, `builtin:scripted:FILE`, which gives the answers of a file.
     pub path: String,
 }
 
@@ -105,6 +106,8 @@ pub struct Rollout {
     pub max_model_len: Option<usize>,
     /// Most sequences sampled together.
     pub max_num_seqs: usize,
+    /// Most requests that wait to be sampled; more are answered with 429.
+    pub max_queued_requests: usize,
     /// Sampling temperature of train episodes, whatever their requests say.
     pub temperature: f64,
     /// Nucleus sampling of train episodes: the most likely tokens that together reach this probability.
@@ -147,6 +150,7 @@ impl Default for Rollout {
             max_response_length_in_one_turn: None,
             max_model_len: None,
             max_num_seqs: 64,
+            max_queued_requests: 1024,
             temperature: 1.0,
             top_p: 1.0,
             top_k: -1,

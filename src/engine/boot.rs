@@ -19,7 +19,7 @@ use super::model_thread::{self, ModelThread};
 use super::pool::StopRule;
 use super::replay::{Plan, plan};
 use super::server::{App, End, router};
-use super::session::{ChatBackend, ChatSettings};
+use super::session::{ChatBackend, ChatSettings, Script};
 use super::trajectories::Trajectories;
 use super::worker::{ModelInfo, ModelWorker};
 use crate::config::schema::Ajet;
@@ -150,11 +150,11 @@ async fn boot(app: Arc<App>, mut config: Ajet, experiment_dir: PathBuf) -> Resul
         100.0 * hello.trainable_parameters as f64 / hello.parameters.max(1) as f64,
         hello.parameters
     ));
-    let backend = ChatBackend::new(
-        Arc::new(info.text),
-        Arc::new(handle.clone()),
-        ChatSettings::new(&config),
-    );
+    let settings = ChatSettings {
+        script: Script::of_model(&config.model.path).map_err(EngineError)?,
+        ..ChatSettings::new(&config)
+    };
+    let backend = ChatBackend::new(Arc::new(info.text), Arc::new(handle.clone()), settings);
     let core = Core::new(Parts {
         hub: hub.clone(),
         model: handle,

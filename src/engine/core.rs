@@ -99,6 +99,12 @@ impl Core {
         session.chat(call.request, call.episode_type).await
     }
 
+    /// Tokens of the prompt that an agent's request would be sampled from.
+    pub async fn count_tokens(&self, episode_uuid: &str, call: ChatCall) -> Result<u64, ChatError> {
+        let session = self.sessions.running(episode_uuid, &self.backend)?;
+        session.count_tokens(call.request, call.episode_type).await
+    }
+
     /// Takes a finished episode in. Waits for the disk.
     pub fn end(&self, episode_uuid: &str, end: EndEpisode) -> Result<EndOutcome, LedgerError> {
         let mut ledger = self.ledger();

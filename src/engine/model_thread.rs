@@ -317,6 +317,7 @@ pub(crate) mod tests {
             group: String::new(),
             prompt: prompt.to_vec(),
             params,
+            given: vec![],
             stop: None,
             events,
         };

@@ -19,7 +19,7 @@ use super::events::EventHub;
 use super::ledger::LedgerError;
 use super::model_thread::ModelGone;
 use super::session::respond;
-use crate::protocol::engine::{BatchState, ChatCall, EndEpisode, EndOutcome, ForgetEpisode, Hello, Update};
+use crate::protocol::engine::{BatchState, ChatCall, EndEpisode, EndOutcome, ForgetEpisode, Hello, TokenCount, Update};
 use crate::protocol::openai::{ErrorBody, ErrorObject};
 
 /// Seconds after which a call that the engine could not serve may be tried again.
@@ -66,6 +66,7 @@ pub fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/hello", get(hello))
         .route("/episodes/{id}/chat", post(chat))
+        .route("/episodes/{id}/count_tokens", post(count_tokens))
         .route("/episodes/{id}/end", post(end_episode))
         .route("/episodes/{id}/forget", post(forget))
         .route("/agree", post(agree))
@@ -97,6 +98,19 @@ async fn chat(
 ) -> Result<Response, Refusal> {
     let Json(call) = call?;
     Ok(respond(app.core()?.chat(&episode, call).await))
+}
+
+async fn count_tokens(
+    State(app): State<Arc<App>>,
+    Path(episode): Path<String>,
+    call: Result<Json<ChatCall>, JsonRejection>,
+) -> Result<Response, Refusal> {
+    let Json(call) = call?;
+    let counted = app.core()?.count_tokens(&episode, call).await;
+    Ok(match counted {
+        Ok(input_tokens) => Json(TokenCount { input_tokens }).into_response(),
+        Err(error) => error.into_response(),
+    })
 }
 
 async fn end_episode(

@@ -167,6 +167,7 @@ fn measure(scheduler: &mut Scheduler, config: &ModelConfig, plan: &Plan, batch: 
                 group,
                 prompt,
                 params: params(id, plan.tokens),
+                given: vec![],
                 stop: None,
                 events,
             });

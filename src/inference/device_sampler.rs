@@ -33,7 +33,7 @@ const LARGEST_UNIFORM: f32 = 1.0 - f32::EPSILON;
 pub fn draw(logits: &Tensor, draws: &[Draw]) -> Result<Vec<Option<SampledToken>>> {
     let top = draws.iter().map(|d| d.params.top_logprobs).max().unwrap_or(0);
     let rows = Rows::new(logits, draws)?;
-    let id = rows.choose(draws)?;
+    let id = with_given(rows.choose(draws)?, draws)?;
     let log_sum = rows.weights.sum_keepdim(1)?.log()?;
     let logprob = |id: &Tensor| -> Result<Tensor> { Ok((rows.scaled.gather(&ids(id)?, 1)? - &log_sum)?) };
     let mut columns = vec![id.clone(), logprob(&id)?];
@@ -46,6 +46,16 @@ pub fn draw(logits: &Tensor, draws: &[Draw]) -> Result<Vec<Option<SampledToken>>
     }
     let told: Vec<Vec<f32>> = Tensor::cat(&columns, 1)?.to_vec2()?;
     Ok(draws.iter().zip(told).map(|(draw, told)| token(draw, &told)).collect())
+}
+
+/// The given tokens in place of the drawn ones, rows × 1.
+fn with_given(drawn: Tensor, draws: &[Draw]) -> Result<Tensor> {
+    if draws.iter().all(|draw| draw.given.is_none()) {
+        return Ok(drawn);
+    }
+    let given = draws.iter().map(|draw| draw.given.map_or(-1.0, |id| id as f32));
+    let given = Tensor::from_vec(given.collect::<Vec<f32>>(), (draws.len(), 1), drawn.device())?;
+    Ok(given.ge(0f32)?.where_cond(&given, &drawn)?)
 }
 
 /// A row as it left the device: pairs of a token and its log-probability, the drawn one first.

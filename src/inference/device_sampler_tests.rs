@@ -30,6 +30,7 @@ fn both(vocabulary: usize, rows: usize, kinds: &[SamplingParams]) -> Vec<[Option
         .map(|row| Draw {
             params: &kinds[row % kinds.len()],
             uniform: rng.random(),
+            given: None,
         })
         .collect();
     let tensor = Tensor::from_slice(&logits, (rows, vocabulary), &Device::Cpu).unwrap();
@@ -114,7 +115,11 @@ fn what_was_cut_is_never_drawn_whatever_the_uniform_number() {
         ..params()
     };
     for uniform in [0.0, 1e-12, 0.5, 1.0 - 1e-7, 1.0 - f64::EPSILON] {
-        let draw = Draw { params: &kind, uniform };
+        let draw = Draw {
+            params: &kind,
+            uniform,
+            given: None,
+        };
         let token = device_sampler::draw(&tensor, &[draw]).unwrap().remove(0).unwrap();
         let larger = logits.iter().filter(|l| **l > logits[token.id as usize]).count();
         assert!(larger < 5, "{larger} tokens are likelier than the one at {uniform}");
@@ -136,10 +141,31 @@ fn a_row_that_is_not_finite_is_told_and_disturbs_no_other() {
             let draw = Draw {
                 params: &kind,
                 uniform: 0.5,
+                given: None,
             };
             let tokens = device_sampler::draw(&tensor, &[draw, draw]).unwrap();
             assert_eq!(tokens[0], None);
             assert!(tokens[1].is_some());
         }
+    }
+}
+
+#[test]
+fn given_tokens_have_the_log_probabilities_that_drawn_ones_have() {
+    let logits = [0.5, -1.0, 2.0, 0.0, 1.0, 3.0];
+    let tensor = Tensor::from_slice(&logits, (2, 3), &Device::Cpu).unwrap();
+    let kind = params();
+    let draw = |given| Draw {
+        params: &kind,
+        uniform: 0.9,
+        given,
+    };
+    let on_device = device_sampler::draw(&tensor, &[draw(Some(1)), draw(None)]).unwrap();
+    for (row, (given, line)) in [(Some(1), &logits[..3]), (None, &logits[3..])].into_iter().enumerate() {
+        let device = on_device[row].clone().unwrap();
+        let cpu = sampler::draw(Isa::detect(), line, draw(given)).unwrap();
+        assert_eq!(device.id, cpu.id);
+        assert_eq!(device.id, given.unwrap_or(cpu.id));
+        assert!((device.logprob - cpu.logprob).abs() < 1e-5);
     }
 }

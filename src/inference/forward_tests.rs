@@ -261,6 +261,7 @@ fn sampled(weights: &Weights, kernels: Kernels, prompts: &[Vec<u32>]) -> Vec<Vec
                 group,
                 prompt,
                 params,
+                given: vec![],
                 stop: None,
                 events,
             });

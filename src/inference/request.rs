@@ -39,6 +39,9 @@ pub struct SampleRequest {
     pub prompt: Vec<u32>,
     /// How tokens are drawn.
     pub params: SamplingParams,
+    /// Tokens to take one after the other instead of drawing them; they get the log-probabilities that the model gives
+    /// them. Behind the last, tokens are drawn.
+    pub given: Vec<u32>,
     /// Ends the answer early.
     pub stop: Option<Box<dyn StopCheck>>,
     /// Where the answer goes, token by token; a closed channel cancels the request.

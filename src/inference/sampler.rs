@@ -18,6 +18,8 @@ pub struct Draw<'a> {
     pub params: &'a SamplingParams,
     /// Where in it: at least 0, below 1.
     pub uniform: f64,
+    /// The token to take in its place; it is told as one that was drawn.
+    pub given: Option<u32>,
 }
 
 /// Whether the parameters are within their ranges.
@@ -83,9 +85,10 @@ pub fn draw(isa: Isa, logits: &[f32], how: Draw) -> Option<SampledToken> {
     if !(max.is_finite() && sum.is_finite()) {
         return None;
     }
-    let id = match greedy {
-        true => logits.iter().position(|&l| l == max)?,
-        false => pick(&weights, params, how.uniform),
+    let id = match how.given {
+        Some(id) => id as usize,
+        None if greedy => logits.iter().position(|&l| l == max)?,
+        None => pick(&weights, params, how.uniform),
     };
     let log_sum = sum.ln();
     let logprob = |id: usize| scale * (logits[id] - max) - log_sum;
@@ -232,7 +235,12 @@ mod tests {
     }
 
     fn draw(params: &SamplingParams, uniform: f64, logits: &[f32]) -> Option<SampledToken> {
-        super::draw(Isa::detect(), logits, Draw { params, uniform })
+        let how = Draw {
+            params,
+            uniform,
+            given: None,
+        };
+        super::draw(Isa::detect(), logits, how)
     }
 
     fn draws(params: SamplingParams, logits: &[f32], count: usize) -> Vec<usize> {

@@ -204,7 +204,8 @@ impl Scheduler {
             });
         }
         let vocab_size = self.limits.vocab_size;
-        if let Some(&token) = request.prompt.iter().find(|&&token| token as usize >= vocab_size) {
+        let mut tokens = request.prompt.iter().chain(&request.given);
+        if let Some(&token) = tokens.find(|&&token| token as usize >= vocab_size) {
             return Err(InferenceError::UnknownToken { token, vocab_size });
         }
         match self.knows(request.id) {

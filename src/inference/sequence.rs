@@ -162,6 +162,7 @@ impl Sequence {
         Draw {
             params: &self.request.params,
             uniform: self.uniform,
+            given: self.request.given.get(self.tokens.len() - self.prompt_len).copied(),
         }
     }
 

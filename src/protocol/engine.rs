@@ -6,6 +6,7 @@
 //! |---|---|
 //! | GET `/hello` | → [`Hello`] |
 //! | POST `/episodes/{id}/chat` | [`ChatCall`] → an OpenAI chat completion, or server-sent events when it streams |
+//! | POST `/episodes/{id}/count_tokens` | [`ChatCall`] → [`TokenCount`]: of the prompt that it would be sampled from |
 //! | POST `/episodes/{id}/end` | [`EndEpisode`] → [`EndOutcome`] |
 //! | POST `/episodes/{id}/forget` | [`ForgetEpisode`] → `{}`; unknown episodes too |
 //! | POST `/agree` | `{}` → [`BatchState`]: the clients agreed, close the batch |
@@ -26,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use super::swarm::EpisodeType;
 
 /// Version of this contract. A control plane refuses an engine that speaks another one, naming both numbers.
-pub const CONTRACT_VERSION: u32 = 2;
+pub const CONTRACT_VERSION: u32 = 3;
 
 /// Answer of `GET /hello`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -61,6 +62,9 @@ pub struct ChatCall {
     /// The agent's request, as it came: an OpenAI chat completion request.
     pub request: serde_json::Value,
 }
+
+/// Answer of `POST /episodes/{id}/count_tokens`, which is Anthropic's.
+pub use super::anthropic::TokenCount;
 
 /// Body of `POST /episodes/{id}/end`. The control plane has already checked it: the reward is finite, the ids are set.
 #[derive(Clone, Debug, Serialize, Deserialize)]

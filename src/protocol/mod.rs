@@ -1,7 +1,10 @@
-//! Wire types, named once: client ↔ server ([`swarm`]), server ↔ engine ([`engine`]), agent ↔ model API ([`openai`]).
+//! Wire types, named once: client ↔ server ([`swarm`]), server ↔ engine ([`engine`]), agent ↔ model API ([`openai`],
+//! [`responses`], [`anthropic`]).
 //!
 //! Nothing here does I/O or holds state; every other layer may use it.
 
+pub mod anthropic;
 pub mod engine;
 pub mod openai;
+pub mod responses;
 pub mod swarm;

@@ -81,6 +81,9 @@ pub struct StreamOptions {
     /// A last chunk with the usage.
     #[serde(default)]
     pub include_usage: bool,
+    /// Extension: the usage so far in every chunk.
+    #[serde(default)]
+    pub continuous_usage_stats: bool,
 }
 
 /// `stop` of a request.
@@ -181,6 +184,9 @@ pub struct Choice {
     pub message: ChatMessage,
     /// `stop`, `length` or `tool_calls`.
     pub finish_reason: Option<String>,
+    /// Extension: the stop string that ended the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_reason: Option<String>,
     /// Where asked for.
     pub logprobs: Option<ChoiceLogprobs>,
     /// Extension: what the model sampled.
@@ -232,6 +238,16 @@ pub struct Usage {
     /// Of the prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_tokens_details: Option<PromptTokensDetails>,
+    /// Of the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completion_tokens_details: Option<CompletionTokensDetails>,
+}
+
+/// Of the sampled tokens.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CompletionTokensDetails {
+    /// Up to the end of the thinking.
+    pub reasoning_tokens: u64,
 }
 
 /// Of the prompt's tokens.
@@ -271,6 +287,9 @@ pub struct ChunkChoice {
     pub delta: Delta,
     /// In the answer's last chunk.
     pub finish_reason: Option<String>,
+    /// Extension: in the last chunk, the stop string that ended the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_reason: Option<String>,
     /// Of the tokens of this chunk, where asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<ChoiceLogprobs>,

@@ -105,6 +105,16 @@ impl EngineClient {
             .await
     }
 
+    /// `POST /episodes/{id}/count_tokens`; an answer of any status.
+    ///
+    /// # Errors
+    ///
+    /// The engine cannot be reached.
+    pub async fn count_tokens(&self, episode: &str, call: &ChatCall) -> Result<EngineAnswer> {
+        self.send(Method::POST, &format!("/episodes/{episode}/count_tokens"), call)
+            .await
+    }
+
     /// `POST /episodes/{id}/end`.
     ///
     /// # Errors

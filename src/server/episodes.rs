@@ -9,6 +9,7 @@ use indexmap::IndexMap;
 use rand::Rng;
 use uuid::Uuid;
 
+use super::adapters::responses::KeptResponses;
 use super::auth::hex;
 use crate::protocol::swarm::{EPISODE_KEY_PREFIX, EpisodeType};
 
@@ -40,6 +41,8 @@ pub struct Episode {
     pub last_activity: f64,
     /// LLM requests that the engine took.
     pub llm_calls: u64,
+    /// Answers that its later requests may go on from.
+    pub kept_responses: KeptResponses,
     /// LLM requests that have not finished.
     in_flight: u32,
     /// Its end is on the way to the engine.
@@ -166,6 +169,7 @@ impl Registry {
             task_id: claim.task_id,
             last_activity: now,
             llm_calls: 0,
+            kept_responses: KeptResponses::default(),
             in_flight: 0,
             ending: false,
         };
@@ -178,7 +182,8 @@ impl Registry {
         self.running.get(&id_of(uuid)?)
     }
 
-    fn get_mut(&mut self, uuid: &str) -> Option<&mut Episode> {
+    /// The same, to be changed.
+    pub fn get_mut(&mut self, uuid: &str) -> Option<&mut Episode> {
         self.running.get_mut(&id_of(uuid)?)
     }
 

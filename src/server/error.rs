@@ -1,9 +1,13 @@
 //! What the server refuses, and the one place where that becomes HTTP.
 
 use axum::Json;
+use axum::body::to_bytes;
+use axum::extract::Request;
 use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use super::adapters::anthropic;
 use crate::protocol::openai::{ErrorBody, ErrorObject};
 use crate::protocol::swarm::{EngineStatus, ErrorDetail};
 
@@ -38,6 +42,20 @@ pub enum Error {
     /// A field of the request has a value that is not allowed.
     #[error("{0}")]
     Invalid(String),
+    /// A field of a model API's request has a value that is not allowed.
+    #[error("{message}")]
+    Field {
+        /// Which.
+        field: String,
+        /// A sentence that names it.
+        message: String,
+    },
+    /// `previous_response_id` names nothing.
+    #[error(
+        "previous_response_id is `{0}`, which is no response of this episode; hint: only answers with `store` are kept, \
+         while their episode runs"
+    )]
+    ResponseNotFound(String),
     /// The body is not the JSON that the endpoint takes.
     #[error("the request body is not valid: {0}")]
     Body(String),
@@ -108,8 +126,18 @@ pub enum Error {
 
 /// Seconds after which a call that the engine could not take should be tried again.
 const RETRY_AFTER_SECONDS: u64 = 3;
+/// Largest error that is put into another shape.
+const ERROR_BYTES: usize = 1024 * 1024;
 
 impl Error {
+    /// A field that a request of the model API must have.
+    pub fn missing(field: &str) -> Self {
+        Self::Field {
+            field: field.to_owned(),
+            message: format!("`{field}` is missing"),
+        }
+    }
+
     /// The HTTP status it is answered with.
     pub fn status(&self) -> StatusCode {
         match self {
@@ -121,6 +149,8 @@ impl Error {
             | Self::StartedAgain
             | Self::EpisodeNotFound(_)
             | Self::Invalid(_)
+            | Self::Field { .. }
+            | Self::ResponseNotFound(_)
             | Self::Body(_) => StatusCode::BAD_REQUEST,
             Self::TokenMissing | Self::KeyMissing | Self::KeyUnknown => StatusCode::UNAUTHORIZED,
             Self::ForeignPage => StatusCode::FORBIDDEN,
@@ -144,6 +174,16 @@ impl Error {
             Self::EpisodeGone => Some("episode_not_found"),
             Self::EngineUnreachable(_) => Some("engine_unavailable"),
             Self::TooManyCalls { .. } => Some("rate_limit_exceeded"),
+            Self::ResponseNotFound(_) => Some("previous_response_not_found"),
+            _ => None,
+        }
+    }
+
+    /// `param` of OpenAI's error object.
+    fn param(&self) -> Option<&str> {
+        match self {
+            Self::Field { field, .. } => Some(field),
+            Self::ResponseNotFound(_) => Some("previous_response_id"),
             _ => None,
         }
     }
@@ -191,9 +231,36 @@ impl IntoResponse for ModelApiError {
         let error = ErrorObject {
             message: self.0.to_string(),
             kind: kind.into(),
-            param: None,
+            param: self.0.param().map(str::to_owned),
             code: self.0.code().map(str::to_owned),
         };
         self.0.with_headers(Json(ErrorBody { error }).into_response())
     }
+}
+
+/// Answers on `/v1/messages` tell errors in Anthropic's shape, whoever made them.
+pub async fn shape_for_anthropic(request: Request, next: Next) -> Response {
+    let concerned = request.uri().path().starts_with("/v1/messages");
+    let response = next.run(request).await;
+    let status = response.status();
+    if !concerned || !(status.is_client_error() || status.is_server_error()) {
+        return response;
+    }
+    let (mut head, body) = response.into_parts();
+    let bytes = to_bytes(body, ERROR_BYTES).await.unwrap_or_default();
+    let error = match serde_json::from_slice::<ErrorBody>(&bytes) {
+        Ok(body) => body.error,
+        Err(_) => ErrorObject {
+            message: String::from_utf8_lossy(&bytes).into_owned(),
+            ..ErrorObject::default()
+        },
+    };
+    head.headers.remove(header::CONTENT_LENGTH);
+    let body = Json(anthropic::error_body(status.as_u16(), error));
+    let mut response = body.into_response();
+    for (name, value) in &head.headers {
+        response.headers_mut().entry(name).or_insert_with(|| value.clone());
+    }
+    *response.status_mut() = status;
+    response
 }

@@ -1,9 +1,10 @@
 //! The control plane: the swarm API and the model API over HTTP, in front of an engine process.
 //!
 //! [`core`] decides, without I/O; [`state`], [`episodes`], [`clients`] and [`pool_info`] are its parts. [`router`] and
-//! [`handlers`] turn HTTP into calls of the core, [`lifecycle`] starts, follows and stops the engine
+//! [`handlers`] turn HTTP into calls of the core ([`adapters`] between the model APIs and the engine's), [`lifecycle`] starts, follows and stops the engine
 //! ([`engine_process`], [`engine_client`]). It never blocks and never names the model.
 
+mod adapters;
 mod auth;
 mod body;
 mod clients;

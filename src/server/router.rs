@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::extract::Request;
 use axum::handler::Handler;
 use axum::http::{Method, Uri};
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
 use axum::{Json, Router};
@@ -17,7 +17,7 @@ use tower::util::MapRequestLayer;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::connections::App;
-use super::error::{Error, ModelApiError};
+use super::error::{Error, ModelApiError, shape_for_anthropic};
 use super::handlers::{code, engine, episodes, logs, metrics, model_api};
 use super::shared::Shared;
 use super::{auth, openapi, prometheus};
@@ -137,6 +137,12 @@ fn routes() -> Vec<Route> {
             "the last chat request and its answer"),
         post("/v1/chat/completions", model_api::chat, json::<Value>(), json::<Value>(),
             "OpenAI's chat completions, with an episode's key; server-sent events where `stream` is true"),
+        post("/v1/responses", model_api::responses, json::<Value>(), json::<Value>(),
+            "OpenAI's responses, with an episode's key; server-sent events where `stream` is true"),
+        post("/v1/messages", model_api::messages, json::<Value>(), json::<Value>(),
+            "Anthropic's messages, with an episode's key; server-sent events where `stream` is true"),
+        post("/v1/messages/count_tokens", model_api::count_tokens, json::<Value>(), json::<Value>(),
+            "the tokens of the prompt that such a request leads to"),
         get("/v1/models", model_api::models, json::<Value>(), "the model in training, as OpenAI lists models"),
         get("/openapi.json", async || Json(openapi::document(&routes())), json::<Value>(), "this document"),
     ]
@@ -151,6 +157,7 @@ pub fn app(shared: Arc<Shared>) -> App {
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(Arc::clone(&shared), auth::guard))
         .layer(CatchPanicLayer::custom(panicked))
+        .layer(from_fn(shape_for_anthropic))
         .with_state(shared);
     // Outside the router, since it changes the path that is routed.
     MapRequestLayer::new(auth::normalise_path as fn(Request) -> Request).layer(router)

@@ -24,8 +24,23 @@ pub struct Prompt {
     pub rendered: String,
     /// The token ids to feed.
     pub ids: Vec<u32>,
+    /// The beginning of the answer where it is given rather than sampled: the end of `rendered` and of `ids`.
+    pub opening: String,
     /// Why it does not continue an earlier call although the episode has some.
     pub split: Option<SplitReason>,
+}
+
+impl Prompt {
+    /// Begins the answer with this text.
+    ///
+    /// # Errors
+    /// The tokenizer refuses it.
+    pub fn open_with(&mut self, opening: String, renderer: &dyn Renderer) -> Result<(), RenderError> {
+        self.ids.extend(renderer.encode(&opening)?);
+        self.rendered += &opening;
+        self.opening = opening;
+        Ok(())
+    }
 }
 
 /// The prompt of a request in an episode with these calls so far.
@@ -52,6 +67,7 @@ pub fn prompt_for(calls: &[Call], request: Conversation, renderer: &dyn Renderer
     Ok(Prompt {
         ids: renderer.encode(&rendered)?,
         rendered,
+        opening: String::new(),
         split: refused.or_else(|| why_not_continued(calls, &request.messages)),
         conversation: request,
     })
@@ -98,6 +114,7 @@ fn bridge(call: &Call, request: &Conversation, renderer: &dyn Renderer) -> Resul
         conversation,
         rendered,
         ids,
+        opening: String::new(),
         split: None,
     })
 }
@@ -130,6 +147,7 @@ fn by_text(
         conversation: request.clone(),
         rendered: rendered.clone(),
         ids,
+        opening: String::new(),
         split: None,
     };
     Ok(Some((prompt, call.len())))

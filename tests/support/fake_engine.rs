@@ -187,6 +187,7 @@ impl Engine {
         let router = Router::new()
             .route("/hello", get(hello))
             .route("/episodes/{id}/chat", post(chat))
+            .route("/episodes/{id}/count_tokens", post(count_tokens))
             .route("/episodes/{id}/end", post(end))
             .route("/episodes/{id}/forget", post(forget))
             .route("/agree", post(agree))
@@ -327,6 +328,14 @@ async fn chat(State(engine): State<Engine>, Path(id): Path<String>, Json(call): 
     });
     let body = Body::from_stream(chunks.map(Ok::<_, io::Error>));
     ([("content-type", "text/event-stream")], body).into_response()
+}
+
+/// A token a character of the first message.
+async fn count_tokens(Json(call): Json<ChatCall>) -> Json<TokenCount> {
+    let text = call.request["messages"][0]["content"].as_str().unwrap_or_default();
+    Json(TokenCount {
+        input_tokens: text.len() as u64,
+    })
 }
 
 async fn end(State(engine): State<Engine>, Path(id): Path<String>, Json(end): Json<EndEpisode>) -> Json<EndOutcome> {

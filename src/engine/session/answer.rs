@@ -44,6 +44,27 @@ pub struct Answer {
     pub logprobs: Vec<f32>,
     /// For the agent, where it asked.
     pub told_logprobs: Vec<TokenLogprob>,
+    /// Sampled tokens up to the end of the thinking.
+    pub reasoning_tokens: usize,
+    /// The stop string that ended it.
+    pub stop_string: Option<String>,
+}
+
+/// Tokens of one answer, or of several.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sampled {
+    /// All.
+    pub tokens: u64,
+    /// Of these, up to the end of the thinking.
+    pub reasoning: u64,
+}
+
+impl Sampled {
+    /// Adds another's.
+    pub fn add(&mut self, other: Self) {
+        self.tokens += other.tokens;
+        self.reasoning += other.reasoning;
+    }
 }
 
 impl AnswerWriter {
@@ -55,11 +76,19 @@ impl AnswerWriter {
         } else {
             ToolFormat::None
         };
+        let rendered = prompt
+            .rendered
+            .strip_suffix(&prompt.opening)
+            .unwrap_or(&prompt.rendered);
+        let mut parser = AnswerParser::new(backend.reasoning_format, tool_format, rendered);
+        // The beginning of a call is nothing yet.
+        let opened = parser.push(&prompt.opening);
+        debug_assert!(opened.is_empty(), "{opened:?}");
         Self {
             model: backend.model.clone(),
             text: VisibleText::new(backend.model.clone()),
             stops: StopScanner::new(&request.stop),
-            parser: AnswerParser::new(backend.reasoning_format, tool_format, &prompt.rendered),
+            parser,
             parallel_tool_calls: request.parallel_tool_calls,
             wants_logprobs: request.logprobs,
             answer: Answer {
@@ -71,6 +100,11 @@ impl AnswerWriter {
                 ..Answer::default()
             },
         }
+    }
+
+    /// Tokens so far.
+    pub fn counts(&self) -> Sampled {
+        self.answer.counts()
     }
 
     /// Takes the next token.
@@ -96,7 +130,8 @@ impl AnswerWriter {
         let mut answer = self.answer;
         let (mut stops, mut parser) = (self.stops, self.parser);
         let mut text = stops.push(&self.text.finish());
-        if !stops.found() {
+        answer.stop_string = stops.found().map(str::to_owned);
+        if answer.stop_string.is_none() {
             text += &stops.finish();
         }
         let mut pieces = parser.push(&text);
@@ -157,6 +192,7 @@ impl Answer {
             }
             Piece::Reasoning(text) => {
                 message.reasoning_content.get_or_insert_default().push_str(&text);
+                self.reasoning_tokens = self.sampled.len();
                 Some(Delta {
                     reasoning_content: Some(text),
                     ..Delta::default()
@@ -179,6 +215,14 @@ impl Answer {
                     ..Delta::default()
                 })
             }
+        }
+    }
+
+    /// Its tokens.
+    pub fn counts(&self) -> Sampled {
+        Sampled {
+            tokens: self.sampled.len() as u64,
+            reasoning: self.reasoning_tokens as u64,
         }
     }
 

@@ -4,11 +4,15 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
 use super::error::ChatError;
+use super::request::ForcedCall;
+use super::script::{self, Script};
 use crate::config::schema::{Ajet, Rollout};
 use crate::inference::SampleRequest;
 use crate::inference::parsers::{ReasoningFormat, ToolFormat};
-use crate::timeline::{MergePolicy, Renderer};
+use crate::timeline::{MergePolicy, Prompt, Renderer};
 
 /// A model as far as text is concerned.
 pub trait ChatModel: Renderer + Send + Sync {
@@ -50,6 +54,10 @@ pub struct ChatSettings {
     pub merging: MergePolicy,
     /// Seed of the experiment.
     pub seed: u64,
+    /// Answers that are sampled or wait for it at once; more are refused.
+    pub max_open_requests: usize,
+    /// Answers that are given, where the model is a scripted one.
+    pub script: Option<Script>,
 }
 
 impl ChatSettings {
@@ -68,6 +76,11 @@ impl ChatSettings {
                 weight_version: 0,
             },
             seed: ajet.trainer_common.seed,
+            max_open_requests: ajet
+                .rollout
+                .max_num_seqs
+                .saturating_add(ajet.rollout.max_queued_requests),
+            script: None,
             rollout: ajet.rollout.clone(),
         }
     }
@@ -84,6 +97,8 @@ pub struct ChatBackend {
     pub(super) tool_format: ToolFormat,
     pub(super) reasoning_format: ReasoningFormat,
     next_request: AtomicU64,
+    /// A permit for each answer that is sampled or waits for it.
+    places: Arc<Semaphore>,
 }
 
 impl ChatBackend {
@@ -98,9 +113,57 @@ impl ChatBackend {
             reasoning_format: ReasoningFormat::choose(rollout.reasoning_parser.as_deref(), model.chat_template())?,
             model,
             sampler,
+            places: Arc::new(Semaphore::new(settings.max_open_requests.min(Semaphore::MAX_PERMITS))),
             settings,
             next_request: AtomicU64::new(0),
         })
+    }
+
+    /// A place among the answers that are sampled or wait for it.
+    pub(super) fn take_place(&self) -> Result<OwnedSemaphorePermit, ChatError> {
+        self.places.clone().try_acquire_owned().map_err(|_| {
+            ChatError::QueueFull(format!(
+                "{} requests are sampled or wait (ajet.rollout.max_num_seqs and max_queued_requests allow no more); \
+                 try again",
+                self.settings.max_open_requests
+            ))
+        })
+    }
+
+    /// How an answer that is to be a tool call begins.
+    pub(super) fn call_opening(&self, call: &ForcedCall, rendered: &str) -> Result<String, ChatError> {
+        let name = match call {
+            ForcedCall::Any => None,
+            ForcedCall::Named(name) => Some(name.as_str()),
+        };
+        let opening = self.tool_format.opening(name).ok_or_else(|| {
+            let sentence = "`tool_choice` wants a tool call, but the model's chat template has none \
+                            (ajet.rollout.tool_parser)";
+            ChatError::invalid("tool_choice", sentence)
+        })?;
+        Ok(format!("{}{opening}", self.reasoning_format.closing(rendered)))
+    }
+
+    /// The tokens of the answer that is given to this prompt; none where it is sampled.
+    pub(super) fn given_answer(&self, prompt: &Prompt) -> Result<Vec<u32>, ChatError> {
+        let Some(script) = &self.settings.script else {
+            return Ok(Vec::new());
+        };
+        let text = script
+            .answer(&prompt.conversation)
+            .ok_or_else(|| ChatError::InvalidRequest {
+                param: Some("messages".into()),
+                message: script::no_answer(&prompt.conversation),
+            })?;
+        let text = text.strip_prefix(&prompt.opening).unwrap_or(text);
+        let ids = self
+            .model
+            .encode(text)
+            .map_err(|error| ChatError::Sampling(error.to_string()))?;
+        Ok(ids
+            .into_iter()
+            .chain(self.model.stop_token_ids().first().copied())
+            .collect())
     }
 
     pub(super) fn next_request_id(&self) -> u64 {

@@ -10,6 +10,7 @@ mod error;
 mod madness;
 mod request;
 mod respond;
+mod script;
 mod stop;
 mod stream;
 #[cfg(test)]
@@ -32,13 +33,17 @@ use uuid::Uuid;
 pub use backend::{ChatBackend, ChatModel, ChatSettings, Sampler};
 pub use error::ChatError;
 pub use respond::respond;
+pub use script::Script;
 pub use text_model::TextModel;
 
 use super::finished::EpisodeUsage;
 use crate::config::schema::OnContextOverflow;
-use crate::protocol::openai::{ChatCompletion, ChatCompletionChunk, ChatMessage, Choice, PromptTokensDetails, Usage};
+use crate::protocol::openai::{
+    ChatCompletion, ChatCompletionChunk, ChatMessage, Choice, CompletionTokensDetails, PromptTokensDetails, Usage,
+};
 use crate::protocol::swarm::EpisodeType;
 use crate::timeline::{Call, Counters, MergePolicy, Prompt, Row, SplitReason, merge, prompt_for};
+use answer::Sampled;
 use request::Request;
 use turn::Turn;
 
@@ -131,16 +136,28 @@ impl Session {
         if request.stream {
             return Ok(ChatAnswer::Stream(stream::chunks(head, &request, &prompt, turns)));
         }
-        let mut usage = usage(&prompt, &turns);
+        let usage = usage(&prompt, &turns);
+        let mut sampled = Sampled::default();
         let mut choices = Vec::with_capacity(turns.len());
         for turn in turns {
-            let (choice, tokens) = turn.whole().await?;
-            usage.completion_tokens += tokens;
+            let (choice, counts) = turn.whole().await?;
+            sampled.add(counts);
             choices.push(choice);
         }
-        usage.total_tokens = usage.prompt_tokens + usage.completion_tokens;
         let prompt_token_ids = request.return_token_ids.then(|| prompt.ids.clone());
-        Ok(head.whole(choices, usage, prompt_token_ids))
+        Ok(head.whole(choices, with_sampled(usage, sampled), prompt_token_ids))
+    }
+
+    /// Tokens of the prompt of a chat request, which is not answered.
+    ///
+    /// # Errors
+    /// The request is wrong, or the episode has ended.
+    pub async fn count_tokens(self: &Arc<Self>, body: Value, episode_type: EpisodeType) -> Result<u64, ChatError> {
+        let request = Request::read(body, episode_type, &self.backend.settings.rollout)?;
+        if self.ended.is_cancelled() {
+            return Err(self.not_found());
+        }
+        Ok(self.prompt(Arc::new(request)).await?.ids.len() as u64)
     }
 
     /// Ends the episode: what is being sampled is cancelled, further requests are refused.
@@ -203,14 +220,21 @@ impl Session {
     /// Rendering and encoding compute for milliseconds, so not on the I/O threads.
     async fn prompt(self: &Arc<Self>, request: Arc<Request>) -> Result<Prompt, ChatError> {
         let session = self.clone();
-        let prompt = tokio::task::spawn_blocking(move || {
-            let state = session.lock();
-            prompt_for(&state.calls, request.conversation.clone(), &*session.backend.model)
-        });
+        let prompt = tokio::task::spawn_blocking(move || session.prompt_blocking(&request));
         prompt
             .await
             .map_err(|error| ChatError::Sampling(format!("the prompt could not be rendered: {error}")))?
-            .map_err(|error| ChatError::invalid("messages", format!("the chat template refused `messages`: {error}")))
+    }
+
+    fn prompt_blocking(&self, request: &Request) -> Result<Prompt, ChatError> {
+        let refused = |error| ChatError::invalid("messages", format!("the chat template refused `messages`: {error}"));
+        let model = &*self.backend.model;
+        let mut prompt = prompt_for(&self.lock().calls, request.conversation.clone(), model).map_err(refused)?;
+        if let Some(call) = &request.forced_call {
+            let opening = self.backend.call_opening(call, &prompt.rendered)?;
+            prompt.open_with(opening, model).map_err(refused)?;
+        }
+        Ok(prompt)
     }
 
     fn prompt_limit(&self) -> usize {
@@ -308,6 +332,17 @@ fn usage(prompt: &Prompt, turns: &[Turn]) -> Usage {
             cached_tokens: turns.first().map_or(0, |turn| turn.cached_tokens() as u64),
         }),
         ..Usage::default()
+    }
+}
+
+fn with_sampled(usage: Usage, sampled: Sampled) -> Usage {
+    Usage {
+        completion_tokens: sampled.tokens,
+        total_tokens: usage.prompt_tokens + sampled.tokens,
+        completion_tokens_details: Some(CompletionTokensDetails {
+            reasoning_tokens: sampled.reasoning,
+        }),
+        ..usage
     }
 }
 

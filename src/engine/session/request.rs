@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::error::ChatError;
 use crate::config::schema::Rollout;
-use crate::protocol::openai::{ChatMessage, ChatRequest, StreamOptions};
+use crate::protocol::openai::{ChatMessage, ChatRequest};
 use crate::protocol::swarm::EpisodeType;
 use crate::timeline::Conversation;
 
@@ -25,6 +25,8 @@ pub struct Request {
     pub stream: bool,
     /// A last chunk with the usage.
     pub include_usage: bool,
+    /// The usage so far in every chunk.
+    pub continuous_usage: bool,
     /// Strings that end an answer.
     pub stop: Vec<String>,
     /// Most tokens of an answer, as asked for.
@@ -39,6 +41,17 @@ pub struct Request {
     pub return_token_ids: bool,
     /// Whether an answer may have several tool calls.
     pub parallel_tool_calls: bool,
+    /// Whether the answer is to be a tool call.
+    pub forced_call: Option<ForcedCall>,
+}
+
+/// A tool call that the request wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ForcedCall {
+    /// Of any function.
+    Any,
+    /// Of this function.
+    Named(String),
 }
 
 /// How tokens are drawn.
@@ -74,6 +87,8 @@ impl Request {
         let max_tokens = number("max_tokens", request.max_tokens, 1, u64::MAX)?;
         let max_completion_tokens = number("max_completion_tokens", request.max_completion_tokens, 1, u64::MAX)?;
         check_response_format(request.response_format.as_ref())?;
+        let (tools, forced_call) = tools(&request, rollout)?;
+        let stream_options = request.stream_options.clone().unwrap_or_default();
         Ok(Self {
             drawing: match episode_type {
                 EpisodeType::Train => Drawing::configured(rollout),
@@ -81,7 +96,8 @@ impl Request {
             },
             n: n as usize,
             stream: request.stream.unwrap_or(false),
-            include_usage: matches!(request.stream_options, Some(StreamOptions { include_usage: true })),
+            include_usage: stream_options.include_usage,
+            continuous_usage: stream_options.continuous_usage_stats,
             stop: stop_strings(&request)?,
             max_tokens: max_completion_tokens
                 .or(max_tokens)
@@ -90,9 +106,10 @@ impl Request {
             top_logprobs: top_logprobs as usize,
             return_token_ids: request.return_token_ids.unwrap_or(false),
             parallel_tool_calls: request.parallel_tool_calls.unwrap_or(true),
+            forced_call,
             conversation: Conversation {
                 messages: messages(&request.messages, rollout)?,
-                tools: tools(&request, rollout)?,
+                tools,
                 template_kwargs: request.chat_template_kwargs.unwrap_or_default(),
             },
             model: request.model.unwrap_or_default(),
@@ -294,8 +311,8 @@ fn text_content(at: usize, content: &Value) -> Result<String, ChatError> {
     Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
 }
 
-/// The tools for the template; none where they are switched off.
-fn tools(request: &ChatRequest, rollout: &Rollout) -> Result<Vec<Value>, ChatError> {
+/// The tools for the template, none where they are switched off, and the call that is wanted.
+fn tools(request: &ChatRequest, rollout: &Rollout) -> Result<(Vec<Value>, Option<ForcedCall>), ChatError> {
     let tools = request.tools.clone().unwrap_or_default();
     for (at, tool) in tools.iter().enumerate() {
         if tool["type"] != "function" || !tool["function"]["name"].is_string() {
@@ -310,32 +327,31 @@ fn tools(request: &ChatRequest, rollout: &Rollout) -> Result<Vec<Value>, ChatErr
             format!("`tool_choice` is {choice}; {why}"),
         ))
     };
-    let wanted = match &request.tool_choice {
-        None | Some(Value::Null) => true,
-        Some(Value::String(choice)) if choice == "auto" => true,
-        Some(Value::String(choice)) if choice == "none" => false,
+    let forced = match &request.tool_choice {
+        None | Some(Value::Null) => None,
+        Some(Value::String(choice)) if choice == "auto" => None,
+        Some(Value::String(choice)) if choice == "none" => return Ok((Vec::new(), None)),
         Some(choice @ Value::String(required)) if required == "required" => {
             if tools.is_empty() {
                 return refuse(choice, "it needs `tools`");
             }
-            true
+            Some(ForcedCall::Any)
         }
         Some(choice) => {
             let name = &choice["function"]["name"];
-            if choice["type"] != "function" || !name.is_string() {
+            let Some(named) = name.as_str().filter(|_| choice["type"] == "function") else {
                 return refuse(choice, "allowed are `auto`, `none`, `required` or a function by name");
-            }
+            };
             if tools.iter().all(|tool| tool["function"]["name"] != *name) {
                 return refuse(choice, "no function of that name is in `tools`");
             }
-            true
+            Some(ForcedCall::Named(named.to_owned()))
         }
     };
-    Ok(if wanted && !rollout.force_disable_toolcalls {
-        tools
-    } else {
-        Vec::new()
-    })
+    match rollout.force_disable_toolcalls {
+        true => Ok((Vec::new(), None)),
+        false => Ok((tools, forced)),
+    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,8 @@ use crate::inference::StopCheck;
 pub struct StopScanner {
     stops: Vec<String>,
     held: String,
-    found: bool,
+    /// The one that came.
+    found: Option<String>,
 }
 
 impl StopScanner {
@@ -19,13 +20,13 @@ impl StopScanner {
         Self {
             stops: stops.to_vec(),
             held: String::new(),
-            found: false,
+            found: None,
         }
     }
 
     /// Takes more text; gives what certainly comes before any stop string.
     pub fn push(&mut self, text: &str) -> String {
-        if self.found {
+        if self.found.is_some() {
             return String::new();
         }
         self.held.push_str(text);
@@ -33,9 +34,9 @@ impl StopScanner {
         let matches = self
             .stops
             .iter()
-            .filter_map(|stop| Some((self.held.find(stop.as_str())?, stop.len())));
-        if let Some((at, _)) = matches.min_by_key(|(at, len)| (at + len, *at)) {
-            self.found = true;
+            .filter_map(|stop| Some((self.held.find(stop.as_str())?, stop)));
+        if let Some((at, stop)) = matches.min_by_key(|(at, stop)| (at + stop.len(), *at)) {
+            self.found = Some(stop.clone());
             self.held.truncate(at);
             return std::mem::take(&mut self.held);
         }
@@ -43,9 +44,9 @@ impl StopScanner {
         self.held.drain(..certain).collect()
     }
 
-    /// Whether a stop string came.
-    pub fn found(&self) -> bool {
-        self.found
+    /// The stop string that came.
+    pub fn found(&self) -> Option<&str> {
+        self.found.as_deref()
     }
 
     /// The answer has ended; gives what was held back.
@@ -84,7 +85,7 @@ impl StopCheck for StopAtString {
     fn push(&mut self, token_id: u32) -> bool {
         let text = self.text.push(token_id);
         self.scanner.push(&text);
-        self.scanner.found()
+        self.scanner.found().is_some()
     }
 }
 
@@ -97,7 +98,7 @@ mod tests {
         let stops: Vec<String> = stops.iter().map(|stop| stop.to_string()).collect();
         let mut scanner = StopScanner::new(&stops);
         let mut text: String = parts.iter().map(|part| scanner.push(part)).collect();
-        let found = scanner.found();
+        let found = scanner.found().is_some();
         if !found {
             text += &scanner.finish();
         }

@@ -2,16 +2,16 @@
 
 use std::collections::VecDeque;
 use std::future::ready;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream, Stream};
 
+use super::answer::Sampled;
 use super::error::ChatError;
 use super::request::Request;
 use super::turn::{Turn, TurnEvent};
-use super::{Head, usage};
+use super::{Head, usage, with_sampled};
 use crate::inference::SampledToken;
 use crate::protocol::openai::{ChatCompletionChunk, ChoiceLogprobs, ChunkChoice, Delta, TokenLogprob, Usage};
 use crate::timeline::Prompt;
@@ -21,26 +21,27 @@ type Chunks = BoxStream<'static, Result<ChatCompletionChunk, ChatError>>;
 /// The chunks of a request's answers: a role each, additions as they come, the finish reason, the usage where asked
 /// for. Ends at the first error.
 pub fn chunks(head: Head, request: &Request, prompt: &Prompt, turns: Vec<Turn>) -> Chunks {
-    let mut usage = usage(prompt, &turns);
-    let completion_tokens = Arc::new(AtomicU64::new(0));
+    let usage = usage(prompt, &turns);
+    let counts = Counts(Arc::new(Mutex::new(vec![Sampled::default(); turns.len()])));
+    let continuous = request.continuous_usage;
     let first = ChatCompletionChunk {
         prompt_token_ids: request.return_token_ids.then(|| prompt.ids.clone()),
+        usage: continuous.then(|| counts.in_usage(&usage)),
         ..head.chunk((0..turns.len() as u32).map(role).collect())
     };
-    let choices = stream::select_all(
-        turns
-            .into_iter()
-            .map(|turn| additions(turn, completion_tokens.clone()).boxed()),
-    );
-    let last_head = head.clone();
-    let last = stream::once(async move {
-        usage.completion_tokens = completion_tokens.load(Ordering::Acquire);
-        usage.total_tokens = usage.prompt_tokens + usage.completion_tokens;
-        Ok(last_head.usage_chunk(usage))
-    });
+    let choices = turns.into_iter().map(|turn| additions(turn, counts.clone()).boxed());
+    let choices = stream::select_all(choices);
+    let last = {
+        let (head, counts, usage) = (head.clone(), counts.clone(), usage.clone());
+        stream::once(async move { Ok(head.usage_chunk(counts.in_usage(&usage))) })
+    };
     let include_usage = request.include_usage;
+    let chunk = move |choice| ChatCompletionChunk {
+        usage: continuous.then(|| counts.in_usage(&usage)),
+        ..head.chunk(vec![choice])
+    };
     stream::once(ready(Ok(first)))
-        .chain(choices.map(move |choice| choice.map(|choice| head.chunk(vec![choice]))))
+        .chain(choices.map(move |choice| choice.map(&chunk)))
         .chain(last.filter(move |_| ready(include_usage)))
         .scan(false, |failed, chunk| {
             let told = (!*failed).then_some(chunk);
@@ -48,6 +49,27 @@ pub fn chunks(head: Head, request: &Request, prompt: &Prompt, turns: Vec<Turn>) 
             ready(told)
         })
         .boxed()
+}
+
+/// Tokens that each answer of a request has so far.
+#[derive(Clone)]
+struct Counts(Arc<Mutex<Vec<Sampled>>>);
+
+impl Counts {
+    fn set(&self, index: u32, counts: Sampled) {
+        // Assignments leave it whole, even after a panic elsewhere.
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(place) = all.get_mut(index as usize) {
+            *place = counts;
+        }
+    }
+
+    fn in_usage(&self, usage: &Usage) -> Usage {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sum = Sampled::default();
+        all.iter().for_each(|counts| sum.add(*counts));
+        with_sampled(usage.clone(), sum)
+    }
 }
 
 /// The chunks of an answer that says nothing, since the prompt did not fit.
@@ -87,7 +109,7 @@ struct Additions {
     ready: VecDeque<ChunkChoice>,
     /// Tokens that are in no chunk yet, since no text came of them.
     told: Told,
-    completion_tokens: Arc<AtomicU64>,
+    counts: Counts,
 }
 
 /// What a chunk tells of its tokens.
@@ -97,12 +119,12 @@ struct Told {
     logprobs: Vec<TokenLogprob>,
 }
 
-fn additions(turn: Turn, completion_tokens: Arc<AtomicU64>) -> impl Stream<Item = Result<ChunkChoice, ChatError>> {
+fn additions(turn: Turn, counts: Counts) -> impl Stream<Item = Result<ChunkChoice, ChatError>> {
     let start = Additions {
         turn: Some(turn),
         ready: VecDeque::new(),
         told: Told::default(),
-        completion_tokens,
+        counts,
     };
     stream::try_unfold(start, |mut additions| async move {
         loop {
@@ -128,18 +150,19 @@ impl Additions {
         match event {
             TurnEvent::Token(token) => {
                 let deltas = turn.push(&token);
+                self.counts.set(index, turn.counts());
                 self.tell(&turn, &token);
                 self.queue(index, &request, deltas);
                 self.turn = Some(turn);
             }
             TurnEvent::Finished(reason) => {
                 let (deltas, answer) = turn.finish(reason)?;
-                self.completion_tokens
-                    .fetch_add(answer.sampled.len() as u64, Ordering::AcqRel);
+                self.counts.set(index, answer.counts());
                 self.queue(index, &request, deltas);
                 self.queue(index, &request, vec![Delta::default()]);
                 if let Some(last) = self.ready.back_mut() {
                     last.finish_reason = Some(answer.finish_reason(reason).into());
+                    last.stop_reason = answer.stop_string;
                 }
             }
         }
@@ -159,6 +182,7 @@ impl Additions {
                 index,
                 delta,
                 finish_reason: None,
+                stop_reason: None,
                 logprobs: (request.logprobs && !told.logprobs.is_empty())
                     .then_some(ChoiceLogprobs { content: told.logprobs }),
                 token_ids: (request.return_token_ids && !told.ids.is_empty()).then_some(told.ids),

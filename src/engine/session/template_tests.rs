@@ -224,3 +224,45 @@ async fn thinking_splits_rows_only_where_the_template_drops_it() {
         (2, vec!["timeline_splits/thinking_dropped".to_owned()])
     );
 }
+
+#[tokio::test]
+async fn a_forced_call_is_begun_as_the_template_writes_it() {
+    let hermes = "f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+    let llama = "f\", \"parameters\": {\"a\": 1}}";
+    for (name, any, named) in [
+        ("qwen2_5", hermes, "{\"a\": 1}}\n</tool_call>"),
+        ("qwen3", hermes, "{\"a\": 1}}\n</tool_call>"),
+        ("llama3_2", llama, "{\"a\": 1}}"),
+    ] {
+        for (choice, written) in [
+            (json!("required"), any),
+            (json!({"type": "function", "function": {"name": "f"}}), named),
+        ] {
+            let scripts = [Script::Spells(written), Script::Spells("to")];
+            let bench = Bench::with_model(model(name), scripts, &Ajet::default());
+            let mut messages = vec![json!({"role": "user", "content": "q"})];
+            let body = json!({"messages": messages, "tools": tools(), "tool_choice": choice});
+            let message = bench.whole(body).await.choices[0].message.clone();
+            let call = &message.tool_calls.as_ref().unwrap()[0].function;
+            assert_eq!(
+                (call.name.as_str(), call.arguments.as_str()),
+                ("f", "{\"a\":1}"),
+                "{name}"
+            );
+            messages.extend([json!(message), answered("t")[0].clone()]);
+            bench.whole(json!({"messages": messages, "tools": tools()})).await;
+            let record = bench.session.finish();
+            assert_eq!(
+                (record.rows.len(), record.usage.counters.len()),
+                (1, 0),
+                "{name} {choice}"
+            );
+            let sampled: usize = record.calls.iter().map(|call| call.sampled.len()).sum();
+            assert_eq!(
+                record.rows[0].response_tokens(),
+                sampled,
+                "{name}: the beginning is context"
+            );
+        }
+    }
+}

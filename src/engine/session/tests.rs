@@ -449,6 +449,26 @@ async fn failures_are_errors_of_the_right_kind() {
 }
 
 #[tokio::test]
+async fn a_full_queue_is_told_until_an_answer_is_through() {
+    let scripts = [Script::Begins("a"), Script::Begins("b"), Script::Says("c")];
+    let bench = Bench::configured(scripts, |ajet| {
+        ajet.rollout.max_num_seqs = 1;
+        ajet.rollout.max_queued_requests = 1;
+    });
+    let mut body = ask("q");
+    body["stream"] = json!(true);
+    let first = bench.train(body.clone()).await.unwrap();
+    let _second = bench.train(body).await.unwrap();
+    let Err(full) = bench.train(ask("q")).await else {
+        panic!("there was no room");
+    };
+    assert_eq!((full.status(), full.retry_after()), (429, Some(1)));
+    assert!(full.to_string().starts_with("2 requests"), "{full}");
+    drop(first);
+    assert_eq!(bench.whole(ask("q")).await.choices[0].message.content, "c");
+}
+
+#[tokio::test]
 async fn several_answers_in_an_eval_episode() {
     let bench = Bench::new([
         Script::Says("a"),

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::Session;
-use super::answer::{Answer, AnswerWriter};
+use super::answer::{Answer, AnswerWriter, Sampled};
 use super::error::ChatError;
 use super::request::Request;
 use super::stop::stop_check;
@@ -23,6 +24,8 @@ pub struct Turn {
     writer: AnswerWriter,
     cached_tokens: usize,
     weight_version: u64,
+    /// Given back when the turn is over, however it ends.
+    _place: OwnedSemaphorePermit,
 }
 
 /// What a turn tells.
@@ -45,6 +48,8 @@ impl Turn {
         let backend = &session.backend;
         let settings = &backend.settings;
         let drawing = request.drawing;
+        let place = backend.take_place()?;
+        let given = backend.given_answer(prompt)?;
         let (sender, events) = unbounded_channel();
         let seed = match drawing.seed {
             Some(seed) => (seed as u64).wrapping_add(index as u64),
@@ -74,6 +79,7 @@ impl Turn {
                 stop_token_ids: backend.model.stop_token_ids().to_vec(),
                 top_logprobs: request.top_logprobs,
             },
+            given,
             stop: stop_check(&backend.model, &request.stop),
             events: sender,
         })?;
@@ -86,6 +92,7 @@ impl Turn {
             writer: AnswerWriter::new(backend, request, prompt),
             cached_tokens: 0,
             weight_version,
+            _place: place,
         })
     }
 
@@ -141,6 +148,11 @@ impl Turn {
         self.writer.last_logprob()
     }
 
+    /// Tokens so far.
+    pub fn counts(&self) -> Sampled {
+        self.writer.counts()
+    }
+
     /// Ends the answer and records the call.
     pub fn finish(self, reason: FinishReason) -> Result<(Vec<Delta>, Answer), ChatError> {
         let (deltas, answer) = self.writer.finish();
@@ -164,8 +176,8 @@ impl Turn {
         Ok((deltas, answer))
     }
 
-    /// Samples to the end; the choice and the number of its tokens.
-    pub async fn whole(mut self) -> Result<(Choice, u64), ChatError> {
+    /// Samples to the end; the choice and the counts of its tokens.
+    pub async fn whole(mut self) -> Result<(Choice, Sampled), ChatError> {
         let reason = loop {
             match self.next().await? {
                 TurnEvent::Token(token) => _ = self.push(&token),
@@ -174,14 +186,15 @@ impl Turn {
         };
         let (request, index) = (self.request.clone(), self.index);
         let (_, answer) = self.finish(reason)?;
-        let tokens = answer.sampled.len() as u64;
+        let sampled = answer.counts();
         let choice = Choice {
             index,
             finish_reason: Some(answer.finish_reason(reason).into()),
+            stop_reason: answer.stop_string.clone(),
             logprobs: answer.choice_logprobs(request.logprobs),
             token_ids: request.return_token_ids.then(|| answer.sampled.clone()),
             message: answer.message,
         };
-        Ok((choice, tokens))
+        Ok((choice, sampled))
     }
 }

@@ -74,6 +74,26 @@ impl ToolFormat {
     }
 }
 
+impl ToolFormat {
+    /// How a call begins, up to where the model would go on: with the arguments where the function is `named`, else with
+    /// its name. `None` where the model does not write calls.
+    pub fn opening(self, named: Option<&str>) -> Option<String> {
+        let (before, arguments) = match self {
+            Self::Hermes => ("<tool_call>\n", "arguments"),
+            Self::Llama3Json => ("", "parameters"),
+            Self::Json => ("", "arguments"),
+            Self::None => return None,
+        };
+        Some(match named {
+            Some(name) => format!(
+                "{before}{{\"name\": {}, \"{arguments}\": ",
+                serde_json::Value::from(name)
+            ),
+            None => format!("{before}{{\"name\": \""),
+        })
+    }
+}
+
 /// How a model writes its thinking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReasoningFormat {
@@ -97,6 +117,15 @@ impl ReasoningFormat {
             )),
             None if chat_template.contains("</think>") => Ok(Self::Think),
             None => Ok(Self::None),
+        }
+    }
+
+    /// What ends the thinking that the template opened at the end of the prompt; nothing where it opened none.
+    pub fn closing(self, prompt: &str) -> &'static str {
+        if self.is_open_after(prompt) {
+            "\n</think>\n\n"
+        } else {
+            ""
         }
     }
 

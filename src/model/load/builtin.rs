@@ -5,15 +5,42 @@ use super::files::Files;
 /// The files of one model by name.
 type Embedded = (&'static str, &'static [(&'static str, &'static [u8])]);
 
-macro_rules! embed {
-    ($model:literal: $($file:literal),+) => {
-        ($model, &[$(($file, include_bytes!(concat!("../../../assets/models/", $model, "/", $file)))),+])
+macro_rules! asset {
+    ($model:literal, $file:literal) => {
+        include_bytes!(concat!("../../../assets/models/", $model, "/", $file)) as &[u8]
     };
 }
 
-/// Made by `scripts/make-tiny-model.rs`.
+const WEIGHTS: &[u8] = asset!("tiny", "model.safetensors");
+const TOKENIZER: &[u8] = asset!("tiny", "tokenizer.json");
+const TOKENIZER_CONFIG: &[u8] = asset!("tiny", "tokenizer_config.json");
+const GENERATION_CONFIG: &[u8] = asset!("tiny", "generation_config.json");
+
 const MODELS: &[Embedded] = &[
-    embed!("tiny": "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"),
+    // Made by `scripts/make-tiny-model.rs`.
+    (
+        "tiny",
+        &[
+            ("config.json", asset!("tiny", "config.json")),
+            ("generation_config.json", GENERATION_CONFIG),
+            ("model.safetensors", WEIGHTS),
+            ("tokenizer.json", TOKENIZER),
+            ("tokenizer_config.json", TOKENIZER_CONFIG),
+        ],
+    ),
+    // The same weights with room for the prompts of coding agents, whose lengths it was not trained for, and a template
+    // with tools and thinking. Its answers are given (`engine::session::script`).
+    (
+        "scripted",
+        &[
+            ("config.json", asset!("scripted", "config.json")),
+            ("chat_template.jinja", asset!("scripted", "chat_template.jinja")),
+            ("generation_config.json", GENERATION_CONFIG),
+            ("model.safetensors", WEIGHTS),
+            ("tokenizer.json", TOKENIZER),
+            ("tokenizer_config.json", TOKENIZER_CONFIG),
+        ],
+    ),
 ];
 
 /// Names of the models, as in `builtin:NAME`.

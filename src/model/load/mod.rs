@@ -73,6 +73,8 @@ pub fn load(
     progress: &mut dyn FnMut(f32, &str),
 ) -> Result<LoadedModel, ModelError> {
     if let Some(name) = path.strip_prefix("builtin:") {
+        // What follows a colon is for the engine: a script's answers.
+        let (name, _) = name.split_once(':').unwrap_or((name, ""));
         let files = builtin::files(name).ok_or_else(|| not_found(path))?;
         return directory::load(&files, device, dtype, progress);
     }

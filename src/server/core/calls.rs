@@ -3,7 +3,9 @@
 use super::{Core, EndStep, HeldChange};
 use crate::config::schema::CollectionMethod;
 use crate::protocol::engine::{DropReason, EndEpisode, EndOutcome};
+use crate::protocol::openai::ChatMessage;
 use crate::protocol::swarm::{ClaimEpisodeAnswer, ClaimEpisodeRequest, EndEpisodeRequest, EngineStatus, EpisodeType};
+use crate::server::adapters::responses::Kept;
 use crate::server::episodes::{Claim, EndCheck, Fate, KeyOwner};
 use crate::server::error::Error;
 use crate::server::pool_info;
@@ -213,6 +215,18 @@ impl Core {
         if let Some(episode) = self.episodes.get(uuid) {
             self.clients.refresh(&episode.client_uuid, now);
         }
+    }
+
+    /// Keeps an answer of the Responses API, as long as its episode runs.
+    pub fn keep_response(&mut self, uuid: &str, response: Kept) {
+        if let Some(episode) = self.episodes.get_mut(uuid) {
+            episode.kept_responses.keep(response);
+        }
+    }
+
+    /// The conversation up to and with an answer that was kept.
+    pub fn conversation(&self, uuid: &str, response: &str) -> Option<Vec<ChatMessage>> {
+        self.episodes.get(uuid)?.kept_responses.conversation(response)
     }
 
     /// Whether a key opens the model API at all.

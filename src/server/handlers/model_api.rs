@@ -1,24 +1,30 @@
-//! The model API: an agent's call is passed to the engine and the engine's bytes are passed back.
+//! The model API: an agent's call is passed to the engine and the engine's bytes are passed back, through an adapter
+//! where the agent speaks another API than chat completions.
 
 use std::pin::Pin;
 use std::sync::Arc;
 
-use axum::Json;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::Response;
+use axum::{BoxError, Json};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
-use serde_json::{Value, json};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
 use tokio::sync::OwnedSemaphorePermit;
 
+use crate::protocol::anthropic::MessagesRequest;
 use crate::protocol::engine::ChatCall;
+use crate::protocol::responses::ResponsesRequest;
 use crate::protocol::swarm::EpisodeType;
+use crate::server::adapters::responses::{self, ChatInput, ResponseWriter};
+use crate::server::adapters::{AnswerWriter, Translator, anthropic};
 use crate::server::auth::bearer;
 use crate::server::body::{self, CHAT_BYTES, Held, Room};
-use crate::server::engine_client::EngineAnswer;
+use crate::server::engine_client::{EngineAnswer, EngineClient};
 use crate::server::error::{Error, ModelApiError};
 use crate::server::replay::Recorder;
 use crate::server::shared::Shared;
@@ -28,25 +34,78 @@ type Server = State<Arc<Shared>>;
 /// `POST /v1/chat/completions`. The call ends with this future and its body: an agent that hangs up drops them, by
 /// which the engine's generation is cancelled.
 pub async fn chat(State(shared): Server, request: Request) -> Result<Response, ModelApiError> {
+    let (in_flight, body) = begin(&shared, request).await?;
+    let chat: Map<String, Value> = fields(&body)?;
+    Ok(answer(in_flight, chat.into(), None).await?)
+}
+
+/// `POST /v1/messages`.
+pub async fn messages(State(shared): Server, request: Request) -> Result<Response, ModelApiError> {
+    let (in_flight, body) = begin(&shared, request).await?;
+    let request: MessagesRequest = fields(&body)?;
+    if request.max_tokens.is_none() {
+        return Err(Error::missing("max_tokens").into());
+    }
+    let chat = anthropic::chat_request(&request)?;
+    let writer = anthropic::MessageWriter::new(&request);
+    Ok(answer(in_flight, json!(chat), Some(Box::new(writer))).await?)
+}
+
+/// `POST /v1/messages/count_tokens`.
+pub async fn count_tokens(State(shared): Server, request: Request) -> Result<Response, ModelApiError> {
+    let (in_flight, body) = begin(&shared, request).await?;
+    let request: MessagesRequest = fields(&body)?;
+    let chat = anthropic::chat_request(&request)?;
+    let call = in_flight.call(json!(chat));
+    let engine = in_flight.engine()?;
+    let answer = engine.count_tokens(&in_flight.episode, &call).await;
+    let answer = answer.map_err(|error| Error::EngineUnreachable(error.to_string()))?;
+    Ok(pass_on(answer, call.request, in_flight, None))
+}
+
+/// `POST /v1/responses`.
+pub async fn responses(State(shared): Server, request: Request) -> Result<Response, ModelApiError> {
+    let (in_flight, body) = begin(&shared, request).await?;
+    let request: ResponsesRequest = fields(&body)?;
+    let earlier = match &request.previous_response_id {
+        Some(id) => shared
+            .with(|core, _| core.conversation(&in_flight.episode, id))
+            .ok_or_else(|| Error::ResponseNotFound(id.clone()))?,
+        None => Vec::new(),
+    };
+    let ChatInput {
+        request: chat,
+        new_messages,
+    } = responses::chat_input(&request, earlier)?;
+    let writer = ResponseWriter::new(&request, new_messages);
+    Ok(answer(in_flight, json!(chat), Some(Box::new(writer))).await?)
+}
+
+/// Finds the episode of a request and reads its body.
+async fn begin(shared: &Arc<Shared>, request: Request) -> Result<(InFlight, Bytes), Error> {
     let key = bearer(request.headers()).ok_or(Error::KeyMissing)?.to_owned();
     // Before the body is read: a large one is activity as well.
-    let (mut in_flight, episode_type) = InFlight::begin(&shared, &key)?;
-    let Held { bytes, room } = body::read(request, &shared, CHAT_BYTES).await?;
+    let mut in_flight = InFlight::begin(shared, &key)?;
+    let Held { bytes, room } = body::read(request, shared, CHAT_BYTES).await?;
     in_flight.room = Some(room);
-    let request: Value = body::parse(&bytes)?;
-    if !request.is_object() {
-        return Err(Error::Body("a chat request is a JSON object".into()).into());
-    }
-    let link = shared
-        .link()
-        .ok_or_else(|| Error::EngineUnreachable("it is not running".into()))?;
-    let call = ChatCall { episode_type, request };
-    let answer = link.client.chat(&in_flight.episode, &call).await;
+    Ok((in_flight, bytes))
+}
+
+/// A body that is a JSON object; a list would pass for one whose fields are in order.
+fn fields<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
+    let fields: Map<String, Value> = body::parse(body)?;
+    T::deserialize(Value::from(fields)).map_err(|error| Error::Body(error.to_string()))
+}
+
+/// Has the engine answer a chat request, and passes the answer on as it is or as `writer` writes it.
+async fn answer(in_flight: InFlight, chat: Value, writer: Option<Box<dyn AnswerWriter>>) -> Result<Response, Error> {
+    let call = in_flight.call(chat);
+    let answer = in_flight.engine()?.chat(&in_flight.episode, &call).await;
     let answer = answer.map_err(|error| Error::EngineUnreachable(error.to_string()))?;
     if answer.head.status.is_success() {
-        shared.with(|core, _| core.count_call(&in_flight.episode));
+        in_flight.shared.with(|core, _| core.count_call(&in_flight.episode));
     }
-    Ok(pass_on(answer, call.request, in_flight))
+    Ok(pass_on(answer, call.request, in_flight, writer))
 }
 
 /// `GET /v1/models`: the model in training.
@@ -66,25 +125,39 @@ pub async fn models(State(shared): Server, headers: HeaderMap) -> Result<Json<Va
 struct InFlight {
     shared: Arc<Shared>,
     episode: String,
+    kind: EpisodeType,
     /// That of the request, which is kept for a replay.
     room: Option<Room>,
     place: Option<OwnedSemaphorePermit>,
 }
 
 impl InFlight {
-    fn begin(shared: &Arc<Shared>, key: &str) -> Result<(Self, EpisodeType), Error> {
+    fn begin(shared: &Arc<Shared>, key: &str) -> Result<Self, Error> {
         shared.with(|core, _| core.check_key(key))?;
         let place = Arc::clone(&shared.calls).try_acquire_owned();
         let limit = shared.options.limits.calls;
         let place = place.map_err(|_| Error::TooManyCalls { limit })?;
         let (episode, kind) = shared.with(|core, now| core.begin_call(key, now))?;
-        let in_flight = Self {
+        Ok(Self {
             shared: Arc::clone(shared),
             episode,
+            kind,
             room: None,
             place: Some(place),
-        };
-        Ok((in_flight, kind))
+        })
+    }
+
+    fn call(&self, request: Value) -> ChatCall {
+        ChatCall {
+            episode_type: self.kind,
+            request,
+        }
+    }
+
+    fn engine(&self) -> Result<EngineClient, Error> {
+        let link = self.shared.link();
+        link.map(|link| link.client)
+            .ok_or_else(|| Error::EngineUnreachable("it is not running".into()))
     }
 }
 
@@ -99,10 +172,17 @@ impl Drop for InFlight {
 struct Passing {
     bytes: Pin<Box<dyn Stream<Item = Result<Bytes, hyper::Error>> + Send>>,
     recorder: Option<Recorder>,
+    translator: Option<Translator>,
     in_flight: InFlight,
+    over: bool,
 }
 
-fn pass_on(answer: EngineAnswer, request: Value, in_flight: InFlight) -> Response {
+fn pass_on(
+    answer: EngineAnswer,
+    request: Value,
+    in_flight: InFlight,
+    writer: Option<Box<dyn AnswerWriter>>,
+) -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = answer.head.status;
     for name in [CONTENT_TYPE, CACHE_CONTROL, RETRY_AFTER] {
@@ -112,31 +192,80 @@ fn pass_on(answer: EngineAnswer, request: Value, in_flight: InFlight) -> Respons
     }
     let content_type = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
     let streamed = content_type.is_some_and(|kind| kind.starts_with(b"text/event-stream"));
+    let answered = answer.head.status.is_success();
     let passing = Passing {
-        recorder: answer
-            .head
-            .status
-            .is_success()
-            .then(|| Recorder::new(request, streamed)),
+        recorder: answered.then(|| Recorder::new(request, streamed)),
+        // Errors are told in the shape of chat completions.
+        translator: writer
+            .filter(|_| answered)
+            .map(|writer| Translator::new(writer, streamed)),
         bytes: Box::pin(answer.into_bytes_stream()),
         in_flight,
+        over: false,
     };
     *response.body_mut() = Body::from_stream(futures_util::stream::unfold(passing, next_piece));
     response
 }
 
-async fn next_piece(mut passing: Passing) -> Option<(Result<Bytes, hyper::Error>, Passing)> {
-    let Some(piece) = passing.bytes.next().await else {
-        if let Some(call) = passing.recorder.and_then(Recorder::finish) {
-            *passing.in_flight.shared.latest_call() = Some(call);
+async fn next_piece(mut passing: Passing) -> Option<(Result<Bytes, BoxError>, Passing)> {
+    while !passing.over {
+        let piece = passing.bytes.next().await;
+        let out = match piece {
+            Some(Ok(bytes)) => passing.take(bytes),
+            Some(Err(error)) => Err(error.into()),
+            None => passing.finish(),
+        };
+        match out {
+            Ok(bytes) if bytes.is_empty() => {}
+            Ok(bytes) => return Some((Ok(bytes), passing)),
+            // Broken off: not an answer to replay, and the agent must notice.
+            Err(error) => {
+                tracing::warn!("an answer of the engine was broken off: {error}");
+                passing.over = true;
+                passing.recorder = None;
+                return Some((Err(error), passing));
+            }
         }
-        return None;
-    };
-    match (&piece, &mut passing.recorder) {
-        (Ok(bytes), Some(recorder)) => recorder.push(bytes),
-        // Broken off: not an answer to replay.
-        (Err(_), recorder) => *recorder = None,
-        (Ok(_), None) => {}
     }
-    Some((piece, passing))
+    None
+}
+
+impl Passing {
+    fn take(&mut self, bytes: Bytes) -> Result<Bytes, BoxError> {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.push(&bytes);
+        }
+        match &mut self.translator {
+            Some(translator) => {
+                let translated = translator.push(&bytes)?;
+                self.keep();
+                Ok(translated.into())
+            }
+            None => Ok(bytes),
+        }
+    }
+
+    /// The engine's answer is complete.
+    fn finish(&mut self) -> Result<Bytes, BoxError> {
+        self.over = true;
+        if let Some(call) = self.recorder.take().and_then(Recorder::finish) {
+            *self.in_flight.shared.latest_call() = Some(call);
+        }
+        match &mut self.translator {
+            Some(translator) => {
+                let translated = translator.finish()?;
+                self.keep();
+                Ok(translated.into())
+            }
+            None => Ok(Bytes::new()),
+        }
+    }
+
+    /// Keeps a complete response before its end is sent, since the next request may refer to it.
+    fn keep(&self) {
+        if let Some(kept) = self.translator.as_ref().and_then(Translator::kept) {
+            let episode = &self.in_flight.episode;
+            self.in_flight.shared.with(|core, _| core.keep_response(episode, kept));
+        }
+    }
 }

@@ -1,0 +1,33 @@
+//! Anthropic's messages API by way of a chat call.
+
+mod answer;
+mod request;
+#[cfg(test)]
+mod tests;
+
+pub use answer::MessageWriter;
+pub use request::chat_request;
+
+use crate::protocol::anthropic::{ErrorBody, ErrorObject};
+use crate::protocol::openai;
+
+/// An error of the model API in Anthropic's shape.
+pub fn error_body(status: u16, error: openai::ErrorObject) -> ErrorBody {
+    let kind = match status {
+        401 => "authentication_error",
+        403 => "permission_error",
+        404 => "not_found_error",
+        413 => "request_too_large",
+        429 => "rate_limit_error",
+        503 => "overloaded_error",
+        500.. => "api_error",
+        _ => "invalid_request_error",
+    };
+    ErrorBody {
+        kind: "error".into(),
+        error: ErrorObject {
+            kind: kind.into(),
+            message: error.message,
+        },
+    }
+}

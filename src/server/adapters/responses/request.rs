@@ -1,0 +1,183 @@
+//! From a responses request to a chat request.
+
+use serde_json::{Value, json};
+
+use super::tools::{flat_name, functions};
+use crate::protocol::openai::{ChatMessage, ChatRequest, FunctionCall, StreamOptions, ToolCall};
+use crate::protocol::responses::ResponsesRequest;
+use crate::server::adapters::{message, text_of, wrong};
+use crate::server::error::Error;
+
+/// Kinds of text in the parts of items.
+const TEXTS: [&str; 5] = ["input_text", "output_text", "text", "reasoning_text", "summary_text"];
+
+/// What a request comes to.
+pub struct ChatInput {
+    /// The chat request.
+    pub request: ChatRequest,
+    /// Those of its messages that are new, without the instructions.
+    pub new_messages: Vec<ChatMessage>,
+}
+
+/// The chat request that a responses request amounts to, after the `earlier` messages that it goes on from.
+///
+/// # Errors
+/// The field that is wrong.
+pub fn chat_input(request: &ResponsesRequest, earlier: Vec<ChatMessage>) -> Result<ChatInput, Error> {
+    check_unbuilt(request)?;
+    let new_messages = match &request.input {
+        Value::String(text) => vec![message("user", text.as_str())],
+        Value::Array(items) => messages_of(items)?,
+        Value::Null => Vec::new(),
+        other => {
+            return Err(wrong(
+                "input",
+                format!("is {other}; allowed are a string or a list of items"),
+            ));
+        }
+    };
+    let system = request.instructions.as_deref().filter(|text| !text.is_empty());
+    let system = system.map(|text| message("system", text));
+    let stream = request.stream.unwrap_or(false);
+    let (tools, _) = functions(request.tools.as_deref().unwrap_or_default());
+    let request = ChatRequest {
+        model: request.model.clone(),
+        messages: system
+            .into_iter()
+            .chain(earlier)
+            .chain(new_messages.iter().cloned())
+            .collect(),
+        tools: (!tools.is_empty()).then_some(tools),
+        tool_choice: request.tool_choice.as_ref().map(tool_choice).transpose()?,
+        parallel_tool_calls: request.parallel_tool_calls,
+        stream: Some(stream),
+        stream_options: stream.then_some(StreamOptions {
+            include_usage: true,
+            ..StreamOptions::default()
+        }),
+        max_tokens: request.max_output_tokens,
+        temperature: request.temperature,
+        top_p: request.top_p,
+        ..ChatRequest::default()
+    };
+    Ok(ChatInput { request, new_messages })
+}
+
+fn check_unbuilt(request: &ResponsesRequest) -> Result<(), Error> {
+    let asked = [
+        ("background", request.background == Some(true)),
+        ("conversation", request.conversation.is_some()),
+        ("prompt", request.prompt.is_some()),
+    ];
+    if let Some((field, _)) = asked.into_iter().find(|(_, asked)| *asked) {
+        return Err(wrong(field, "is not supported; send the conversation as `input`"));
+    }
+    let format = request.text.as_ref().map(|text| &text["format"]["type"]);
+    match format {
+        Some(Value::String(kind)) if kind != "text" => Err(wrong(
+            "text.format",
+            format!("is of type `{kind}`; only `text` is supported"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn tool_choice(choice: &Value) -> Result<Value, Error> {
+    match choice["type"].as_str() {
+        None => Ok(choice.clone()),
+        Some("function" | "custom") => Ok(json!({"type": "function", "function": {"name": choice["name"]}})),
+        Some(other) => {
+            let sentence = format!("is of type `{other}`; allowed are auto, none, required and a function by name");
+            Err(wrong("tool_choice", sentence))
+        }
+    }
+}
+
+/// The chat messages that items amount to. An assistant's turn is up to three kinds of items, reasoning, a message and
+/// calls, and one chat message.
+pub fn messages_of(items: &[Value]) -> Result<Vec<ChatMessage>, Error> {
+    let mut messages: Vec<ChatMessage> = Vec::new();
+    let mut reasoning = None;
+    let only_reasoning = |text: String| ChatMessage {
+        reasoning_content: Some(text),
+        ..message("assistant", "")
+    };
+    for (number, item) in items.iter().enumerate() {
+        let at = format!("input[{number}]");
+        let kind = item["type"].as_str().unwrap_or("message");
+        let goes_on = match kind {
+            "message" => item["role"] == "assistant",
+            kind => matches!(kind, "function_call" | "custom_tool_call"),
+        };
+        if !goes_on {
+            messages.extend(reasoning.take().map(only_reasoning));
+        }
+        match kind {
+            "message" => {
+                let role = item["role"]
+                    .as_str()
+                    .ok_or_else(|| wrong(&format!("{at}.role"), "is missing"))?;
+                let text = text_of(&item["content"], &TEXTS, &format!("{at}.content"))?;
+                messages.push(ChatMessage {
+                    reasoning_content: reasoning.take(), // none is left before other roles
+                    ..message(role, text)
+                });
+            }
+            "reasoning" => {
+                let written = match item["content"].as_array().is_some_and(|parts| !parts.is_empty()) {
+                    true => text_of(&item["content"], &TEXTS, &format!("{at}.content"))?,
+                    false => text_of(&item["summary"], &TEXTS, &format!("{at}.summary"))?,
+                };
+                reasoning = Some(written).filter(|text| !text.is_empty());
+            }
+            "function_call" => {
+                let arguments = item["arguments"].as_str().unwrap_or_default().to_owned();
+                add_call(&mut messages, reasoning.take(), call(item, arguments, &at)?);
+            }
+            "custom_tool_call" => {
+                let arguments = json!({"input": item["input"]}).to_string();
+                add_call(&mut messages, reasoning.take(), call(item, arguments, &at)?);
+            }
+            "function_call_output" | "custom_tool_call_output" => {
+                let id = item["call_id"].as_str();
+                let id = id.ok_or_else(|| wrong(&format!("{at}.call_id"), "is missing"))?;
+                messages.push(ChatMessage {
+                    tool_call_id: Some(id.to_owned()),
+                    ..message("tool", text_of(&item["output"], &TEXTS, &format!("{at}.output"))?)
+                });
+            }
+            other => return Err(wrong(&at, format!("is of type `{other}`, which is not supported"))),
+        }
+    }
+    messages.extend(reasoning.take().map(only_reasoning));
+    Ok(messages)
+}
+
+fn call(item: &Value, arguments: String, at: &str) -> Result<ToolCall, Error> {
+    let field = |name: &str| {
+        let text = item[name].as_str().map(str::to_owned);
+        text.ok_or_else(|| wrong(&format!("{at}.{name}"), "is missing"))
+    };
+    Ok(ToolCall {
+        id: field("call_id")?,
+        kind: "function".into(),
+        function: FunctionCall {
+            name: flat_name(item["namespace"].as_str(), &field("name")?),
+            arguments,
+        },
+    })
+}
+
+/// Adds a call to the assistant's turn, or begins one.
+fn add_call(messages: &mut Vec<ChatMessage>, reasoning: Option<String>, call: ToolCall) {
+    match messages.last_mut() {
+        Some(last) if last.role == "assistant" && reasoning.is_none() => {
+            last.tool_calls.get_or_insert_default().push(call);
+        }
+        _ => messages.push(ChatMessage {
+            reasoning_content: reasoning,
+            tool_calls: Some(vec![call]),
+            ..message("assistant", "")
+        }),
+    }
+}

@@ -1,0 +1,259 @@
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use serde_json::{Value, json};
+
+use super::{KeptResponses, ResponseWriter, chat_input};
+use crate::protocol::openai::ChatMessage;
+use crate::protocol::responses::ResponsesRequest;
+use crate::server::adapters::testing::{
+    Answered, answered, any_json, stream_bytes, translated_stream, translated_whole,
+};
+use crate::server::adapters::{Translator, message};
+use crate::server::error::Error;
+
+fn request(extra: Value) -> ResponsesRequest {
+    let mut body = json!({"model": "m", "input": "hi"});
+    body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+    serde_json::from_value(body).unwrap()
+}
+
+fn writer(extra: Value) -> ResponseWriter {
+    ResponseWriter::new(&request(extra), vec![message("user", "hi")])
+}
+
+#[test]
+fn items_become_a_chat() {
+    let request = request(json!({
+        "instructions": "be good",
+        "input": [
+            {"role": "developer", "content": "d"},
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "a"}]},
+            {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
+            {"type": "message", "role": "assistant", "id": "msg_1", "status": "completed",
+             "content": [{"type": "output_text", "text": "let me see", "annotations": []}]},
+            {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{\"x\":1}"},
+            {"type": "custom_tool_call", "call_id": "c2", "name": "patch", "input": "*** Begin"},
+            {"type": "function_call_output", "call_id": "c1", "output": "one"},
+            {"type": "custom_tool_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "two"}]},
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "so"}], "encrypted_content": "x"},
+            {"type": "function_call", "call_id": "c3", "namespace": "ns", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c3", "output": ""},
+        ],
+        "tools": [
+            {"type": "function", "name": "f", "description": "does f", "parameters": {"type": "object"}, "strict": false},
+            {"type": "custom", "name": "patch", "format": {"type": "grammar"}},
+            {"type": "web_search"},
+            {"type": "namespace", "name": "ns", "description": "", "tools": [{"type": "function", "name": "f"}]},
+        ],
+        "tool_choice": {"type": "function", "name": "f"}, "parallel_tool_calls": false,
+        "max_output_tokens": 7, "temperature": 0.5, "stream": true, "include": ["reasoning.encrypted_content"],
+    }));
+    let earlier = vec![message("user", "before"), message("assistant", "yes")];
+    let chat = chat_input(&request, earlier).unwrap();
+    let call = |id: &str, name: &str, arguments: &str| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
+    let new = json!([
+        {"role": "developer", "content": "d"},
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "let me see", "reasoning_content": "hm",
+         "tool_calls": [call("c1", "f", "{\"x\":1}"), call("c2", "patch", r#"{"input":"*** Begin"}"#)]},
+        {"role": "tool", "content": "one", "tool_call_id": "c1"},
+        {"role": "tool", "content": "two", "tool_call_id": "c2"},
+        {"role": "assistant", "content": "", "reasoning_content": "so", "tool_calls": [call("c3", "ns__f", "{}")]},
+        {"role": "tool", "content": "", "tool_call_id": "c3"},
+    ]);
+    assert_eq!(json!(chat.new_messages), new);
+    let mut messages = vec![
+        json!({"role": "system", "content": "be good"}),
+        json!({"role": "user", "content": "before"}),
+        json!({"role": "assistant", "content": "yes"}),
+    ];
+    messages.extend(new.as_array().unwrap().clone());
+    let text = json!({"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]});
+    let expected = json!({
+        "model": "m", "messages": messages,
+        "tools": [
+            {"type": "function", "function": {"name": "f", "description": "does f", "parameters": {"type": "object"}}},
+            {"type": "function", "function": {"name": "patch", "parameters": text}},
+            {"type": "function", "function": {"name": "ns__f"}},
+        ],
+        "tool_choice": {"type": "function", "function": {"name": "f"}}, "parallel_tool_calls": false,
+        "stream": true, "stream_options": {"include_usage": true, "continuous_usage_stats": false},
+        "max_tokens": 7, "temperature": 0.5,
+    });
+    assert_eq!(json!(chat.request), expected);
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    let item = |item: Value| json!({"input": [item]});
+    for (extra, named) in [
+        (json!({"input": 3}), "input"),
+        (item(json!({"type": "message", "content": "a"})), "input[0].role"),
+        (
+            item(json!({"role": "user", "content": [{"type": "input_image", "image_url": "x"}]})),
+            "input[0].content[0]",
+        ),
+        (item(json!({"type": "item_reference", "id": "x"})), "input[0]"),
+        (item(json!({"type": "function_call", "name": "f"})), "input[0].call_id"),
+        (item(json!({"type": "function_call", "call_id": "f"})), "input[0].name"),
+        (
+            item(json!({"type": "function_call_output", "output": ""})),
+            "input[0].call_id",
+        ),
+        (json!({"background": true}), "background"),
+        (json!({"conversation": "c"}), "conversation"),
+        (json!({"text": {"format": {"type": "json_schema"}}}), "text.format"),
+        (json!({"tool_choice": {"type": "allowed_tools"}}), "tool_choice"),
+    ] {
+        match chat_input(&request(extra.clone()), Vec::new()).map(|_| ()) {
+            Err(Error::Field { field, message }) => {
+                assert_eq!(field, named, "{extra}");
+                assert!(message.contains(named), "{message}");
+            }
+            other => panic!("{extra}: {other:?}"),
+        }
+    }
+}
+
+/// What the SDK makes of the events.
+fn fold(events: &[Value]) -> Value {
+    let mut items: Vec<Value> = Vec::new();
+    let mut last = None;
+    for (number, event) in events.iter().enumerate() {
+        assert_eq!(event["sequence_number"], number);
+        assert!(last.is_none(), "nothing comes after the end");
+        let at = event["output_index"].as_u64().map(|at| at as usize);
+        if let (Some(at), Some(id)) = (at, event["item_id"].as_str()) {
+            assert_eq!(items[at]["id"], id);
+            assert_eq!(at, items.len() - 1, "items do not overlap");
+        }
+        let kind = event["type"].as_str().unwrap();
+        let add =
+            |text: &mut Value| *text = (text.as_str().unwrap().to_owned() + event["delta"].as_str().unwrap()).into();
+        match kind {
+            "response.created" | "response.in_progress" => assert_eq!(event["response"]["status"], "in_progress"),
+            "response.output_item.added" => {
+                assert_eq!(at, Some(items.len()));
+                items.push(event["item"].clone());
+            }
+            "response.content_part.added" => {
+                items[at.unwrap()]["content"]
+                    .as_array_mut()
+                    .unwrap()
+                    .push(event["part"].clone());
+            }
+            "response.output_text.delta" | "response.reasoning_text.delta" => {
+                add(&mut items[at.unwrap()]["content"][0]["text"]);
+            }
+            "response.function_call_arguments.delta" => add(&mut items[at.unwrap()]["arguments"]),
+            "response.custom_tool_call_input.delta" => add(&mut items[at.unwrap()]["input"]),
+            "response.output_text.done" | "response.reasoning_text.done" => {
+                assert_eq!(event["text"], items[at.unwrap()]["content"][0]["text"]);
+            }
+            "response.content_part.done" => assert_eq!(event["part"], items[at.unwrap()]["content"][0]),
+            "response.function_call_arguments.done" => {
+                assert_eq!(event["arguments"], items[at.unwrap()]["arguments"]);
+            }
+            "response.custom_tool_call_input.done" => assert_eq!(event["input"], items[at.unwrap()]["input"]),
+            "response.output_item.done" => {
+                let item = &mut items[at.unwrap()];
+                item["status"] = event["item"]["status"].clone();
+                assert_eq!(event["item"], *item);
+            }
+            "response.completed" | "response.incomplete" => last = Some(event["response"].clone()),
+            other => panic!("{other}"),
+        }
+    }
+    let last = last.unwrap();
+    assert_eq!(last["output"], json!(items), "the end has what the events told");
+    last
+}
+
+/// Tools that make the calls those of namespaces, where their names say so, and else of text.
+fn with_other_tools(answered: &Answered) -> Value {
+    let calls = answered.whole.choices[0].message.tool_calls.iter().flatten();
+    let tools = calls.map(|call| match call.function.name.strip_prefix("ns__") {
+        Some(inner) => json!({"type": "namespace", "name": "ns", "tools": [{"type": "function", "name": inner}]}),
+        None => json!({"type": "custom", "name": call.function.name}),
+    });
+    json!({"tools": tools.collect::<Vec<_>>()})
+}
+
+proptest! {
+    #[test]
+    fn streamed_and_whole_responses_are_the_same(answered in answered(), other: bool, cut in 1_usize..200) {
+        let extra = if other { with_other_tools(&answered) } else { json!({}) };
+        let whole = translated_whole(writer(extra.clone()), &answered.whole);
+        prop_assert_eq!(&fold(&translated_stream(writer(extra), &answered.chunks, cut)), &whole);
+
+        let said = &answered.whole.choices[0].message;
+        let of_type = |kind: &str| whole["output"].as_array().unwrap().iter().filter(|item| item["type"] == kind).count();
+        prop_assert_eq!(of_type("message"), usize::from(said.content != ""));
+        prop_assert_eq!(of_type("reasoning"), usize::from(said.reasoning_content.is_some()));
+        let calls = of_type("function_call") + of_type("custom_tool_call");
+        prop_assert_eq!(calls, said.tool_calls.as_ref().map_or(0, Vec::len));
+        let cut = answered.whole.choices[0].finish_reason.as_deref() == Some("length");
+        prop_assert_eq!(&whole["status"], if cut { "incomplete" } else { "completed" });
+    }
+
+    #[test]
+    fn any_body_is_understood_or_refused(input in any_json(), tools in any_json(), choice in any_json()) {
+        for input in [input.clone(), json!([input, tools])] {
+            let body = json!({"input": input, "tools": tools, "tool_choice": choice});
+            for body in [body, json!({"input": input}), input] {
+                if let Ok(request) = serde_json::from_value::<ResponsesRequest>(body) {
+                    let _ = chat_input(&request, Vec::new());
+                }
+            }
+        }
+    }
+
+    /// The agent sends our items back, or their id: it is the message that the engine knows.
+    #[test]
+    fn an_answer_that_comes_back_is_what_it_was(answered in answered(), other: bool) {
+        let said = answered.whole.choices[0].message.clone();
+        let extra = if other { with_other_tools(&answered) } else { json!({}) };
+        let mut translator = Translator::new(Box::new(writer(extra.clone())), true);
+        prop_assert!(translator.kept().is_none());
+        translator.push(&stream_bytes(&answered.chunks)).unwrap();
+        let kept = translator.kept().unwrap();
+        prop_assert_eq!(&kept.messages, &[message("user", "hi"), said.clone()]);
+
+        let whole = translated_whole(writer(extra), &answered.whole);
+        let items = chat_input(&request(json!({"input": whole["output"]})), Vec::new()).unwrap().new_messages;
+        prop_assert_eq!(items, if whole["output"] == json!([]) { vec![] } else { vec![said] });
+    }
+}
+
+#[test]
+fn a_kept_answer_leads_back_to_the_first() {
+    let mut kept = KeptResponses::default();
+    let turn = |id: &str, previous: Option<&str>| super::Kept {
+        id: id.into(),
+        previous: previous.map(str::to_owned),
+        messages: vec![message("user", id), message("assistant", id)],
+    };
+    kept.keep(turn("a", None));
+    kept.keep(turn("b", Some("a")));
+    kept.keep(turn("c", Some("a")));
+    let said = |messages: Option<Vec<ChatMessage>>| -> Vec<String> {
+        messages
+            .unwrap()
+            .iter()
+            .map(|m| m.content.as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(said(kept.conversation("c")), ["a", "a", "c", "c"]);
+    assert_eq!(said(kept.conversation("b")), ["a", "a", "b", "b"]);
+    assert_eq!(kept.conversation("d"), None);
+}
+
+#[test]
+fn what_is_not_to_be_stored_is_not_kept() {
+    let strategy = answered();
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let answered = strategy.new_tree(&mut runner).unwrap().current();
+    let mut translator = Translator::new(Box::new(writer(json!({"store": false}))), true);
+    translator.push(&stream_bytes(&answered.chunks)).unwrap();
+    assert!(translator.kept().is_none());
+}
