@@ -314,6 +314,27 @@ async fn a_crashed_engine_is_started_again_and_its_episodes_are_lost() {
 }
 
 #[tokio::test]
+async fn an_engine_that_does_not_update_is_replaced_instead_of_waited_for() {
+    let swarm = Swarm::start().await;
+    swarm.rolling(EPISODES, 1, 1).await;
+    swarm.engines.behave(|engine| engine.refuse_updates = true);
+    swarm.episode("a", "t", 1.0).await;
+    swarm
+        .until_true("another engine", async |swarm| {
+            (swarm.engines.record().launches == 2).then_some(())
+        })
+        .await;
+    swarm.engines.behave(|engine| engine.refuse_updates = false);
+    let again = swarm.until("ENGINE.ROLLING").await["engine_status_detail"].clone();
+    assert!(
+        again.as_str().unwrap().contains("does not update: out of threads"),
+        "{again}"
+    );
+    swarm.episode("a", "t", 1.0).await;
+    swarm.until_step(2).await;
+}
+
+#[tokio::test]
 async fn clients_wait_for_a_restart_as_for_a_weight_sync() {
     let swarm = Swarm::start().await;
     swarm.rolling(TASKS, 2, 2).await;

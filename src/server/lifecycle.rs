@@ -161,6 +161,7 @@ async fn carry_out(
 /// The engine is of no use any more: its end is what [`supervise`] acts on.
 async fn fail(shared: &Shared, generation: u64, reason: String) {
     tracing::error!("{reason}");
+    shared.with(|core, _| core.engine_fails(generation, reason));
     if let Some(link) = shared
         .link()
         .filter(|_| shared.with(|core, _| core.generation() == generation))

@@ -38,6 +38,8 @@ pub struct Behaviour {
     pub hold_boot: bool,
     /// Updates wait until this is false.
     pub hold_updates: bool,
+    /// An update is refused.
+    pub refuse_updates: bool,
     /// Chats wait until this is false.
     pub hold_chats: bool,
     /// Ends wait until this is false.
@@ -55,6 +57,7 @@ impl Default for Behaviour {
             boot_error: None,
             hold_boot: false,
             hold_updates: false,
+            refuse_updates: false,
             hold_chats: false,
             hold_ends: false,
             hold_shutdown: false,
@@ -382,6 +385,9 @@ async fn agree(State(engine): State<Engine>) -> Json<BatchState> {
 async fn update(State(engine): State<Engine>, Json(update): Json<Update>) -> Response {
     if !engine.pool.lock().unwrap().is_full() {
         return refuse(StatusCode::CONFLICT, "the batch is not full");
+    }
+    if engine.behaviour().refuse_updates {
+        return refuse(StatusCode::INTERNAL_SERVER_ERROR, "out of threads");
     }
     {
         let mut record = engine.record.lock().unwrap();

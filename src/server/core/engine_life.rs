@@ -53,11 +53,19 @@ impl Core {
         self.transition(Event::EngineGone, now);
     }
 
+    /// An engine is about to be ended by us, for `reason`.
+    pub fn engine_fails(&mut self, generation: u64, reason: String) {
+        if generation == self.generation {
+            self.failure = Some(reason);
+        }
+    }
+
     /// An engine process ended, for `reason`.
     pub fn engine_ended(&mut self, generation: u64, reason: &str, now: f64) -> AfterEngine {
         if generation != self.generation {
             return AfterEngine::Over;
         }
+        let reason = &self.failure.take().unwrap_or_else(|| reason.to_owned());
         self.lose_episodes(DropReason::EngineLost, now);
         let may_restart = self.config().is_some_and(|config| config.engine.restart_on_crash);
         if self.was_ready && may_restart && self.restarts < RESTARTS {

@@ -98,6 +98,8 @@ pub struct Core {
     restarts: u32,
     /// Times that an engine was started again since this server started.
     restarts_in_all: u64,
+    /// Why we end the present engine, where its own end would not tell.
+    failure: Option<String>,
     /// Why the engine was started again, until an update shows that all is well.
     crash: Option<String>,
     booting_since: Option<f64>,
@@ -132,6 +134,7 @@ impl Core {
             was_ready: false,
             restarts: 0,
             restarts_in_all: 0,
+            failure: None,
             crash: None,
             booting_since: None,
             post_since: 0.0,
@@ -315,6 +318,7 @@ impl Core {
             Event::StartAccepted | Event::EngineRestarts => {
                 self.generation += 1;
                 self.was_ready &= event == Event::EngineRestarts;
+                self.failure = None;
                 self.booting_since = Some(now);
                 self.pool = PoolView::default();
                 self.held = None;
