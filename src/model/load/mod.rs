@@ -6,6 +6,7 @@ mod files;
 mod gguf;
 mod gguf_tokenizer;
 mod hub;
+mod random;
 mod safetensors;
 
 use std::path::Path;
@@ -64,8 +65,8 @@ pub struct ModelFiles {
 }
 
 /// Loads the model at `path`: a Hugging Face directory, a `.gguf` file, a hub id (`org/name`, or `org/name@revision`),
-/// or `builtin:NAME`. Weights are converted to `dtype` and put on `device`. `progress` hears what is being done and
-/// which part of it (0 to 1) is done.
+/// `builtin:NAME`, or `builtin:random:CONFIG` for random weights of a `config.json`'s shapes. Weights are converted to
+/// `dtype` and put on `device`. `progress` hears what is being done and which part of it (0 to 1) is done.
 pub fn load(
     path: &str,
     device: &Device,
@@ -73,6 +74,9 @@ pub fn load(
     progress: &mut dyn FnMut(f32, &str),
 ) -> Result<LoadedModel, ModelError> {
     if let Some(name) = path.strip_prefix("builtin:") {
+        if let Some(config) = name.strip_prefix(random::PREFIX) {
+            return random::load(config, device, dtype, progress);
+        }
         // What follows a colon is for the engine: a script's answers.
         let (name, _) = name.split_once(':').unwrap_or((name, ""));
         let files = builtin::files(name).ok_or_else(|| not_found(path))?;

@@ -235,3 +235,32 @@ fn a_tokenizer_larger_than_the_embedding_is_refused() {
         "tokenizer: it has ids up to 95, but the model's vocab_size is 90"
     );
 }
+
+#[test]
+fn random_weights_take_the_shapes_of_a_configuration() {
+    let directory = copy_of("qwen3");
+    let path = directory.path().join("config.json");
+    let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    config["vocab_size"] = 1000.into();
+    std::fs::write(&path, config.to_string()).unwrap();
+    let name = format!("builtin:random:{}", path.display());
+    let model = load_quietly(Path::new(&name)).unwrap();
+    let shapes: Vec<_> = model
+        .tensors
+        .iter()
+        .map(|(n, t)| (n.clone(), t.dims().to_vec()))
+        .collect();
+    assert_eq!(shapes, model.config.tensor_shapes());
+    let norm: Vec<f32> = model.tensors["model.norm.weight"].to_vec1().unwrap();
+    assert!(norm.iter().all(|&x| x == 1.0));
+    let embedding = model.tensors["model.embed_tokens.weight"].flatten_all().unwrap();
+    let embedding: Vec<f32> = embedding.to_vec1().unwrap();
+    let deviation = (embedding.iter().map(|x| x * x).sum::<f32>() / embedding.len() as f32).sqrt();
+    assert!((deviation - 0.02).abs() < 2e-3, "{deviation}");
+    assert!(!model.generation.eos_token_ids.is_empty());
+
+    let error = load_quietly(Path::new("builtin:random:/no/such.json"))
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("/no/such.json"), "{error}");
+}
