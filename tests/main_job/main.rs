@@ -207,3 +207,68 @@ async fn a_model_that_is_not_there_is_told_in_one_sentence() {
     assert!(told.to_string().contains("/no/such/model"), "{told}");
     assert_eq!(swarm.status().await.unwrap().engine_status, EngineStatus::Offline);
 }
+
+/// A chat call with this very body; the status and the answer's JSON.
+async fn post_chat(url: &str, key: &str, body: Vec<u8>) -> (u16, Value) {
+    let call = reqwest::Client::new().post(format!("{url}/v1/chat/completions"));
+    let answer = call.bearer_auth(key).body(body).send().await.unwrap();
+    (answer.status().as_u16(), answer.json().await.unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_requests_get_the_apis_error_and_cost_the_episode_nothing() {
+    let server = Server::start();
+    let swarm = SwarmClient::new(&server.url).unwrap();
+    swarm.sync_train_config(&config("builtin:tiny")).await.unwrap();
+    swarm.start_engine(|_| {}).await.unwrap();
+    let claim = BeginEpisode {
+        episode_type: EpisodeType::Eval,
+        ..BeginEpisode::default()
+    };
+    let episode = swarm.begin_episode(&claim).await.unwrap();
+    let chat = |body: String| post_chat(&server.url, episode.api_key(), body.into_bytes());
+    let with =
+        |field: &str| format!(r#"{{"messages": [{{"role": "user", "content": "Reverse the word: abc"}}], {field}}}"#);
+
+    let stops = vec!["x"; 1000];
+    for (body, said) in [
+        (with(r#""max_tokens": 0"#), "`max_tokens` is 0"),
+        (with(r#""max_tokens": -3"#), "`max_tokens` cannot be read"),
+        (with(r#""max_tokens": 1e400"#), "number out of range"),
+        (with(r#""temperature": NaN"#), "expected value"),
+        (with(r#""temperature": "NaN""#), "`temperature` cannot be read"),
+        (with(r#""temperature": -1"#), "`temperature` is -1"),
+        (with(&format!(r#""stop": {stops:?}"#)), "`stop` has 1000 strings"),
+        (r#"{"messages": []}"#.into(), "`messages` is empty"),
+        ("[]".into(), "JSON object"),
+        (String::new(), "EOF"),
+    ] {
+        let (status, answer) = chat(body.clone()).await;
+        let message = answer["error"]["message"].as_str().unwrap_or_default();
+        assert_eq!(status, 400, "{body}: {answer}");
+        assert!(message.contains(said), "{body}: {answer}");
+        assert_eq!(answer["error"]["type"], "invalid_request_error", "{body}: {answer}");
+    }
+    let broken = b"{\"messages\": [{\"role\": \"user\", \"content\": \"\xff\xfe\"}]}".to_vec();
+    let (status, answer) = post_chat(&server.url, episode.api_key(), broken).await;
+    assert_eq!(status, 400, "{answer}");
+    assert!(answer["error"]["message"].is_string(), "{answer}");
+
+    let (status, answer) = chat(with(r#""max_tokens": 4"#)).await;
+    assert_eq!(
+        (status, &answer["object"]),
+        (200, &"chat.completion".into()),
+        "{answer}"
+    );
+    // Longer than the context: by default the agent gets an empty answer that ends for its length.
+    let long = "word ".repeat(5000);
+    let (status, answer) = chat(format!(r#"{{"messages": [{{"role": "user", "content": "{long}"}}]}}"#)).await;
+    let choice = &answer["choices"][0];
+    assert_eq!((status, &choice["finish_reason"]), (200, &"length".into()), "{answer}");
+    assert_eq!(choice["message"]["content"], "", "{answer}");
+    let output = WorkflowOutput {
+        reward: 1.0.into(),
+        ..WorkflowOutput::default()
+    };
+    assert_eq!(episode.end("task0", output).await.unwrap(), EndOutcome::Accepted);
+}

@@ -11,6 +11,8 @@ use crate::timeline::Conversation;
 
 const MAX_ANSWERS: u64 = 128;
 const MAX_TOP_LOGPROBS: u64 = 20;
+/// Each is looked for after every token, between two steps of everybody's sampling.
+const MAX_STOPS: usize = 64;
 
 /// A request that is right.
 #[derive(Clone, Debug)]
@@ -226,6 +228,10 @@ fn stop_strings(request: &ChatRequest) -> Result<Vec<String>, ChatError> {
             "`stop` has an empty string, at which every answer would end",
         ));
     }
+    if stop.len() > MAX_STOPS {
+        let message = format!("`stop` has {} strings; allowed are {MAX_STOPS}", stop.len());
+        return Err(ChatError::invalid("stop", message));
+    }
     Ok(stop.to_vec())
 }
 
@@ -378,6 +384,7 @@ mod tests {
             (json!({"top_logprobs": 2}), "top_logprobs", "logprobs"),
             (json!({"stop": [""]}), "stop", "empty"),
             (json!({"stop": 3}), "stop", "stop"),
+            (json!({"stop": vec!["x"; 1000]}), "stop", "1000"),
             (json!({"stream": "yes"}), "stream", "yes"),
             (
                 json!({"response_format": {"type": "json_object"}}),
