@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::ensure;
 
 use crate::config::Ajet;
-use crate::config::schema::Kernels;
+use crate::config::schema::{Dtype, ImportanceMode, Kernels};
 use crate::inference::bench::{self, Ceilings, Measurement, Plan};
 
 /// Measure this machine.
@@ -51,6 +51,9 @@ struct InferenceArgs {
     /// Sample with candle's own tensor operations, to compare.
     #[arg(long)]
     plain: bool,
+    /// Pack weights as bf16.
+    #[arg(long, conflicts_with = "plain")]
+    bf16: bool,
     /// Print an object a batch size, one a line.
     #[arg(long)]
     json: bool,
@@ -83,6 +86,10 @@ fn run_inference(args: InferenceArgs) -> anyhow::Result<ExitCode> {
     let mut ajet = Ajet::default();
     ajet.engine.threads = args.threads;
     ajet.engine.kernels = if args.plain { Kernels::Plain } else { Kernels::Auto };
+    if args.bf16 {
+        ajet.engine.dtype = Dtype::Bf16;
+        ajet.trainer_common.importance_sampling.mode = ImportanceMode::Token; // nothing is trained
+    }
 
     let weights = bench::load_model(&args.model, &mut |_, _| {})?;
     let longest = weights.config.max_position_embeddings;

@@ -475,7 +475,7 @@ impl Default for TimelineMergingPolicy {
 pub struct Engine {
     /// `auto`, `cpu`, `cuda:N` or `metal`.
     pub device: String,
-    /// Type of weights and matrix products.
+    /// Type of weights and matrix products. On a CPU `bf16` is the sampler's only, and wants importance correction.
     pub dtype: Dtype,
     /// Which kernels compute.
     pub kernels: Kernels,

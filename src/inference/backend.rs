@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::error::Result;
+use super::error::{InferenceError, Result};
 use super::forward::{BLOCK_TOKENS, Forward};
 use super::forward_cpu::CpuForward;
 use super::forward_plain::PlainForward;
 use super::scheduler::{Limits, Scheduler};
 use crate::config::Ajet;
-use crate::config::schema::Kernels;
-use crate::model::kernels::{Isa, Pool};
+use crate::config::schema::{Dtype, ImportanceMode, Kernels};
+use crate::model::kernels::{Isa, Pool, Precision};
 use crate::model::{Weights, device};
 
 /// Tokens computed in a step beside the decoding ones: enough for the CPU kernels' full speed.
@@ -27,13 +27,13 @@ impl Scheduler {
     /// what `gpu_memory_utilization` leaves now, so whatever else stays in memory is to be there before.
     ///
     /// # Errors
-    /// Out of memory, or a cache that has no room for one sequence.
+    /// Out of memory, a cache that has no room for one sequence, or bf16 on the CPU without importance correction.
     pub fn new(weights: &Weights, ajet: &Ajet) -> Result<Self> {
         let pool = Arc::new(Pool::new(ajet.engine.threads.unwrap_or_else(Pool::physical_cores)));
         let isa = Isa::detect();
         let on_kernels = weights.device().is_cpu() && ajet.engine.kernels == Kernels::Auto;
         let forward: Box<dyn Forward> = match on_kernels {
-            true => Box::new(CpuForward::<f32>::new(weights, pool.clone(), isa)?),
+            true => Box::new(CpuForward::new(weights, pool.clone(), isa, precision(ajet)?)?),
             false => Box::new(PlainForward::new(weights)?),
         };
         let config = &weights.config;
@@ -55,6 +55,16 @@ impl Scheduler {
             vocab_size: config.vocab_size,
         };
         Self::with_forward(forward, pool, isa, limits)
+    }
+}
+
+/// What the CPU kernels store weights as.
+fn precision(ajet: &Ajet) -> Result<Precision> {
+    let corrected = ajet.trainer_common.importance_sampling.mode != ImportanceMode::Off;
+    match ajet.engine.dtype {
+        Dtype::Auto | Dtype::F32 => Ok(Precision::F32),
+        Dtype::Bf16 if corrected => Ok(Precision::Bf16),
+        Dtype::Bf16 => Err(InferenceError::Uncorrected),
     }
 }
 

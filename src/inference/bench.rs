@@ -12,7 +12,8 @@ use super::error::Result;
 use super::request::{SampleEvent, SampleRequest, SamplingParams};
 use super::scheduler::Scheduler;
 use crate::config::Ajet;
-use crate::model::kernels::{Isa, Pool, ceilings};
+use crate::config::schema::Dtype;
+use crate::model::kernels::{Isa, Pool, Precision, ceilings};
 use crate::model::{ModelConfig, Trainable, Weights, load};
 
 /// What to measure.
@@ -31,7 +32,7 @@ pub struct Plan {
 pub struct Ceilings {
     /// Read from memory by all threads.
     pub memory_bytes_per_s: f64,
-    /// f32 multiply-adds, counted as two.
+    /// Multiply-adds in the weights' type, counted as two.
     pub arithmetic_flops: f64,
 }
 
@@ -63,12 +64,19 @@ pub fn load_model(path: &str, progress: &mut dyn FnMut(f32, &str)) -> Result<Wei
     Ok(Weights::new(model.config, model.tensors, &Trainable::Nothing)?)
 }
 
-/// Measures the ceilings with as many threads as the configuration says.
+fn precision(ajet: &Ajet) -> Precision {
+    match ajet.engine.dtype {
+        Dtype::Bf16 => Precision::Bf16,
+        Dtype::Auto | Dtype::F32 => Precision::F32,
+    }
+}
+
+/// Measures the ceilings with as many threads, and in the type, that the configuration says.
 pub fn ceilings(ajet: &Ajet) -> Ceilings {
     let pool = Pool::new(ajet.engine.threads.unwrap_or_else(Pool::physical_cores));
     Ceilings {
         memory_bytes_per_s: ceilings::memory_bandwidth(&pool, Isa::detect()),
-        arithmetic_flops: ceilings::arithmetic(&pool, Isa::detect()),
+        arithmetic_flops: ceilings::arithmetic(&pool, Isa::detect(), precision(ajet)),
     }
 }
 
@@ -99,13 +107,27 @@ pub fn run(
     )?;
     for &batch in &plan.batches {
         let timing = measure(&mut scheduler, &weights.config, plan, batch)?;
-        each(Measurement::of(&timing, &weights.config, plan, batch, ceilings));
+        each(Measurement::of(
+            &timing,
+            &weights.config,
+            plan,
+            batch,
+            precision(&ajet),
+            ceilings,
+        ));
     }
     Ok(())
 }
 
 impl Measurement {
-    fn of(timing: &Timing, config: &ModelConfig, plan: &Plan, batch: usize, ceilings: Ceilings) -> Self {
+    fn of(
+        timing: &Timing,
+        config: &ModelConfig,
+        plan: &Plan,
+        batch: usize,
+        precision: Precision,
+        ceilings: Ceilings,
+    ) -> Self {
         let (prefill, decode) = (timing.prefill.as_secs_f64(), timing.decode.as_secs_f64());
         let steps = (plan.tokens - 1) as f64;
         let prompt_tokens = (batch * plan.prompt) as f64;
@@ -118,7 +140,8 @@ impl Measurement {
         let head = config.vocab_size * config.hidden_size;
         let position = 2 * config.num_layers * config.num_kv_heads * config.head_dim;
         let cached = batch as f64 * (plan.prompt as f64 + steps / 2.0) * position as f64;
-        let step_bytes = ((layers + head) as f64 + cached) * size_of::<f32>() as f64;
+        let weight_bytes = (layers + head) * precision.bytes();
+        let step_bytes = weight_bytes as f64 + cached * size_of::<f32>() as f64;
         Self {
             batch,
             decode_tokens_per_s: steps * batch as f64 / decode,

@@ -63,6 +63,12 @@ pub enum InferenceError {
          hint: lower ajet.rollout.gpu_memory_utilization, so that the caches leave more of it, or ajet.rollout.max_model_len"
     )]
     NoMemory(Box<InferenceError>),
+    /// bf16 weights would sample what the trainer, which computes in f32, does not account for.
+    #[error(
+        "ajet.engine.dtype: bf16 samples with rounded weights on a CPU, while training computes in f32\n\
+         hint: set ajet.trainer_common.importance_sampling.mode to token or sequence, which corrects for it, or dtype to f32"
+    )]
+    Uncorrected,
     /// The model layer failed.
     #[error(transparent)]
     Model(#[from] ModelError),

@@ -10,13 +10,13 @@ use super::error::Result;
 use super::forward::{BLOCK_TOKENS, BlockId, Chunk, Forward, Logits};
 use super::packed_model::{PackedLayer, PackedModel};
 use crate::model::Weights;
-use crate::model::kernels::{self, AttentionRows, BlockLayout, Element, Isa, Pool};
+use crate::model::kernels::{self, AttentionRows, BlockLayout, Isa, Pool, Precision, RowScratch};
 
 /// A packed model with its cache blocks.
-pub struct CpuForward<E = f32> {
+pub struct CpuForward {
     pool: Arc<Pool>,
     isa: Isa,
-    model: PackedModel<E>,
+    model: PackedModel,
     layout: BlockLayout,
     /// By [`BlockId`]; empty until first used.
     blocks: Vec<Box<[f32]>>,
@@ -32,6 +32,7 @@ struct Buffers {
     added: Vec<f32>,
     gated: Vec<f32>,
     up: Vec<f32>,
+    rows: RowScratch,
 }
 
 /// Where the rows of a batch are.
@@ -51,15 +52,15 @@ struct Run {
     slot: usize,
 }
 
-impl<E: Element> CpuForward<E> {
+impl CpuForward {
     /// Packs the weights.
     ///
     /// # Errors
     /// A parameter is missing, or out of memory.
-    pub fn new(weights: &Weights, pool: Arc<Pool>, isa: Isa) -> Result<Self> {
+    pub fn new(weights: &Weights, pool: Arc<Pool>, isa: Isa, precision: Precision) -> Result<Self> {
         let c = &weights.config;
         Ok(Self {
-            model: PackedModel::new(weights, isa, &pool)?,
+            model: PackedModel::new(weights, isa, precision, &pool)?,
             layout: BlockLayout::new(c.num_layers, c.num_kv_heads, c.head_dim),
             pool,
             isa,
@@ -205,12 +206,12 @@ impl<E: Element> CpuForward<E> {
             &mut normed,
         );
         let mut logits = vec![0.0; wanted.len() / c.hidden_size * c.vocab_size];
-        head.multiply(&self.pool, &normed, &mut logits);
+        head.multiply(&self.pool, &normed, &mut logits, &mut self.buffers.rows);
         logits
     }
 }
 
-impl<E: Element> Forward for CpuForward<E> {
+impl Forward for CpuForward {
     fn block_bytes(&self) -> usize {
         self.layout.len() * size_of::<f32>()
     }
@@ -232,12 +233,12 @@ impl<E: Element> Forward for CpuForward<E> {
                 let (weights, b) = (&self.model.layers[layer], &mut self.buffers);
                 let added = (layer > 0).then_some(&b.added[..]);
                 kernels::rms_norm(&pool, self.isa, &mut x, added, &weights.input_norm, eps, &mut b.normed);
-                weights.qkv.multiply(&pool, &b.normed, &mut b.qkv);
+                weights.qkv.multiply(&pool, &b.normed, &mut b.qkv, &mut b.rows);
             }
             self.prepare_attention(layer, &rows);
             self.attend(layer, chunks);
-            let (weights, b): (&PackedLayer<E>, _) = (&self.model.layers[layer], &mut self.buffers);
-            weights.o.multiply(&pool, &b.attended, &mut b.added);
+            let (weights, b): (&PackedLayer, _) = (&self.model.layers[layer], &mut self.buffers);
+            weights.o.multiply(&pool, &b.attended, &mut b.added, &mut b.rows);
             kernels::rms_norm(
                 &pool,
                 self.isa,
@@ -247,8 +248,16 @@ impl<E: Element> Forward for CpuForward<E> {
                 eps,
                 &mut b.normed,
             );
-            kernels::gated_mlp(&pool, &b.normed, &weights.gate, &weights.up, &mut b.gated, &mut b.up);
-            weights.down.multiply(&pool, &b.gated, &mut b.added);
+            kernels::gated_mlp(
+                &pool,
+                &b.normed,
+                &weights.gate,
+                &weights.up,
+                &mut b.gated,
+                &mut b.up,
+                &mut b.rows,
+            );
+            weights.down.multiply(&pool, &b.gated, &mut b.added, &mut b.rows);
         }
         Ok(Logits::Host(self.logits(chunks, &x)))
     }
@@ -272,7 +281,7 @@ impl<E: Element> Forward for CpuForward<E> {
 }
 
 impl Buffers {
-    fn resize<E: Element>(&mut self, model: &PackedModel<E>, rows: usize) {
+    fn resize(&mut self, model: &PackedModel, rows: usize) {
         let c = &model.config;
         let q = c.num_heads * c.head_dim;
         self.normed.resize(rows * c.hidden_size, 0.0);

@@ -13,7 +13,7 @@ use super::request::{SampleEvent, SampleRequest, SamplingParams};
 use super::scheduler::Scheduler;
 use crate::config::schema::Kernels;
 use crate::config::{Ajet, LINEAR_PROJECTIONS};
-use crate::model::kernels::{Isa, Pool};
+use crate::model::kernels::{Isa, Pool, Precision};
 use crate::model::lora::LoraConfig;
 use crate::model::ops::Ops;
 use crate::model::weights::Param;
@@ -71,7 +71,7 @@ fn fixture(name: &str) -> Fixture {
 const BLOCKS: usize = 64;
 
 fn cpu(weights: &Weights) -> Box<dyn Forward> {
-    Box::new(CpuForward::<f32>::new(weights, Arc::new(Pool::new(2)), Isa::detect()).unwrap())
+    Box::new(CpuForward::new(weights, Arc::new(Pool::new(2)), Isa::detect(), Precision::F32).unwrap())
 }
 
 fn plain(weights: &Weights) -> Box<dyn Forward> {
@@ -234,12 +234,19 @@ fn refreshed_weights_are_used_and_blocks_can_be_copied() {
     }
 }
 
-/// Tokens and log-probabilities that a scheduler samples for each prompt.
-fn sampled(weights: &Weights, kernels: Kernels, prompts: &[Vec<u32>]) -> Vec<Vec<(u32, f32)>> {
+fn scheduler(weights: &Weights, kernels: Kernels) -> Scheduler {
     let mut ajet = Ajet::default();
     ajet.engine.kernels = kernels;
     ajet.engine.threads = Some(2);
-    let mut scheduler = Scheduler::new(weights, &ajet).unwrap();
+    Scheduler::new(weights, &ajet).unwrap()
+}
+
+/// Tokens and log-probabilities that a new scheduler samples for each prompt.
+fn sampled(weights: &Weights, kernels: Kernels, prompts: &[Vec<u32>]) -> Vec<Vec<(u32, f32)>> {
+    sampled_by(&mut scheduler(weights, kernels), prompts)
+}
+
+fn sampled_by(scheduler: &mut Scheduler, prompts: &[Vec<u32>]) -> Vec<Vec<(u32, f32)>> {
     let answers: Vec<_> = prompts
         .iter()
         .enumerate()
@@ -302,6 +309,21 @@ fn kernels_plain_tensors_and_the_trainer_agree_on_tokens_and_log_probabilities()
             let trained: Vec<f32> = trained.to_vec1().unwrap();
             assert_close(&logprobs(answer), &trained[prompt.len() - 1..]);
         }
+    }
+}
+
+#[test]
+fn what_the_prefix_cache_gives_changes_no_bit() {
+    for fixture in fixtures() {
+        let prompts: Vec<Vec<u32>> = fixture.prompts.iter().map(|(prompt, _)| prompt.clone()).collect();
+        let mut warm = scheduler(&fixture.weights, Kernels::Auto);
+        let cold = sampled_by(&mut warm, &prompts);
+        let computed = warm.totals();
+        assert_eq!(sampled_by(&mut warm, &prompts), cold);
+        assert!(
+            warm.totals().cached_tokens > computed.cached_tokens,
+            "nothing was cached"
+        );
     }
 }
 

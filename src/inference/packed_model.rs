@@ -3,68 +3,69 @@
 use candle_core::{DType, Device, Tensor};
 
 use super::error::Result;
-use crate::model::kernels::{Element, Isa, PackedMatrix, Pool};
+use crate::model::kernels::{Isa, PackedMatrix, Pool, Precision};
 use crate::model::weights::{EMBEDDING, FINAL_NORM};
 use crate::model::{ModelConfig, Weights};
 
 /// All weights of a decoder, adapters merged.
-pub struct PackedModel<E = f32> {
+pub struct PackedModel {
     /// The architecture.
     pub config: ModelConfig,
     /// Vocabulary × hidden; shares memory with the weights where they are f32 on CPU.
     pub embedding: Tensor,
     /// The decoder layers.
-    pub layers: Vec<PackedLayer<E>>,
+    pub layers: Vec<PackedLayer>,
     /// The norm before the head.
     pub final_norm: Vec<f32>,
     /// The LM head.
-    pub head: PackedMatrix<E>,
+    pub head: PackedMatrix,
 }
 
 /// One decoder layer.
-pub struct PackedLayer<E> {
+pub struct PackedLayer {
     /// Before attention.
     pub input_norm: Vec<f32>,
     /// Query, key and value projections, one under the other.
-    pub qkv: PackedMatrix<E>,
+    pub qkv: PackedMatrix,
     /// Norms on each query and key head, where the family has them.
     pub qk_norm: Option<(Vec<f32>, Vec<f32>)>,
     /// Output projection.
-    pub o: PackedMatrix<E>,
+    pub o: PackedMatrix,
     /// Before the MLP.
     pub post_norm: Vec<f32>,
     /// Gate projection.
-    pub gate: PackedMatrix<E>,
+    pub gate: PackedMatrix,
     /// Up projection.
-    pub up: PackedMatrix<E>,
+    pub up: PackedMatrix,
     /// Down projection.
-    pub down: PackedMatrix<E>,
+    pub down: PackedMatrix,
 }
 
-impl<E: Element> PackedModel<E> {
-    /// Packs the weights for an instruction set.
+impl PackedModel {
+    /// Packs the weights for an instruction set, in a precision.
     ///
     /// # Errors
     /// A parameter is missing, or out of memory.
-    pub fn new(weights: &Weights, isa: Isa, pool: &Pool) -> Result<Self> {
+    pub fn new(weights: &Weights, isa: Isa, precision: Precision, pool: &Pool) -> Result<Self> {
         let c = &weights.config;
         let (q, kv) = (c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim);
+        let matrix = |outputs, inputs| PackedMatrix::new(isa, precision, outputs, inputs);
         let layer = |_| PackedLayer {
             input_norm: vec![],
-            qkv: PackedMatrix::new(isa, q + 2 * kv, c.hidden_size),
+            qkv: matrix(q + 2 * kv, c.hidden_size),
             qk_norm: None,
-            o: PackedMatrix::new(isa, c.hidden_size, q),
+            o: matrix(c.hidden_size, q),
             post_norm: vec![],
-            gate: PackedMatrix::new(isa, c.intermediate_size, c.hidden_size),
-            up: PackedMatrix::new(isa, c.intermediate_size, c.hidden_size),
-            down: PackedMatrix::new(isa, c.hidden_size, c.intermediate_size),
+            gate: matrix(c.intermediate_size, c.hidden_size),
+            up: matrix(c.intermediate_size, c.hidden_size),
+            down: matrix(c.hidden_size, c.intermediate_size),
         };
         let mut model = Self {
             config: c.clone(),
             embedding: plain(weights, EMBEDDING)?,
             layers: (0..c.num_layers).map(layer).collect(),
             final_norm: vec![],
-            head: PackedMatrix::new(isa, c.vocab_size, c.hidden_size),
+            head: matrix(c.vocab_size, c.hidden_size),
         };
         model.refresh(weights, pool)?;
         Ok(model)
@@ -84,7 +85,7 @@ impl<E: Element> PackedModel<E> {
     }
 }
 
-impl<E: Element> PackedLayer<E> {
+impl PackedLayer {
     fn refresh(&mut self, weights: &Weights, layer: &str, pool: &Pool) -> Result<()> {
         let projection = |name: &str| format!("{layer}.{name}_proj.weight");
         self.input_norm = vector(weights, &format!("{layer}.input_layernorm.weight"))?;
@@ -118,7 +119,7 @@ fn vector(weights: &Weights, name: &str) -> Result<Vec<f32>> {
 }
 
 /// Packs the named matrices one under the other, with their biases where they have some.
-fn pack<E: Element>(matrix: &mut PackedMatrix<E>, weights: &Weights, pool: &Pool, names: &[&str]) -> Result<()> {
+fn pack(matrix: &mut PackedMatrix, weights: &Weights, pool: &Pool, names: &[&str]) -> Result<()> {
     let mut bias = vec![];
     let mut tensors = vec![];
     for name in names {

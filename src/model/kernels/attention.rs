@@ -2,10 +2,11 @@
 //!
 //! A block holds [`BLOCK_TOKENS`] positions of one sequence for all layers. For each layer and key-value head it has the
 //! keys as `[width][token]` and the values as `[token][width]`: both are what the matmul's register tile reads, so scores
-//! and sums run through it. Blocks are visited in order with a running softmax (Milakov & Gimelshein 2018), row by
-//! row the same whatever other rows are computed beside it.
+//! and sums run through it. Blocks are visited in order with a running softmax (Milakov & Gimelshein 2018), in
+//! segments of fixed length that are then put together in order ("Flash-Decoding", Dao et al. 2023): row by row the same
+//! whatever other rows are computed beside it, and whoever computes a segment.
 
-use super::matmul::{Ahead, Start, any_tile};
+use super::matmul::{Ahead, MultiplyAdd, Start, Tile};
 use super::rowwise::exp;
 use super::simd::{Isa, Kernel, Vector};
 use super::threads::{Pool, SharedMut};
@@ -14,6 +15,8 @@ use super::threads::{Pool, SharedMut};
 pub const BLOCK_TOKENS: usize = 32;
 /// Query rows (positions × heads of the group) that share one pass over the cache.
 const MAX_ROWS: usize = 48;
+/// Blocks after which a row's sums begin anew and are then put together, so that threads can share a long sequence.
+const SEGMENT_BLOCKS: usize = 16;
 
 /// The shape of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,10 +104,12 @@ pub fn attention(
 ) {
     let group = heads / layout.kv_heads;
     let rows_per_item = (MAX_ROWS / group).max(1);
+    let out_len = out.len();
+    let out = SharedMut::new(out);
     let mut items = vec![];
     for sequence in sequences {
         let end = sequence.first_row + sequence.rows;
-        assert!(out.len() >= end * heads * layout.head_dim, "room for the last row");
+        assert!(out_len >= end * heads * layout.head_dim, "room for the last row");
         assert!(
             queries.0.len() >= (end - 1) * queries.1 + heads * layout.head_dim,
             "queries of the last row"
@@ -119,35 +124,53 @@ pub fn attention(
         );
         for kv_head in 0..layout.kv_heads {
             for first in (0..sequence.rows).step_by(rows_per_item) {
-                items.push((sequence, kv_head, first, rows_per_item.min(sequence.rows - first)));
+                items.push(Item {
+                    layout,
+                    layer,
+                    heads,
+                    group,
+                    queries,
+                    sequence,
+                    kv_head,
+                    first,
+                    rows: rows_per_item.min(sequence.rows - first),
+                    out: &out,
+                });
             }
         }
     }
-    let out = SharedMut::new(out);
+    let long = items.iter().any(|item| item.segments() > 1);
+    if long && items.len() < 2 * pool.threads() {
+        return split_over_keys(pool, isa, &items);
+    }
     pool.run_ranges(items.len(), 1, |range| {
-        let mut scratch = Scratch::default();
-        for &(sequence, kv_head, first, rows) in &items[range] {
-            let item = Item {
-                layout,
-                layer,
-                heads,
-                group,
-                queries,
-                sequence,
-                kv_head,
-                first,
-                rows,
-                out: &out,
-            };
-            // SAFETY: lengths are checked above; items differ in rows or heads, so they write different places.
-            unsafe {
-                isa.run(Attend {
-                    item,
-                    scratch: &mut scratch,
-                })
+        let (mut scratch, mut part, mut whole) = (Scratch::default(), Part::default(), Part::default());
+        for item in &items[range] {
+            for segment in 0..item.segments() {
+                item.attend(isa, segment, &mut scratch, &mut part);
+                whole.append(isa, segment, &mut part);
             }
+            // SAFETY: lengths are checked above; items differ in rows or heads, so they write different places.
+            unsafe { item.scatter(&whole) }
         }
     });
+}
+
+/// For few sequences that are long: threads take segments of one, which are then put together in the same order as else.
+fn split_over_keys(pool: &Pool, isa: Isa, items: &[Item]) {
+    let segments = |item| (0..Item::segments(item)).map(move |segment| (item, segment, Part::default()));
+    let mut parts: Vec<(&Item, usize, Part)> = items.iter().flat_map(segments).collect();
+    pool.for_each(&mut parts, |_, (item, segment, part)| {
+        item.attend(isa, *segment, &mut Scratch::default(), part);
+    });
+    let mut whole = Part::default();
+    for (item, segment, mut part) in parts {
+        whole.append(isa, segment, &mut part);
+        if segment + 1 == item.segments() {
+            // SAFETY: as `attention` checked, and nothing runs beside.
+            unsafe { item.scatter(&whole) }
+        }
+    }
 }
 
 /// Some rows of one sequence and the query heads of one key-value head.
@@ -164,21 +187,29 @@ struct Item<'a> {
     out: &'a SharedMut<f32>,
 }
 
+/// What a thread computes in.
 #[derive(Default)]
 struct Scratch {
     /// Scaled queries, rows × head_dim.
     queries: Vec<f32>,
     /// Scores, then weights, of one block: rows × BLOCK_TOKENS.
     scores: Vec<f32>,
+}
+
+/// Attention of an item's rows to a part of their keys.
+#[derive(Default)]
+struct Part {
     /// Weighted sums of values, rows × width.
     sums: Vec<f32>,
-    /// Largest score and sum of weights so far, of each row.
+    /// Largest score and sum of weights, of each row; −∞ where it sees none of the keys.
     running: Vec<(f32, f32)>,
 }
 
 struct Attend<'a> {
-    item: Item<'a>,
+    item: &'a Item<'a>,
+    segment: usize,
     scratch: &'a mut Scratch,
+    part: &'a mut Part,
 }
 
 impl Kernel for Attend<'_> {
@@ -186,21 +217,27 @@ impl Kernel for Attend<'_> {
 
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
-        let Self { item, scratch } = self;
+        let Self {
+            item,
+            segment,
+            scratch,
+            part,
+        } = self;
         let (layout, width) = (item.layout, item.layout.width());
         let rows = item.rows * item.group;
         item.gather_queries(&mut scratch.queries);
         scratch.scores.resize(rows * BLOCK_TOKENS, 0.0);
-        scratch.sums.clear();
-        scratch.sums.resize(rows * width, 0.0);
-        scratch.running.clear();
-        scratch.running.resize(rows, (f32::NEG_INFINITY, 0.0));
+        part.sums.clear();
+        part.sums.resize(rows * width, 0.0);
+        part.running.clear();
+        part.running.resize(rows, (f32::NEG_INFINITY, 0.0));
 
         let first_position = item.sequence.start + item.first;
-        let end = first_position + item.rows;
-        for (b, block) in item.sequence.blocks[..end.div_ceil(BLOCK_TOKENS)].iter().enumerate() {
-            let block_start = b * BLOCK_TOKENS;
-            // SAFETY: blocks, queries and scratch have the lengths that the strides below assume: checked by
+        let first_block = segment * SEGMENT_BLOCKS;
+        let end_block = item.end().div_ceil(BLOCK_TOKENS).min(first_block + SEGMENT_BLOCKS);
+        for (b, block) in item.sequence.blocks[first_block..end_block].iter().enumerate() {
+            let block_start = (first_block + b) * BLOCK_TOKENS;
+            // SAFETY: blocks, queries, scratch and part have the lengths that the strides below assume: checked by
             // `attention` and set above.
             unsafe {
                 let keys = block.as_ptr().add(layout.keys(item.layer, item.kv_head));
@@ -219,27 +256,93 @@ impl Kernel for Attend<'_> {
                     let position = first_position + row / item.group;
                     let seen = (position + 1).saturating_sub(block_start).min(BLOCK_TOKENS);
                     let scores = &mut scratch.scores[row * BLOCK_TOKENS..(row + 1) * BLOCK_TOKENS];
-                    let sums = &mut scratch.sums[row * width..(row + 1) * width];
-                    soften::<V>(scores, seen, &mut scratch.running[row], sums);
+                    let sums = &mut part.sums[row * width..(row + 1) * width];
+                    soften::<V>(scores, seen, &mut part.running[row], sums);
                 }
-                let filled = (end - block_start).min(BLOCK_TOKENS);
+                let filled = (item.end() - block_start).min(BLOCK_TOKENS);
                 for column in (0..width).step_by(2 * V::LANES) {
                     tiles::<V>(
                         rows,
                         (scratch.scores.as_ptr(), BLOCK_TOKENS),
                         (values.add(column), width),
                         filled,
-                        (scratch.sums.as_mut_ptr().add(column), width),
+                        (part.sums.as_mut_ptr().add(column), width),
                         Start::Output,
                     );
                 }
             }
         }
-        item.scatter(&scratch.sums, &scratch.running);
+    }
+}
+
+struct Merge<'a> {
+    whole: &'a mut Part,
+    part: &'a Part,
+}
+
+impl Kernel for Merge<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let Self { whole, part } = self;
+        let width = whole.sums.len() / whole.running.len();
+        let sums = whole.sums.chunks_exact_mut(width).zip(part.sums.chunks_exact(width));
+        let running = whole.running.iter_mut().zip(&part.running);
+        for ((sums, more), (running, &(max, total))) in sums.zip(running) {
+            if max == f32::NEG_INFINITY {
+                continue; // the row ends before this part
+            }
+            let largest = max.max(running.0);
+            // SAFETY: a head's width is whole vectors, and both rows have it.
+            unsafe {
+                let (old, new) = (V::splat(running.0 - largest), V::splat(max - largest));
+                let (old, new) = (exp(old), exp(new));
+                for i in (0..width).step_by(V::LANES) {
+                    let sum = V::load(sums.as_ptr().add(i)).mul(old);
+                    V::load(more.as_ptr().add(i))
+                        .mul_add(new, sum)
+                        .store(sums.as_mut_ptr().add(i));
+                }
+                *running = (largest, running.1 * first(old) + total * first(new));
+            }
+        }
+    }
+}
+
+impl Part {
+    /// Puts the next segment to those before it; the first is taken as it is.
+    fn append(&mut self, isa: Isa, segment: usize, part: &mut Self) {
+        match segment {
+            0 => std::mem::swap(self, part),
+            // SAFETY: it holds borrows, of parts of the same item.
+            _ => unsafe { isa.run(Merge { whole: self, part }) },
+        }
     }
 }
 
 impl Item<'_> {
+    /// Behind its last row's position.
+    fn end(&self) -> usize {
+        self.sequence.start + self.first + self.rows
+    }
+
+    fn segments(&self) -> usize {
+        self.end().div_ceil(SEGMENT_BLOCKS * BLOCK_TOKENS)
+    }
+
+    fn attend(&self, isa: Isa, segment: usize, scratch: &mut Scratch, part: &mut Part) {
+        // SAFETY: `attention` has checked the lengths.
+        unsafe {
+            isa.run(Attend {
+                item: self,
+                segment,
+                scratch,
+                part,
+            })
+        }
+    }
+
     /// Rows × head_dim: the heads of the group at each position, times 1/√head_dim.
     fn gather_queries(&self, to: &mut Vec<f32>) {
         let dim = self.layout.head_dim;
@@ -252,19 +355,22 @@ impl Item<'_> {
     }
 
     /// Divides by the softmax's denominators and writes the group's heads of each row.
-    fn scatter(&self, sums: &[f32], running: &[(f32, f32)]) {
+    ///
+    /// # Safety
+    /// Nobody else touches these places of `out`, which has room for them.
+    unsafe fn scatter(&self, whole: &Part) {
         let (dim, width) = (self.layout.head_dim, self.layout.width());
-        for (row, (sums, (_, total))) in sums.chunks_exact(width).zip(running).enumerate() {
+        for (row, (sums, (_, total))) in whole.sums.chunks_exact(width).zip(&whole.running).enumerate() {
             let (position, head) = (row / self.group, self.kv_head * self.group + row % self.group);
             let at = ((self.sequence.first_row + self.first + position) * self.heads + head) * dim;
-            // SAFETY: within `out` as `attention` checked, and no other item writes this row's head.
+            // SAFETY: the caller's promise.
             let out = unsafe { std::slice::from_raw_parts_mut(self.out.at(at), dim) };
             out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum / total);
         }
     }
 }
 
-/// [`any_tile`] over any number of rows.
+/// A register tile after the other, over any number of rows.
 #[inline(always)]
 unsafe fn tiles<V: Vector>(
     rows: usize,
@@ -280,7 +386,7 @@ unsafe fn tiles<V: Vector>(
         // SAFETY: as the caller promises for all rows.
         unsafe {
             let (x, y) = ((x.0.add(from * x.1), x.1), (y.0.add(from * y.1), y.1));
-            any_tile::<V, f32>(to - from, x, w, length, y, start, Ahead::none(w.0));
+            MultiplyAdd::<V, f32>::run(to - from, x, w, length, y, start, Ahead::none(w.0));
         }
     }
 }
@@ -289,6 +395,9 @@ unsafe fn tiles<V: Vector>(
 /// brings what was summed so far to that maximum.
 #[inline(always)]
 unsafe fn soften<V: Vector>(scores: &mut [f32], seen: usize, running: &mut (f32, f32), sums: &mut [f32]) {
+    if seen == 0 {
+        return scores.fill(0.0);
+    }
     scores[seen..].fill(f32::NEG_INFINITY);
     // SAFETY: scores are BLOCK_TOKENS and sums a multiple of it long, both whole vectors.
     unsafe {
@@ -306,9 +415,7 @@ unsafe fn soften<V: Vector>(scores: &mut [f32], seen: usize, running: &mut (f32,
         }
         if max > running.0 {
             let shrink = exp(V::splat(running.0 - max));
-            let mut first = [0f32; 16];
-            shrink.store(first.as_mut_ptr());
-            running.1 *= first[0];
+            running.1 *= first(shrink);
             let p = sums.as_mut_ptr();
             for i in (0..sums.len()).step_by(V::LANES) {
                 V::load(p.add(i)).mul(shrink).store(p.add(i));
@@ -316,6 +423,15 @@ unsafe fn soften<V: Vector>(scores: &mut [f32], seen: usize, running: &mut (f32,
         }
         *running = (max, running.1 + total.reduce_add());
     }
+}
+
+/// A vector's first element.
+#[inline(always)]
+unsafe fn first<V: Vector>(v: V) -> f32 {
+    let mut elements = [0f32; 16];
+    // SAFETY: no vector is longer.
+    unsafe { v.store(elements.as_mut_ptr()) };
+    elements[0]
 }
 
 #[cfg(test)]
@@ -412,10 +528,34 @@ mod tests {
     fn agrees_with_a_plain_loop() {
         let pool = Pool::new(2);
         for isa in Isa::available() {
-            for (kv_heads, group, dim, tokens) in [(1, 1, 8, 1), (2, 3, 16, 33), (3, 1, 64, 70), (1, 7, 40, 100)] {
+            for (kv_heads, group, dim, tokens) in [
+                (1, 1, 8, 1),
+                (2, 3, 16, 33),
+                (3, 1, 64, 70),
+                (1, 7, 40, 100),
+                (1, 2, 8, 540),
+            ] {
                 let case = case(kv_heads, group, dim, tokens);
                 assert_close(&case.given(&pool, isa, &[]), &case.plain(), 1e-5);
             }
+        }
+    }
+
+    #[test]
+    fn a_long_sequence_is_the_same_whoever_computes_its_segments() {
+        let case = case(1, 2, 8, 560);
+        for isa in Isa::available() {
+            // The last rows alone are few enough to be split over keys.
+            let cuts = [300, 550, 555, 559];
+            let alone = case.given(&Pool::new(1), isa, &cuts);
+            let shared = case.given(&Pool::new(4), isa, &cuts);
+            assert_eq!(alone, shared, "{}", isa.name());
+            assert_eq!(
+                alone,
+                case.given(&Pool::new(1), isa, &[]),
+                "{} in one piece",
+                isa.name()
+            );
         }
     }
 

@@ -3,7 +3,10 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use super::simd::{Isa, Kernel, Vector};
+#[cfg(target_arch = "x86_64")]
+use super::matmul;
+use super::matmul::Precision;
+use super::simd::{Bf16Product, Isa, Kernel, Vector};
 use super::threads::Pool;
 
 /// More than any cache holds.
@@ -27,17 +30,30 @@ pub fn memory_bandwidth(pool: &Pool, isa: Isa) -> f64 {
     MEMORY_BYTES as f64 / best
 }
 
-/// f32 operations a second of all threads of the pool, a multiply-add counted as two.
-pub fn arithmetic(pool: &Pool, isa: Isa) -> f64 {
+/// Operations a second of all threads of the pool in products of this precision, a multiply-add counted as two.
+pub fn arithmetic(pool: &Pool, isa: Isa, precision: Precision) -> f64 {
     let tasks = 4 * pool.threads();
     let mut operations = 0;
     let best = best_seconds(|| {
         let mut counts = vec![0; tasks];
-        // SAFETY: the kernel touches registers only.
-        pool.for_each(&mut counts, |_, count| *count = unsafe { isa.run(MultiplyAdd) });
+        pool.for_each(&mut counts, |_, count| *count = multiply_registers(isa, precision));
         operations = counts.iter().sum();
     });
     operations as f64 / best
+}
+
+/// Returns how many operations it were.
+fn multiply_registers(isa: Isa, precision: Precision) -> usize {
+    // SAFETY: `isa` is there, and only registers are touched.
+    unsafe {
+        match (precision, isa.bf16_product()) {
+            (Precision::F32, _) | (_, Bf16Product::Widen) => isa.run(MultiplyAdd),
+            #[cfg(target_arch = "x86_64")]
+            (_, Bf16Product::Dot) => matmul::dot::peak(),
+            #[cfg(target_arch = "x86_64")]
+            (_, Bf16Product::Tiles) => matmul::amx::peak(),
+        }
+    }
 }
 
 fn best_seconds(mut work: impl FnMut()) -> f64 {
@@ -103,7 +119,10 @@ mod tests {
     #[test]
     fn ceilings_are_numbers() {
         let pool = Pool::new(1);
-        assert!(arithmetic(&pool, Isa::detect()) > 1e6);
+        for isa in Isa::available() {
+            assert!(arithmetic(&pool, isa, Precision::F32) > 1e6);
+            assert!(arithmetic(&pool, isa, Precision::Bf16) > 1e6);
+        }
         assert!(memory_bandwidth(&pool, Isa::detect()) > 1e6);
     }
 }

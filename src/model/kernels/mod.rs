@@ -7,6 +7,7 @@
 mod attention;
 pub mod ceilings;
 mod matmul;
+mod memory;
 mod rowwise;
 mod simd;
 #[cfg(test)]
@@ -15,7 +16,7 @@ mod threads;
 pub mod train;
 
 pub use attention::{AttentionRows, BLOCK_TOKENS, BlockLayout, attention};
-pub use matmul::{Element, PackedMatrix};
+pub use matmul::{PackedMatrix, Precision, RowScratch};
 pub use rowwise::{exp_and_sum, gated_mlp, max_and_exp_sum, rms_norm, rms_norm_heads, rope};
 pub use simd::Isa;
 pub use threads::Pool;

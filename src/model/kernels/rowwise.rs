@@ -1,6 +1,6 @@
 //! What is done to each row by itself: exponential, rms-norm, swiglu, rope, log-probabilities.
 
-use super::matmul::{Element, PackedMatrix};
+use super::matmul::{PackedMatrix, RowScratch};
 use super::simd::{Isa, Kernel, Vector};
 use super::threads::{Pool, SharedMut};
 
@@ -170,13 +170,14 @@ impl Kernel for Swiglu {
 }
 
 /// silu(x · gateᵀ) ⊙ (x · upᵀ) for every row of `x`, to `y` (rows × outputs); `scratch` is as long as `y`.
-pub fn gated_mlp<E: Element>(
+pub fn gated_mlp(
     pool: &Pool,
     x: &[f32],
-    gate: &PackedMatrix<E>,
-    up: &PackedMatrix<E>,
+    gate: &PackedMatrix,
+    up: &PackedMatrix,
     y: &mut [f32],
     scratch: &mut [f32],
+    row_scratch: &mut RowScratch,
 ) {
     let (inputs, outputs, rows) = (gate.inputs(), gate.outputs(), x.len() / gate.inputs());
     assert_eq!(
@@ -190,13 +191,14 @@ pub fn gated_mlp<E: Element>(
         "lengths of y and scratch"
     );
     let (y, scratch) = (SharedMut::new(y), SharedMut::new(scratch));
+    let x = gate.rows(pool, x, row_scratch);
     gate.each_panel_range(pool, 2 * rows, |panels| {
         let width = gate.panel_width();
         let columns = panels.start * width..outputs.min(panels.end * width);
         // SAFETY: lengths are checked above; ranges of panels do not overlap, so tasks touch other columns.
         unsafe {
-            gate.multiply_panels(x, rows, y.at(0), panels.clone());
-            up.multiply_panels(x, rows, scratch.at(0), panels);
+            gate.multiply_panels(x, y.at(0), panels.clone());
+            up.multiply_panels(x, scratch.at(0), panels);
             for row in 0..rows {
                 let at = row * outputs + columns.start;
                 gate.isa().run(Swiglu {
@@ -291,6 +293,7 @@ pub fn max_and_exp_sum(isa: Isa, logits: &[f32], scale: f32) -> (f32, f32) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::matmul::Precision;
     use super::super::testing::{assert_close, random};
     use super::*;
 
@@ -379,12 +382,12 @@ mod tests {
             .collect();
         for isa in Isa::available() {
             let [gate, up] = [&g, &u].map(|w| {
-                let mut packed = PackedMatrix::<f32>::new(isa, outputs, inputs);
+                let mut packed = PackedMatrix::new(isa, Precision::F32, outputs, inputs);
                 packed.pack(&pool, &[w], None);
                 packed
             });
             let (mut y, mut scratch) = (vec![0.0; rows * outputs], vec![0.0; rows * outputs]);
-            gated_mlp(&pool, &x, &gate, &up, &mut y, &mut scratch);
+            gated_mlp(&pool, &x, &gate, &up, &mut y, &mut scratch, &mut RowScratch::default());
             assert_close(&y, &expected, 1e-5);
         }
     }

@@ -4,6 +4,12 @@
 //! `#[target_feature]`, into which all of it is inlined.
 #![allow(unsafe_op_in_unsafe_fn)] // Every unsafe function here is one instruction under the contract of its trait.
 
+#[cfg(target_arch = "x86_64")]
+use super::matmul::amx;
+
+/// The upper one of two bfloat16 in a word.
+const HIGH_HALF: u32 = 0xffff_0000;
+
 /// A vector of f32.
 ///
 /// # Safety
@@ -16,8 +22,10 @@ pub(super) trait Vector: Copy {
 
     unsafe fn splat(x: f32) -> Self;
     unsafe fn load(p: *const f32) -> Self;
-    /// Loads bfloat16, which is the upper half of an f32.
-    unsafe fn load_bf16(p: *const u16) -> Self;
+    /// Loads the lower halves of 32-bit words, each a bfloat16: the upper half of an f32.
+    unsafe fn load_low_bf16(p: *const u32) -> Self;
+    /// Loads the upper halves.
+    unsafe fn load_high_bf16(p: *const u32) -> Self;
     unsafe fn store(self, p: *mut f32);
     unsafe fn add(self, other: Self) -> Self;
     unsafe fn sub(self, other: Self) -> Self;
@@ -58,8 +66,27 @@ enum Kind {
     Avx2,
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// AVX-512 with products of bfloat16 pairs.
+    #[cfg(target_arch = "x86_64")]
+    Avx512Bf16,
+    /// As the one before, and tiles of bfloat16.
+    #[cfg(target_arch = "x86_64")]
+    Amx,
     #[cfg(target_arch = "aarch64")]
     Neon,
+}
+
+/// How an instruction set multiplies by bfloat16.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bf16Product {
+    /// Weights are widened to f32.
+    Widen,
+    /// AVX-512's products of pairs; rows are rounded to bfloat16.
+    #[cfg(target_arch = "x86_64")]
+    Dot,
+    /// AMX's tiles; rows are rounded to bfloat16.
+    #[cfg(target_arch = "x86_64")]
+    Tiles,
 }
 
 impl Isa {
@@ -76,8 +103,14 @@ impl Isa {
             if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
                 kinds.push(Kind::Avx2);
             }
-            if is_x86_feature_detected!("avx512f") {
+            if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
                 kinds.push(Kind::Avx512);
+                if is_x86_feature_detected!("avx512bf16") {
+                    kinds.push(Kind::Avx512Bf16);
+                    if amx::is_available() {
+                        kinds.push(Kind::Amx);
+                    }
+                }
             }
         }
         #[cfg(target_arch = "aarch64")]
@@ -93,6 +126,10 @@ impl Isa {
             Kind::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512Bf16 => "avx512-bf16",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Amx => "amx",
             #[cfg(target_arch = "aarch64")]
             Kind::Neon => "neon",
         }
@@ -105,9 +142,20 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => 2 * x86::Avx2::LANES,
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx512 => 2 * x86::Avx512::LANES,
+            Kind::Avx512 | Kind::Avx512Bf16 | Kind::Amx => 2 * x86::Avx512::LANES,
             #[cfg(target_arch = "aarch64")]
             Kind::Neon => 2 * neon::Neon::LANES,
+        }
+    }
+
+    /// How it multiplies by bfloat16.
+    pub(super) fn bf16_product(self) -> Bf16Product {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512Bf16 => Bf16Product::Dot,
+            #[cfg(target_arch = "x86_64")]
+            Kind::Amx => Bf16Product::Tiles,
+            _ => Bf16Product::Widen,
         }
     }
 
@@ -121,7 +169,7 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => x86::run_avx2(kernel),
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx512 => x86::run_avx512(kernel),
+            Kind::Avx512 | Kind::Avx512Bf16 | Kind::Amx => x86::run_avx512(kernel),
             #[cfg(target_arch = "aarch64")]
             Kind::Neon => kernel.run::<neon::Neon>(),
         }
@@ -141,10 +189,16 @@ impl Vector for [f32; 8] {
         p.cast::<Self>().read_unaligned()
     }
     #[inline(always)]
-    unsafe fn load_bf16(p: *const u16) -> Self {
-        p.cast::<[u16; 8]>()
+    unsafe fn load_low_bf16(p: *const u32) -> Self {
+        p.cast::<[u32; 8]>()
             .read_unaligned()
-            .map(|bits| f32::from_bits(u32::from(bits) << 16))
+            .map(|word| f32::from_bits(word << 16))
+    }
+    #[inline(always)]
+    unsafe fn load_high_bf16(p: *const u32) -> Self {
+        p.cast::<[u32; 8]>()
+            .read_unaligned()
+            .map(|word| f32::from_bits(word & HIGH_HALF))
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
@@ -196,8 +250,11 @@ impl Vector for [f32; 8] {
 }
 
 #[cfg(target_arch = "x86_64")]
+pub(super) use x86::Avx512;
+
+#[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{Kernel, Vector};
+    use super::{HIGH_HALF, Kernel, Vector};
     use std::arch::x86_64::*;
 
     /// # Safety
@@ -208,8 +265,8 @@ mod x86 {
     }
 
     /// # Safety
-    /// The machine has AVX-512F; the kernel is valid.
-    #[target_feature(enable = "avx512f,avx2,fma")]
+    /// The machine has AVX-512F and BW; the kernel is valid.
+    #[target_feature(enable = "avx512f,avx512bw,avx2,fma")]
     pub unsafe fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
         kernel.run::<Avx512>()
     }
@@ -230,9 +287,18 @@ mod x86 {
             Self(_mm256_loadu_ps(p))
         }
         #[inline(always)]
-        unsafe fn load_bf16(p: *const u16) -> Self {
-            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
-            Self(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide)))
+        unsafe fn load_low_bf16(p: *const u32) -> Self {
+            Self(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_loadu_si256(
+                p.cast(),
+            ))))
+        }
+        #[inline(always)]
+        unsafe fn load_high_bf16(p: *const u32) -> Self {
+            let high = _mm256_set1_epi32(HIGH_HALF as i32);
+            Self(_mm256_castsi256_ps(_mm256_and_si256(
+                _mm256_loadu_si256(p.cast()),
+                high,
+            )))
         }
         #[inline(always)]
         unsafe fn store(self, p: *mut f32) {
@@ -308,9 +374,18 @@ mod x86 {
             Self(_mm512_loadu_ps(p))
         }
         #[inline(always)]
-        unsafe fn load_bf16(p: *const u16) -> Self {
-            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
-            Self(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide)))
+        unsafe fn load_low_bf16(p: *const u32) -> Self {
+            Self(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_loadu_si512(
+                p.cast(),
+            ))))
+        }
+        #[inline(always)]
+        unsafe fn load_high_bf16(p: *const u32) -> Self {
+            let high = _mm512_set1_epi32(HIGH_HALF as i32);
+            Self(_mm512_castsi512_ps(_mm512_and_si512(
+                _mm512_loadu_si512(p.cast()),
+                high,
+            )))
         }
         #[inline(always)]
         unsafe fn store(self, p: *mut f32) {
@@ -372,7 +447,7 @@ mod x86 {
 
 #[cfg(target_arch = "aarch64")]
 mod neon {
-    use super::Vector;
+    use super::{HIGH_HALF, Vector};
     use std::arch::aarch64::*;
 
     /// Two registers, so that a panel is as wide as AVX2's. NEON is part of every aarch64.
@@ -392,11 +467,18 @@ mod neon {
             Self(vld1q_f32(p), vld1q_f32(p.add(4)))
         }
         #[inline(always)]
-        unsafe fn load_bf16(p: *const u16) -> Self {
-            let bits = vld1q_u16(p);
+        unsafe fn load_low_bf16(p: *const u32) -> Self {
             Self(
-                vreinterpretq_f32_u32(vshll_n_u16::<16>(vget_low_u16(bits))),
-                vreinterpretq_f32_u32(vshll_n_u16::<16>(vget_high_u16(bits))),
+                vreinterpretq_f32_u32(vshlq_n_u32::<16>(vld1q_u32(p))),
+                vreinterpretq_f32_u32(vshlq_n_u32::<16>(vld1q_u32(p.add(4)))),
+            )
+        }
+        #[inline(always)]
+        unsafe fn load_high_bf16(p: *const u32) -> Self {
+            let high = vdupq_n_u32(HIGH_HALF);
+            Self(
+                vreinterpretq_f32_u32(vandq_u32(vld1q_u32(p), high)),
+                vreinterpretq_f32_u32(vandq_u32(vld1q_u32(p.add(4)), high)),
             )
         }
         #[inline(always)]

@@ -1,0 +1,204 @@
+//! Register tiles: a few rows of x times a panel, which is two vectors wide.
+
+use super::super::simd::Vector;
+use super::{Start, Tile};
+use std::marker::PhantomData;
+
+const CACHE_LINE: usize = 64;
+/// How far ahead of its use a weight is asked for, where a panel is passed once.
+const PREFETCH_BYTES: usize = 4096;
+
+/// How weights lie in a panel.
+pub(in crate::model::kernels) trait Weights: Copy {
+    /// Bytes of one weight.
+    const BYTES: usize;
+
+    /// Where the weights of k are; k is a multiple of 2.
+    ///
+    /// # Safety
+    /// They are within the panel at `w`, whose lines are `stride` words apart.
+    unsafe fn at(w: *const Self, stride: usize, k: usize) -> *const Self;
+
+    /// The weights of a k for two vectors of columns, k being even or `ODD`.
+    ///
+    /// # Safety
+    /// As [`Vector::load`].
+    unsafe fn pair<V: Vector, const ODD: bool>(line: *const Self, stride: usize) -> (V, V);
+}
+
+/// One weight a word, a line for each k.
+impl Weights for f32 {
+    const BYTES: usize = 4;
+
+    #[inline(always)]
+    unsafe fn at(w: *const Self, stride: usize, k: usize) -> *const Self {
+        // SAFETY: the caller's promise.
+        unsafe { w.add(k * stride) }
+    }
+
+    #[inline(always)]
+    unsafe fn pair<V: Vector, const ODD: bool>(line: *const Self, stride: usize) -> (V, V) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let line = if ODD { line.add(stride) } else { line };
+            (V::load(line), V::load(line.add(V::LANES)))
+        }
+    }
+}
+
+/// Two bfloat16 a word: those of an even k and the next, a line for both.
+impl Weights for u32 {
+    const BYTES: usize = 2;
+
+    #[inline(always)]
+    unsafe fn at(w: *const Self, stride: usize, k: usize) -> *const Self {
+        // SAFETY: the caller's promise.
+        unsafe { w.add(k / 2 * stride) }
+    }
+
+    #[inline(always)]
+    unsafe fn pair<V: Vector, const ODD: bool>(line: *const Self, _: usize) -> (V, V) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let right = line.add(V::LANES);
+            match ODD {
+                true => (V::load_high_bf16(line), V::load_high_bf16(right)),
+                false => (V::load_low_bf16(line), V::load_low_bf16(right)),
+            }
+        }
+    }
+}
+
+/// Multiply-adds in f32, over any vector and weights.
+pub(in crate::model::kernels) struct MultiplyAdd<V, W>(PhantomData<(V, W)>);
+
+impl<V: Vector, W: Weights> Tile for MultiplyAdd<V, W> {
+    type Input = f32;
+    type Word = W;
+    const ROWS: usize = V::TILE_ROWS;
+    const WIDTH: usize = 2 * V::LANES;
+    const INPUT_K: usize = 1;
+    const WEIGHT_BYTES: usize = W::BYTES;
+
+    #[inline(always)]
+    unsafe fn run(
+        rows: usize,
+        x: (*const f32, usize),
+        w: (*const W, usize),
+        length: usize,
+        y: (*mut f32, usize),
+        start: Start,
+        ahead: Ahead,
+    ) {
+        macro_rules! heights {
+            ($($rows:literal)*) => {
+                match rows {
+                    // SAFETY: the caller's promise. Heights beyond TILE_ROWS are cut when compiling.
+                    $($rows if $rows <= V::TILE_ROWS => unsafe { tile::<V, W, $rows>(x, w, length, y, start, ahead) },)*
+                    _ => debug_assert!(rows == 0, "a tile of {rows} rows"),
+                }
+            };
+        }
+        heights!(1 2 3 4 5 6 7 8 9 10 11 12)
+    }
+}
+
+#[inline(always)]
+unsafe fn tile<V: Vector, W: Weights, const ROWS: usize>(
+    (x, x_stride): (*const f32, usize),
+    (w, w_stride): (*const W, usize),
+    length: usize,
+    (y, y_stride): (*mut f32, usize),
+    start: Start,
+    ahead: Ahead,
+) {
+    // SAFETY: rows below ROWS and k below `length` are valid by the caller's promise; prefetching needs no validity.
+    unsafe {
+        let mut sums = [[V::splat(0.0); 2]; ROWS];
+        if start == Start::Output {
+            for (m, sum) in sums.iter_mut().enumerate() {
+                *sum = [V::load(y.add(m * y_stride)), V::load(y.add(m * y_stride + V::LANES))];
+            }
+        }
+        let pairs = length / 2 * 2;
+        for k in (0..pairs).step_by(2) {
+            ahead.fetch::<V>(k, 2, 2 * V::LANES * 2 * W::BYTES);
+            let line = W::at(w, w_stride, k);
+            add(&mut sums, (x.add(k), x_stride), W::pair::<V, false>(line, w_stride));
+            add(&mut sums, (x.add(k + 1), x_stride), W::pair::<V, true>(line, w_stride));
+        }
+        if length > pairs {
+            let line = W::at(w, w_stride, pairs);
+            add(&mut sums, (x.add(pairs), x_stride), W::pair::<V, false>(line, w_stride));
+        }
+        for (m, sum) in sums.iter().enumerate() {
+            sum[0].store(y.add(m * y_stride));
+            sum[1].store(y.add(m * y_stride + V::LANES));
+        }
+    }
+}
+
+/// The products of one k. A function and not a closure: those are not inlined for certain, and compiled on its own it
+/// would not have the vector's instructions.
+#[inline(always)]
+unsafe fn add<V: Vector, const ROWS: usize>(
+    sums: &mut [[V; 2]; ROWS],
+    (x, x_stride): (*const f32, usize),
+    (left, right): (V, V),
+) {
+    for (m, sum) in sums.iter_mut().enumerate() {
+        // SAFETY: rows below ROWS are valid by the caller's promise.
+        unsafe {
+            let factor = V::splat(*x.add(m * x_stride));
+            *sum = [factor.mul_add(left, sum[0]), factor.mul_add(right, sum[1])];
+        }
+    }
+}
+
+/// Which memory a tile asks for while it computes: `step` bytes further at each k.
+#[derive(Clone, Copy)]
+pub(in crate::model::kernels) struct Ahead {
+    pub(super) from: *const u8,
+    pub(super) step: usize,
+}
+
+impl Ahead {
+    /// Nothing that the tile does not read anyway.
+    pub fn none<W>(w: *const W) -> Self {
+        Self {
+            from: w.cast(),
+            step: 0,
+        }
+    }
+
+    /// Where one tile passes the panel, what it needs itself soon. Where several do, they find the panel in the cache:
+    /// each asks for its part of the next panel, so that all the time is used to wait for memory. `line` is the bytes of
+    /// a k, `depth` how many there are in a panel, `length` those that the tile passes.
+    pub(super) fn of<W>(w: *const W, line: usize, depth: usize, length: usize, tile: usize, tiles: usize) -> Self {
+        match tiles {
+            1 => Self {
+                from: w.cast::<u8>().wrapping_add(PREFETCH_BYTES),
+                step: line,
+            },
+            _ => {
+                let next = w.cast::<u8>().wrapping_add(depth * line);
+                Self {
+                    from: next.wrapping_add(length * line / tiles * tile),
+                    step: line / tiles,
+                }
+            }
+        }
+    }
+
+    /// Asks for what belongs to `count` k from k on, at most `most` bytes.
+    #[inline(always)]
+    pub(super) unsafe fn fetch<V: Vector>(self, k: usize, count: usize, most: usize) {
+        let soon = self.from.wrapping_add(k * self.step);
+        for line in 0..most.div_ceil(CACHE_LINE) {
+            if line == 0 || line * CACHE_LINE < count * self.step {
+                // SAFETY: asking for a line needs no validity.
+                unsafe { V::prefetch(soon.wrapping_add(line * CACHE_LINE)) };
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Memory for what is read over and over: on cache-line bounds, so that no vector crosses one, and in huge pages where
+//! it is large, so that streaming it does not wait for address translation.
+
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+const CACHE_LINE: usize = 64;
+/// A huge page of x86-64 and of aarch64 with small pages.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// A type of which all bits zero is a value, the number 0.
+///
+/// # Safety
+/// As said; and it is never dropped.
+pub unsafe trait Number: Copy + Send + Sync + 'static {}
+
+// SAFETY: all bits zero is +0.0.
+unsafe impl Number for f32 {}
+// SAFETY: two bfloat16, all bits zero is +0.0 twice.
+unsafe impl Number for u32 {}
+
+/// A slice of fixed length.
+pub struct Memory<T> {
+    start: NonNull<T>,
+    len: usize,
+}
+
+// SAFETY: it owns its numbers as a `Box<[T]>` does.
+unsafe impl<T: Number> Send for Memory<T> {}
+// SAFETY: as above.
+unsafe impl<T: Number> Sync for Memory<T> {}
+
+impl<T: Number> Memory<T> {
+    /// So many zeros.
+    pub fn zeroed(len: usize) -> Self {
+        let layout = layout::<T>(len);
+        if layout.size() == 0 {
+            return Self {
+                start: NonNull::dangling(),
+                len: 0,
+            };
+        }
+        // SAFETY: the size is not 0; every byte is written before the numbers are seen.
+        let start = unsafe {
+            let start = alloc(layout);
+            if start.is_null() {
+                handle_alloc_error(layout);
+            }
+            ask_for_huge_pages(start, layout);
+            start.write_bytes(0, layout.size());
+            NonNull::new_unchecked(start.cast())
+        };
+        Self { start, len }
+    }
+}
+
+fn layout<T>(len: usize) -> Layout {
+    let bytes = len * size_of::<T>();
+    let align = if bytes >= HUGE_PAGE { HUGE_PAGE } else { CACHE_LINE };
+    Layout::from_size_align(bytes, align).expect("lengths are those of matrices, far below the address space")
+}
+
+/// What is not done costs some speed and nothing else, so nobody is told.
+///
+/// # Safety
+/// `start` was allocated with the layout.
+unsafe fn ask_for_huge_pages(start: *mut u8, layout: Layout) {
+    #[cfg(target_os = "linux")]
+    if layout.align() == HUGE_PAGE {
+        // SAFETY: advice about memory that is ours, from a page's start on.
+        unsafe { nix::libc::madvise(start.cast(), layout.size(), nix::libc::MADV_HUGEPAGE) };
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (start, layout);
+}
+
+impl<T> Deref for Memory<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: `start` is valid for `len` written numbers, or dangling with none.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl<T> DerefMut for Memory<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as above, and the borrow is unique.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl<T> Drop for Memory<T> {
+    fn drop(&mut self) {
+        let layout = layout::<T>(self.len);
+        if layout.size() > 0 {
+            // SAFETY: allocated in `zeroed` with this very layout.
+            unsafe { dealloc(self.start.as_ptr().cast(), layout) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_zero_aligned_and_written_like_a_slice() {
+        for len in [0, 1, 1000, HUGE_PAGE / 4 + 3] {
+            let mut memory = Memory::<f32>::zeroed(len);
+            assert!(memory.len() == len && memory.iter().all(|&x| x == 0.0));
+            assert!(len == 0 || (memory.as_ptr() as usize).is_multiple_of(CACHE_LINE));
+            memory.fill(1.5);
+            assert!(memory.iter().all(|&x| x == 1.5));
+        }
+    }
+}
