@@ -217,7 +217,8 @@ async fn post_chat(url: &str, key: &str, body: Vec<u8>) -> (u16, Value) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_requests_get_the_apis_error_and_cost_the_episode_nothing() {
-    let server = Server::start();
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &[]);
     let swarm = SwarmClient::new(&server.url).unwrap();
     swarm.sync_train_config(&config("builtin:tiny")).await.unwrap();
     swarm.start_engine(|_| {}).await.unwrap();
