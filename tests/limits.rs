@@ -202,8 +202,9 @@ async fn more_calls_at_once_than_there_are_places_are_told_to_come_again() {
     let third = async {
         swarm
             .until_true("both calls", async |swarm| {
-                let running = &swarm.pool().await["running_episode_details"][&episode.uuid];
-                (running["llm_call_count"] == "2").then_some(())
+                let figures = swarm.request(Method::GET, "/metrics").send().await.ok()?;
+                let text = figures.text().await.ok()?;
+                text.contains("ajet_swarm_llm_calls_in_flight 2\n").then_some(())
             })
             .await;
         let response = swarm.chat_request(&episode.key, &body).send().await.unwrap();

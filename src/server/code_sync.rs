@@ -12,8 +12,6 @@ use flate2::read::DeflateDecoder;
 use zip::result::ZipError;
 use zip::{CompressionMethod, ZipArchive};
 
-use super::auth::hex;
-
 /// Largest archive.
 pub const ARCHIVE_BYTES: u64 = 1024 * 1024 * 1024;
 /// Most bytes that an archive unpacks to.
@@ -139,8 +137,8 @@ pub fn store(mut archive: File, root: &Path) -> Result<Snapshot, CodeError> {
 /// A name that sorts by time.
 fn name() -> io::Result<String> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let seconds = now.map_err(io::Error::other)?.as_secs();
-    Ok(format!("{seconds:012}-{}", hex(&rand::random::<[u8; 4]>())))
+    let now = now.map_err(io::Error::other)?;
+    Ok(format!("{:012}-{:09}", now.as_secs(), now.subsec_nanos()))
 }
 
 fn unpack(archive: &mut ZipArchive<io::BufReader<File>>, dir: &Path) -> Result<(usize, u64), CodeError> {
