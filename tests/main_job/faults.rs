@@ -81,36 +81,6 @@ async fn a_killed_engine_takes_only_its_running_episodes_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_engine_that_runs_out_of_memory_is_an_event_and_not_the_end() {
-    let dir = tempfile::tempdir().unwrap();
-    let (server, swarm) = rolling(dir.path()).await;
-    let engine = server.engines()[0];
-    // Whatever it has now is all that it gets.
-    let limited = std::process::Command::new("prlimit")
-        .args([&format!("--pid={engine}"), "--as=1"])
-        .status();
-    if !limited.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: prlimit (util-linux) is needed to limit the memory of a process that runs");
-        return;
-    }
-    // Sooner or later an episode or the update wants more. What fails on the way is none of this test's business.
-    let begun = Instant::now();
-    for number in 0.. {
-        if !server.engines().contains(&engine) {
-            break;
-        }
-        assert!(begun.elapsed() < Duration::from_secs(60), "it lives on");
-        let task = format!("task{}", number % 2);
-        let playing = play(&swarm, EpisodeType::Train, &task, f64::from(number));
-        let _ = tokio::time::timeout(Duration::from_secs(2), playing).await;
-    }
-    let again = until(&swarm, |status| status.engine_status == EngineStatus::Rolling).await;
-    let detail = again.engine_status_detail.unwrap();
-    assert!(detail.contains("started again (1 of 3)"), "{detail}");
-    play(&swarm, EpisodeType::Train, "task9", 0.0).await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_killed_server_takes_its_engine_along_and_the_next_one_goes_on() {
     let dir = tempfile::tempdir().unwrap();
     let (server, swarm) = rolling(dir.path()).await;
