@@ -28,8 +28,10 @@ impl KeptResponses {
     /// The conversation up to and with this answer; `None` where it is not known.
     pub fn conversation(&self, id: &str) -> Option<Vec<ChatMessage>> {
         let mut turns = vec![self.0.get(id)?];
-        // An answer is kept only after the one before it, so there are no circles.
-        while let Some(previous) = turns.last().and_then(|turn| turn.previous.as_ref()) {
+        // Ids are the engine's: were two the same, the way back could be a circle.
+        while turns.len() < self.0.len()
+            && let Some(previous) = turns.last().and_then(|turn| turn.previous.as_ref())
+        {
             turns.push(self.0.get(previous)?);
         }
         Some(turns.iter().rev().flat_map(|turn| turn.messages.clone()).collect())
