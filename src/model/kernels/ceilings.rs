@@ -119,10 +119,8 @@ mod tests {
     #[test]
     fn ceilings_are_numbers() {
         let pool = Pool::new(1);
-        for isa in Isa::available() {
-            assert!(arithmetic(&pool, isa, Precision::F32) > 1e6);
-            assert!(arithmetic(&pool, isa, Precision::Bf16) > 1e6);
-        }
+        assert!(arithmetic(&pool, Isa::detect(), Precision::F32) > 1e6);
+        assert!(arithmetic(&pool, Isa::detect(), Precision::Bf16) > 1e6);
         assert!(memory_bandwidth(&pool, Isa::detect()) > 1e6);
     }
 }
