@@ -24,6 +24,9 @@ pub const CONFIG_BYTES: usize = 8 * 1024 * 1024;
 /// Largest chat request.
 pub const CHAT_BYTES: usize = 16 * 1024 * 1024;
 
+/// Deepest nesting of a JSON body. The parser's own limit is 128, and what is read here is wrapped before the engine
+/// reads it.
+const NESTING: usize = 100;
 /// Bytes of bodies that are held at one time.
 const HELD_BYTES: usize = 1024 * 1024 * 1024;
 /// What is counted as one.
@@ -142,7 +145,60 @@ pub fn declared_length(request: &Request) -> Option<u64> {
 ///
 /// # Errors
 ///
-/// What the parser says.
+/// What the parser says, or it is nested deeper than [`NESTING`].
 pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
+    if nesting(bytes) > NESTING {
+        return Err(Error::Body(format!("it is nested more than {NESTING} levels deep")));
+    }
     serde_json::from_slice(bytes).map_err(|error| Error::Body(error.to_string()))
+}
+
+/// How deep the objects and lists of a JSON text are nested.
+fn nesting(json: &[u8]) -> usize {
+    let (mut depth, mut deepest, mut in_string, mut escaped) = (0usize, 0, false, false);
+    for byte in json {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b'{' | b'[' if !in_string => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b'}' | b']' if !in_string => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn nesting_counts_what_is_open_at_once_outside_of_strings() {
+        for (json, levels) in [
+            ("1", 0),
+            (r#"{"a": [1, {}], "b": [[]]}"#, 3),
+            (r#"["[[[", "\\\"[[", {"]": "}"}]"#, 2),
+            ("]]]][", 1),
+        ] {
+            assert_eq!(nesting(json.as_bytes()), levels, "{json}");
+        }
+    }
+
+    // Seen in the fuzz harness, seed 2: a chat body that the server could just read and the engine, for which it is
+    // wrapped in a call, could not.
+    #[test]
+    fn a_body_leaves_room_for_what_it_is_wrapped_in() {
+        let nested = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+        let read: Value = parse(nested(NESTING).as_bytes()).unwrap();
+        let wrapped = serde_json::json!({"call": {"request": [read]}}).to_string();
+        assert!(serde_json::from_str::<Value>(&wrapped).is_ok());
+        let told = parse::<Value>(nested(NESTING + 1).as_bytes()).unwrap_err().to_string();
+        assert!(told.contains("more than 100 levels deep"), "{told}");
+    }
 }
