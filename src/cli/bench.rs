@@ -45,6 +45,9 @@ struct InferenceArgs {
     /// Tokens sampled for each request.
     #[arg(long, value_name = "N", default_value_t = 64)]
     tokens: usize,
+    /// Where to compute: auto, cpu, cuda, cuda:N or metal. In bf16 on a GPU.
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: String,
     /// Threads that compute. Default: physical cores.
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -91,13 +94,13 @@ fn run_inference(args: InferenceArgs) -> anyhow::Result<ExitCode> {
         ajet.trainer_common.importance_sampling.mode = ImportanceMode::Token; // nothing is trained
     }
 
-    let weights = bench::load_model(&args.model, &mut |_, _| {})?;
+    let weights = bench::load_model(&args.model, &args.device, &mut |_, _| {})?;
     let longest = weights.config.max_position_embeddings;
     ensure!(
         prompt + tokens <= longest,
         "--prompt {prompt} and --tokens {tokens} are more than the model's context of {longest} tokens"
     );
-    let ceilings = bench::ceilings(&ajet);
+    let ceilings = bench::ceilings(&weights, &ajet)?;
     if !args.json {
         print_head(&ceilings);
     }
@@ -117,12 +120,12 @@ fn print_head(ceilings: &Ceilings) {
     println!("memory     {:8.1} GB/s", ceilings.memory_bytes_per_s / 1e9);
     println!("arithmetic {:8.1} GFLOP/s", ceilings.arithmetic_flops / 1e9);
     println!();
-    println!("batch  decode tok/s  of memory  prefill tok/s  of arithmetic  first token ms  peak MB");
+    println!("batch  decode tok/s  of memory  prefill tok/s  of arithmetic  first token ms  peak MB  GPU MB");
 }
 
 fn print_line(m: &Measurement) {
     println!(
-        "{:5}  {:12.1}  {:8.0}%  {:13.1}  {:12.0}%  {:14.1}  {:7.0}",
+        "{:5}  {:12.1}  {:8.0}%  {:13.1}  {:12.0}%  {:14.1}  {:7.0}  {:6.0}",
         m.batch,
         m.decode_tokens_per_s,
         100.0 * m.memory_ceiling_share,
@@ -130,5 +133,6 @@ fn print_line(m: &Measurement) {
         100.0 * m.arithmetic_ceiling_share,
         m.ttft_ms,
         m.peak_rss_mb,
+        m.gpu_mb,
     );
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use candle_core::{DType, Device};
+use candle_core::{DType, Device, Tensor};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
@@ -14,7 +14,7 @@ use super::scheduler::Scheduler;
 use crate::config::Ajet;
 use crate::config::schema::Dtype;
 use crate::model::kernels::{Isa, Pool, Precision, ceilings};
-use crate::model::{ModelConfig, Trainable, Weights, load};
+use crate::model::{ModelConfig, Trainable, Weights, device, load};
 
 /// What to measure.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,10 +27,17 @@ pub struct Plan {
     pub tokens: usize,
 }
 
+/// Side of the matrices that a GPU multiplies to show what it can do, and how often: 1.1 TFLOP a product.
+const PRODUCT_SIDE: usize = 8192;
+/// Numbers that it copies to show what its memory can give: 512 MB in bf16, more than any card's cache.
+const COPIED: usize = 256 << 20;
+/// Repeats of either.
+const REPEATS: usize = 10;
+
 /// What the machine can do at most.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Ceilings {
-    /// Read from memory by all threads.
+    /// Read from memory by all threads; on a GPU read and written.
     pub memory_bytes_per_s: f64,
     /// Multiply-adds in the weights' type, counted as two.
     pub arithmetic_flops: f64,
@@ -53,14 +60,18 @@ pub struct Measurement {
     pub arithmetic_ceiling_share: f64,
     /// Most memory that the process held so far; 0 where the system does not say.
     pub peak_rss_mb: f64,
+    /// Memory of the GPU that is taken, by whomever; 0 on a CPU.
+    pub gpu_mb: f64,
 }
 
-/// Loads a model to measure: f32 on CPU. `progress` hears what is being done and which part of it.
+/// Loads a model to measure on a device that [`device::choose`] knows: f32 on a CPU, bf16 on a GPU. `progress` hears
+/// what is being done and which part of it.
 ///
 /// # Errors
-/// The model is not there or not supported.
-pub fn load_model(path: &str, progress: &mut dyn FnMut(f32, &str)) -> Result<Weights> {
-    let model = load::load(path, &Device::Cpu, DType::F32, progress)?;
+/// The model is not there or not supported; the device is not there.
+pub fn load_model(path: &str, device: &str, progress: &mut dyn FnMut(f32, &str)) -> Result<Weights> {
+    let device = device::choose(device)?;
+    let model = load::load(path, &device, device::dtype(Dtype::Auto, &device), progress)?;
     Ok(Weights::new(model.config, model.tensors, &Trainable::Nothing)?)
 }
 
@@ -71,8 +82,48 @@ fn precision(ajet: &Ajet) -> Precision {
     }
 }
 
-/// Measures the ceilings with as many threads, and in the type, that the configuration says.
-pub fn ceilings(ajet: &Ajet) -> Ceilings {
+/// Measures the ceilings of where the weights are: of a CPU with as many threads, and in the
+/// type, that the configuration says.
+///
+/// # Errors
+/// Out of memory.
+pub fn ceilings(weights: &Weights, ajet: &Ajet) -> Result<Ceilings> {
+    match weights.device() {
+        Device::Cpu => Ok(cpu_ceilings(ajet)),
+        device => device_ceilings(&device, weights.dtype()),
+    }
+}
+
+/// A large copy and a large product, each after a first one that loads its kernel.
+fn device_ceilings(device: &Device, dtype: DType) -> Result<Ceilings> {
+    let timed = |work: &dyn Fn() -> candle_core::Result<Tensor>| -> Result<f64> {
+        work()?;
+        device.synchronize()?;
+        let start = Instant::now();
+        for _ in 0..REPEATS {
+            work()?;
+        }
+        device.synchronize()?;
+        Ok(start.elapsed().as_secs_f64() / REPEATS as f64)
+    };
+    let copied = Tensor::zeros(COPIED, dtype, device)?;
+    // Not of zeros, which take less power, and so time.
+    let matrix = Tensor::randn(0f32, 1.0, (PRODUCT_SIDE, PRODUCT_SIDE), device)?.to_dtype(dtype)?;
+    let bytes = (2 * COPIED * dtype.size_in_bytes()) as f64;
+    let operations = 2.0 * (PRODUCT_SIDE as f64).powi(3);
+    Ok(Ceilings {
+        memory_bytes_per_s: bytes / timed(&|| copied.copy())?,
+        arithmetic_flops: operations / timed(&|| matrix.matmul(&matrix))?,
+    })
+}
+
+/// Memory of the weights' GPU that is taken, in MB; 0 on a CPU, or where the driver does not say.
+pub fn gpu_mb(weights: &Weights) -> f64 {
+    let memory = device::memory(&weights.device()).ok().flatten();
+    memory.map_or(0.0, |memory| (memory.total - memory.free) as f64 / 1e6)
+}
+
+fn cpu_ceilings(ajet: &Ajet) -> Ceilings {
     let pool = Pool::new(ajet.engine.threads.unwrap_or_else(Pool::physical_cores));
     Ceilings {
         memory_bytes_per_s: ceilings::memory_bandwidth(&pool, Isa::detect()),
@@ -107,27 +158,18 @@ pub fn run(
     )?;
     for &batch in &plan.batches {
         let timing = measure(&mut scheduler, &weights.config, plan, batch)?;
-        each(Measurement::of(
-            &timing,
-            &weights.config,
-            plan,
-            batch,
-            precision(&ajet),
-            ceilings,
-        ));
+        each(Measurement::of(&timing, weights, &ajet, plan, batch, ceilings));
     }
     Ok(())
 }
 
 impl Measurement {
-    fn of(
-        timing: &Timing,
-        config: &ModelConfig,
-        plan: &Plan,
-        batch: usize,
-        precision: Precision,
-        ceilings: Ceilings,
-    ) -> Self {
+    fn of(timing: &Timing, weights: &Weights, ajet: &Ajet, plan: &Plan, batch: usize, ceilings: Ceilings) -> Self {
+        let config = &weights.config;
+        let (weight_bytes, cache_bytes) = match weights.device() {
+            Device::Cpu => (precision(ajet).bytes(), size_of::<f32>()),
+            _ => (weights.dtype().size_in_bytes(), weights.dtype().size_in_bytes()),
+        };
         let (prefill, decode) = (timing.prefill.as_secs_f64(), timing.decode.as_secs_f64());
         let steps = (plan.tokens - 1) as f64;
         let prompt_tokens = (batch * plan.prompt) as f64;
@@ -140,8 +182,7 @@ impl Measurement {
         let head = config.vocab_size * config.hidden_size;
         let position = 2 * config.num_layers * config.num_kv_heads * config.head_dim;
         let cached = batch as f64 * (plan.prompt as f64 + steps / 2.0) * position as f64;
-        let weight_bytes = (layers + head) * precision.bytes();
-        let step_bytes = weight_bytes as f64 + cached * size_of::<f32>() as f64;
+        let step_bytes = ((layers + head) * weight_bytes) as f64 + cached * cache_bytes as f64;
         Self {
             batch,
             decode_tokens_per_s: steps * batch as f64 / decode,
@@ -150,6 +191,7 @@ impl Measurement {
             memory_ceiling_share: steps * step_bytes / decode / ceilings.memory_bytes_per_s,
             arithmetic_ceiling_share: 2.0 * layers as f64 * prompt_tokens / prefill / ceilings.arithmetic_flops,
             peak_rss_mb: peak_rss_mb().unwrap_or(0.0),
+            gpu_mb: gpu_mb(weights),
         }
     }
 }

@@ -39,9 +39,9 @@ pub fn draw(logits: &Tensor, draws: &[Draw]) -> Result<Vec<Option<SampledToken>>
     let mut columns = vec![id.clone(), logprob(&id)?];
     let mut left = rows.scaled.clone();
     for _ in 0..top.min(logits.dim(1)?) {
-        let (_, id) = rows.first_largest(&left)?;
+        let id = rows.first_largest(&left)?;
         columns.extend([id.clone(), logprob(&id)?]);
-        let taken = rows.places.broadcast_eq(&id)?;
+        let taken = rows.places()?.broadcast_eq(&id)?;
         left = taken.where_cond(&left.zeros_like()?.affine(0.0, f64::NEG_INFINITY)?, &left)?;
     }
     let told: Vec<Vec<f32>> = Tensor::cat(&columns, 1)?.to_vec2()?;
@@ -75,8 +75,6 @@ struct Rows {
     scaled: Tensor,
     /// Its exponential: probabilities over the largest one.
     weights: Tensor,
-    /// 0, 1, … of the vocabulary, one row.
-    places: Tensor,
     /// rows × 5: see [`Rows::new`].
     settings: Tensor,
 }
@@ -105,10 +103,15 @@ impl Rows {
         let scaled = below.broadcast_mul(&settings.narrow(1, 0, 1)?)?;
         Ok(Self {
             weights: scaled.exp()?,
-            places: Tensor::arange(0f32, logits.dim(1)? as f32, device)?.unsqueeze(0)?,
             scaled,
             settings,
         })
+    }
+
+    /// 0, 1, … of the vocabulary, one row.
+    fn places(&self) -> Result<Tensor> {
+        let vocabulary = self.scaled.dim(1)? as f32;
+        Ok(Tensor::arange(0f32, vocabulary, self.scaled.device())?.unsqueeze(0)?)
     }
 
     fn setting(&self, number: usize) -> Result<Tensor> {
@@ -119,14 +122,14 @@ impl Rows {
     fn choose(&self, draws: &[Draw]) -> Result<Tensor> {
         let greedy = |draw: &Draw| draw.params.temperature == 0.0;
         if draws.iter().all(greedy) {
-            return Ok(self.first_largest(&self.scaled)?.1);
+            return self.first_largest(&self.scaled);
         }
         let drawn = pick(&self.kept(draws)?, &self.setting(1)?.relu()?)?;
         if !draws.iter().any(greedy) {
             return Ok(drawn);
         }
         let is_greedy = self.setting(1)?.lt(0f32)?;
-        Ok(is_greedy.where_cond(&self.first_largest(&self.scaled)?.1, &drawn)?)
+        Ok(is_greedy.where_cond(&self.first_largest(&self.scaled)?, &drawn)?)
     }
 
     /// The weights that top-k, top-p and min-p leave; the others are 0.
@@ -166,13 +169,13 @@ impl Rows {
         }
     }
 
-    /// The largest value of each row and the first place that has it, rows × 1.
-    fn first_largest(&self, values: &Tensor) -> Result<(Tensor, Tensor)> {
+    /// The first place with each row's largest value, rows × 1.
+    fn first_largest(&self, values: &Tensor) -> Result<Tensor> {
         let largest = values.max_keepdim(1)?;
-        let places = self.places.broadcast_as(values.shape())?;
+        let places = self.places()?.broadcast_as(values.shape())?;
         let nowhere = places.ones_like()?.affine(places.dim(1)? as f64, -1.0)?;
         let first = values.broadcast_eq(&largest)?.where_cond(&places, &nowhere)?;
-        Ok((largest, first.min_keepdim(1)?))
+        Ok(first.min_keepdim(1)?)
     }
 }
 

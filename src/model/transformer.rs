@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Tensor};
 
-use super::error::Result;
+use super::error::{ModelError, Result};
 use super::ops::{BatchContext, Ops};
 use super::packed::PackedBatch;
 use super::weights::{EMBEDDING, FINAL_NORM, Weights};
@@ -59,6 +59,15 @@ impl<'a> Transformer<'a> {
     /// # Errors
     /// A token outside the vocabulary.
     pub fn embed(&self, batch: &PackedBatch) -> Result<Tensor> {
+        // Here, since a GPU would read beyond the matrix.
+        let vocabulary = self.weights.config.vocab_size;
+        if let Some(token) = batch.token_ids.iter().find(|token| **token as usize >= vocabulary) {
+            let message = format!(
+                "it has the token {token}, the model's vocabulary ends at {}",
+                vocabulary - 1
+            );
+            return Err(ModelError::Batch(message));
+        }
         let ids = Tensor::new(batch.token_ids.as_slice(), &self.weights.device())?;
         Ok(self.weights.tensor(EMBEDDING)?.index_select(&ids, 0)?)
     }

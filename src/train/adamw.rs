@@ -1,9 +1,10 @@
 //! AdamW (decoupled weight decay, arXiv 1711.05101) with f32 moments and, where the model computes in a narrower type,
 //! f32 master weights.
 
-use candle_core::{DType, Device, Tensor, Var};
+use candle_core::{DType, Tensor, Var};
 use indexmap::IndexMap;
 
+use super::adamw_groups::Group;
 use super::error::Result;
 use super::gradients::Gradients;
 use crate::config::schema::Optim;
@@ -18,8 +19,26 @@ pub struct AdamW {
     weight_decay: f64,
     /// Steps taken.
     pub(super) steps: u64,
-    /// Parameter name → its state, in the model's order.
-    pub(super) slots: IndexMap<String, Slot>,
+    state: State,
+}
+
+/// Where the optimizer's state lies.
+#[derive(Clone, Debug)]
+enum State {
+    /// Parameter name → its state, in the model's order: for the kernel, which takes one parameter after the other.
+    Each(IndexMap<String, Slot>),
+    /// Many parameters in one tensor: for tensor operations, each of which is a launch on a GPU.
+    Grouped(Vec<Group>),
+}
+
+impl State {
+    fn new(slots: IndexMap<String, Slot>) -> Result<Self> {
+        let on_kernel = |slot: &Slot| slot.master.is_none() && slot.first.device().is_cpu();
+        match slots.values().all(on_kernel) {
+            true => Ok(Self::Each(slots)),
+            false => Ok(Self::Grouped(Group::all(slots)?)),
+        }
+    }
 }
 
 /// What the optimizer keeps of one parameter, all f32.
@@ -48,8 +67,31 @@ impl AdamW {
             eps: optim.eps,
             weight_decay: optim.weight_decay,
             steps: 0,
-            slots: slots.collect::<Result<_>>()?,
+            state: State::new(slots.collect::<Result<_>>()?)?,
         })
+    }
+
+    /// Parameter name → its state, sharing memory with the optimizer.
+    ///
+    /// # Errors
+    /// None but the device's.
+    pub(super) fn slots(&self) -> Result<IndexMap<String, Slot>> {
+        match &self.state {
+            State::Each(slots) => Ok(slots.clone()),
+            State::Grouped(groups) => {
+                let slots = groups.iter().map(Group::slots).collect::<Result<Vec<_>>>()?;
+                Ok(slots.into_iter().flatten().collect())
+            }
+        }
+    }
+
+    /// Takes over a saved state.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub(super) fn set_slots(&mut self, slots: IndexMap<String, Slot>) -> Result<()> {
+        self.state = State::new(slots)?;
+        Ok(())
     }
 
     /// Changes the weights in place by one step with the given learning rate and counts their version up. Gradients
@@ -59,21 +101,31 @@ impl AdamW {
     /// Out of memory, or a gradient of another shape than its parameter.
     pub fn step(&mut self, weights: &mut Weights, gradients: &Gradients, lr: f64, gradient_scale: f64) -> Result<()> {
         self.steps += 1;
-        for (name, var) in weights.trainable() {
-            let Some(slot) = self.slots.get_mut(&name) else {
-                continue;
-            };
-            let step = AdamWStep {
-                lr,
-                betas: self.betas,
-                eps: self.eps,
-                weight_decay: if decays(&var) { self.weight_decay } else { 0.0 },
-                gradient_scale,
-                step: self.steps,
-            };
-            match gradients.by_name.get(&name) {
-                Some(gradient) => slot.step(&var, gradient, &step)?,
-                None => slot.step(&var, &slot.first.zeros_like()?, &step)?,
+        let step = AdamWStep {
+            lr,
+            betas: self.betas,
+            eps: self.eps,
+            weight_decay: self.weight_decay,
+            gradient_scale,
+            step: self.steps,
+        };
+        let trained: IndexMap<String, Var> = weights.trainable().into_iter().collect();
+        match &mut self.state {
+            State::Grouped(groups) => groups
+                .iter_mut()
+                .try_for_each(|group| group.step(&trained, gradients, &step))?,
+            State::Each(slots) => {
+                for (name, slot) in slots {
+                    let var = &trained[name];
+                    let step = AdamWStep {
+                        weight_decay: if decays(var) { step.weight_decay } else { 0.0 },
+                        ..step
+                    };
+                    match gradients.by_name.get(name) {
+                        Some(gradient) => slot.step(var, gradient, &step)?,
+                        None => slot.step(var, &slot.first.zeros_like()?, &step)?,
+                    }
+                }
             }
         }
         weights.version += 1;
@@ -82,7 +134,7 @@ impl AdamW {
 }
 
 /// Norms and biases, the one-dimensional parameters, do not decay.
-fn decays(parameter: &Tensor) -> bool {
+pub(super) fn decays(parameter: &Tensor) -> bool {
     parameter.rank() > 1
 }
 
@@ -101,25 +153,20 @@ impl Slot {
     }
 
     fn step(&mut self, var: &Var, gradient: &Tensor, step: &AdamWStep) -> Result<()> {
-        match (&self.master, var.device()) {
-            (None, Device::Cpu) => Ok(adamw(var, &self.first, &self.second, &gradient.contiguous()?, step)?),
-            _ => self.step_by_tensors(var, gradient, step),
-        }
+        Ok(adamw(var, &self.first, &self.second, &gradient.contiguous()?, step)?)
     }
 
-    /// The same step on any device, in candle's operations.
-    fn step_by_tensors(&mut self, var: &Var, gradient: &Tensor, step: &AdamWStep) -> Result<()> {
+    /// The same step in tensor operations, on any device: from a weight in f32 to the next one.
+    pub(super) fn next(&mut self, weight: Tensor, gradient: &Tensor, step: &AdamWStep) -> Result<Tensor> {
         let [beta1, beta2] = step.betas;
         let [correction1, correction2] = step.bias_corrections();
-        let gradient = (gradient.detach() * step.gradient_scale)?;
+        let gradient = (gradient * step.gradient_scale)?;
         self.first = ((&self.first * beta1)? + (&gradient * (1.0 - beta1))?)?;
         self.second = ((&self.second * beta2)? + (gradient.sqr()? * (1.0 - beta2))?)?;
         let root = ((&self.second / correction2)?.sqrt()? + step.eps)?;
         let change = ((&self.first / root)? * (step.lr / correction1))?;
-        let weight = self.master.clone().unwrap_or_else(|| var.as_detached_tensor());
         let weight = ((weight * (1.0 - step.lr * step.weight_decay))? - change)?;
-        var.set(&weight.to_dtype(var.dtype())?)?;
-        self.master = self.master.is_some().then_some(weight);
-        Ok(())
+        self.master = self.master.is_some().then(|| weight.clone());
+        Ok(weight)
     }
 }

@@ -1,6 +1,5 @@
 //! How fast a model trains on this machine.
 
-use candle_core::{DType, Device};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
@@ -9,9 +8,9 @@ use super::episode::TrainEpisode;
 use super::error::Result;
 use super::trainer::Trainer;
 use crate::config::LINEAR_PROJECTIONS;
-use crate::config::schema::Ajet;
+use crate::config::schema::{Ajet, Dtype};
 use crate::model::lora::LoraConfig;
-use crate::model::{ModelConfig, Trainable, Weights, load};
+use crate::model::{ModelConfig, Trainable, Weights, device, load};
 use crate::timeline::Row;
 
 /// What to measure.
@@ -46,11 +45,12 @@ pub struct Measurement {
     pub peak_rss_mb: f64,
 }
 
-/// Loads a model to train: f32 on CPU, all of it or adapters of a rank.
+/// Loads a model to train, all of it or adapters of a rank, on a device that [`device::choose`] knows: f32 on a CPU,
+/// bf16 on a GPU.
 ///
 /// # Errors
-/// The model is not there or not supported.
-pub fn load_model(path: &str, lora_rank: usize) -> Result<Weights> {
+/// The model is not there or not supported; the device is not there.
+pub fn load_model(path: &str, device: &str, lora_rank: usize) -> Result<Weights> {
     let targets = LINEAR_PROJECTIONS.map(String::from).to_vec();
     let trainable = match lora_rank {
         0 => Trainable::All,
@@ -61,7 +61,8 @@ pub fn load_model(path: &str, lora_rank: usize) -> Result<Weights> {
             seed: 0,
         }),
     };
-    let model = load(path, &Device::Cpu, DType::F32, &mut |_, _| {})?;
+    let device = device::choose(device)?;
+    let model = load(path, &device, device::dtype(Dtype::Auto, &device), &mut |_, _| {})?;
     Ok(Weights::new(model.config, model.tensors, &trainable)?)
 }
 

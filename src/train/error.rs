@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::model::ModelError;
+use crate::model::memory::is_out_of_memory;
 
 /// An error of the train layer.
 #[derive(Debug, thiserror::Error)]
@@ -37,12 +38,33 @@ pub enum TrainError {
         /// Trained parameters now.
         own: u64,
     },
+    /// Memory did not suffice for the smallest micro-batch.
+    #[error(
+        "memory ran out with one row at a time: {0}\nhint: set ajet.trainer_common.recompute to on, shorten rows with \
+         ajet.data.max_response_length, set use_kl_loss to false, or train adapters with ajet.lora.lora_rank"
+    )]
+    NoMemory(Box<TrainError>),
     /// The threads that compute could not be started.
     #[error("the threads that compute could not be started: {0}")]
     Threads(rayon::ThreadPoolBuildError),
     /// The model failed.
     #[error(transparent)]
     Model(#[from] ModelError),
+}
+
+impl TrainError {
+    /// Whether less would have fitted into memory.
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::Model(ModelError::Tensor(error)) if is_out_of_memory(error))
+    }
+
+    /// Says what to do where memory ran out for the least that could be tried.
+    pub(super) fn or_no_memory(self) -> Self {
+        match self.is_out_of_memory() {
+            true => Self::NoMemory(Box::new(self)),
+            false => self,
+        }
+    }
 }
 
 impl From<candle_core::Error> for TrainError {

@@ -72,15 +72,24 @@ impl Gradients {
     /// # Errors
     /// Out of memory.
     pub fn global_norm(&self) -> Result<f64> {
-        let mut squares = 0.0;
-        for gradient in self.by_name.values() {
-            squares += match gradient.device().is_cpu() {
-                true => accumulate::sum_of_squares(gradient)?,
-                false => gradient.sqr()?.sum_all()?.to_scalar::<f32>()? as f64,
-            };
+        let (here, elsewhere): (Vec<&Tensor>, Vec<&Tensor>) =
+            self.by_name.values().partition(|gradient| gradient.device().is_cpu());
+        let mut squares = sum_of_squares(&elsewhere)?;
+        for gradient in here {
+            squares += accumulate::sum_of_squares(gradient)?;
         }
         Ok(squares.sqrt())
     }
+}
+
+/// On the gradients' device, which is waited for once for all of them.
+fn sum_of_squares(gradients: &[&Tensor]) -> Result<f64> {
+    if gradients.is_empty() {
+        return Ok(0.0);
+    }
+    let sums = gradients.iter().map(|gradient| gradient.sqr()?.sum_all());
+    let sums = sums.collect::<candle_core::Result<Vec<_>>>()?;
+    Ok(f64::from(Tensor::stack(&sums, 0)?.sum_all()?.to_scalar::<f32>()?))
 }
 
 /// What gradients are multiplied by so that their global norm is at most `limit`: torch's `clip_grad_norm_`,
@@ -106,6 +115,8 @@ mod tests {
         gradients.add("b", &tensor(&[4.0])).unwrap();
         assert_eq!(gradients.by_name["a"].to_vec1::<f32>().unwrap(), [3.0, 0.0]);
         assert_eq!(gradients.global_norm().unwrap(), 5.0);
+        let all: Vec<&Tensor> = gradients.by_name.values().collect();
+        assert_eq!(sum_of_squares(&all).unwrap(), 25.0, "as on a GPU");
     }
 
     #[test]

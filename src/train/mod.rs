@@ -1,6 +1,7 @@
 //! The weight update: advantage, loss, optimizer, packing and the trainer that joins them.
 
 pub mod adamw;
+mod adamw_groups;
 pub mod advantage;
 pub mod aggregate;
 pub mod backprop;

@@ -1,7 +1,7 @@
 //! When a layer's intermediate results are thrown away after the forward pass and computed again in the backward pass.
 
 use crate::config::schema::Recompute;
-use crate::model::{ModelConfig, Weights};
+use crate::model::{ModelConfig, Weights, device};
 
 /// What `auto` lets kept results take where the machine does not say how much memory is free.
 const DEFAULT_BYTES: f64 = 8e9;
@@ -14,7 +14,11 @@ pub fn wanted(setting: Recompute, weights: &Weights, tokens: usize) -> bool {
         Recompute::On => true,
         Recompute::Off => false,
         Recompute::Auto => {
-            let free = if weights.device().is_cpu() { free_memory() } else { None };
+            let free = match device::memory(&weights.device()) {
+                Ok(Some(gpu)) => Some(gpu.free as f64),
+                _ if weights.device().is_cpu() => free_memory(),
+                _ => None,
+            };
             let kept = kept_bytes(&weights.config, weights.dtype().size_in_bytes(), tokens);
             kept > free.map_or(DEFAULT_BYTES, |free| free * SHARE_OF_FREE)
         }

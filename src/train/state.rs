@@ -36,15 +36,15 @@ impl Trainer {
     /// The files could not be written.
     pub fn save_state(&self, dir: &Path) -> Result<()> {
         let mut tensors: HashMap<String, Tensor> = HashMap::new();
-        for (name, slot) in &self.optimizer.slots {
-            tensors.insert(format!("{name}.first"), slot.first.clone());
-            tensors.insert(format!("{name}.second"), slot.second.clone());
-            if let Some(master) = &slot.master {
-                tensors.insert(format!("{name}.master"), master.clone());
+        for (name, slot) in self.optimizer.slots()? {
+            tensors.insert(format!("{name}.first"), slot.first);
+            tensors.insert(format!("{name}.second"), slot.second);
+            if let Some(master) = slot.master {
+                tensors.insert(format!("{name}.master"), master);
             }
         }
         safetensors::save(&tensors, dir.join(MOMENTS_FILE))?;
-        let text = serde_json::to_string_pretty(&self.counters()).map_err(|e| state_error(dir, COUNTERS_FILE, e))?;
+        let text = serde_json::to_string_pretty(&self.counters()?).map_err(|e| state_error(dir, COUNTERS_FILE, e))?;
         std::fs::write(dir.join(COUNTERS_FILE), text).map_err(|e| state_error(dir, COUNTERS_FILE, e))
     }
 
@@ -59,7 +59,7 @@ impl Trainer {
             let message = format!("its format is {}, this program reads {FORMAT}", counters.format);
             return Err(state_error(dir, COUNTERS_FILE, message));
         }
-        let own = self.counters().parameters;
+        let own = self.counters()?.parameters;
         if counters.parameters != own {
             return Err(TrainError::OtherModel {
                 saved: counters.parameters,
@@ -68,7 +68,7 @@ impl Trainer {
         }
         let path = dir.join(MOMENTS_FILE);
         let mut tensors = safetensors::load(&path, &Device::Cpu).map_err(|e| state_error(dir, MOMENTS_FILE, e))?;
-        let mut slots = self.optimizer.slots.clone();
+        let mut slots = self.optimizer.slots()?;
         for (name, slot) in &mut slots {
             let mut take = |part: &str, old: &Tensor| -> Result<Tensor> {
                 let name = format!("{name}.{part}");
@@ -81,25 +81,20 @@ impl Trainer {
             slot.second = take("second", &slot.second)?;
             slot.master = slot.master.as_ref().map(|master| take("master", master)).transpose()?;
         }
-        self.optimizer.slots = slots;
+        self.optimizer.set_slots(slots)?;
         self.optimizer.steps = counters.optimizer_steps;
         self.updates = counters.updates;
         Ok(())
     }
 
-    fn counters(&self) -> Counters {
-        let parameters = self
-            .optimizer
-            .slots
-            .values()
-            .map(|slot| slot.first.elem_count() as u64)
-            .sum();
-        Counters {
+    fn counters(&self) -> Result<Counters> {
+        let slots = self.optimizer.slots()?;
+        Ok(Counters {
             format: FORMAT,
             updates: self.updates,
             optimizer_steps: self.optimizer.steps,
-            parameters,
-        }
+            parameters: slots.values().map(|slot| slot.first.elem_count() as u64).sum(),
+        })
     }
 }
 

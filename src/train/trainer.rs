@@ -25,6 +25,7 @@ use super::reward::Shaping;
 use super::schedule::Schedule;
 use crate::config::schema::{Ajet, Kernels};
 use crate::model::kernels::Pool;
+use crate::model::memory::retry_smaller;
 use crate::model::ops::Ops;
 use crate::model::{Transformer, Weights};
 
@@ -40,6 +41,8 @@ pub struct Trainer {
     shaping: Shaping,
     schedule: Schedule,
     ops: Ops,
+    /// Most tokens in a micro-batch: as configured, until memory did not suffice for it.
+    micro_batch_tokens: usize,
     /// Computes; of a fixed size, so that work is split in the same way each time.
     threads: ThreadPool,
     /// The weights that a divergence is measured from; `None` where none is asked for, and for LoRA, where they are
@@ -96,6 +99,7 @@ impl Trainer {
                 weights.dtype(),
                 config.engine.kernels == Kernels::Plain,
             ),
+            micro_batch_tokens: common.ppo_max_token_len_per_gpu,
             reference: reference.filter(|_| Self::needs_reference(weights, config).unwrap_or(false)),
             threads: ThreadPoolBuilder::new()
                 .num_threads(config.engine.threads.unwrap_or_else(Pool::physical_cores))
@@ -192,14 +196,29 @@ impl Trainer {
 
     /// The log-probabilities of all rows' targets.
     fn log_probs(&self, weights: &Weights, model: Transformer, rows: &[TrainRow]) -> Result<Vec<Vec<f32>>> {
-        let mut scores = vec![vec![]; rows.len()];
-        for micro in self.pack(rows) {
-            let found = backprop::log_probs(weights, model, &micro, self.temperature())?;
-            for packed in &micro.rows {
-                scores[packed.row] = packed.predictions.iter().map(|p| found[*p]).collect();
+        let attempt = |tokens| {
+            let mut scores = vec![vec![]; rows.len()];
+            for micro in self.pack(rows, tokens) {
+                let found = backprop::log_probs(weights, model, &micro, self.temperature())?;
+                for packed in &micro.rows {
+                    scores[packed.row] = packed.predictions.iter().map(|p| found[*p]).collect();
+                }
             }
-        }
-        Ok(scores)
+            Ok(scores)
+        };
+        Ok(self.fitting(rows, attempt)?.0)
+    }
+
+    /// What comes of micro-batches of so many tokens, half as many each time that memory does not suffice, and how many
+    /// to go on with.
+    fn fitting<T>(&self, rows: &[TrainRow], attempt: impl FnMut(usize) -> Result<T>) -> Result<(T, usize)> {
+        let lengths = rows.iter().map(|row| row.tokens.len());
+        let longest = lengths.clone().max().unwrap_or(0);
+        let most = self.micro_batch_tokens.min(lengths.sum()).max(longest);
+        let (done, tokens) =
+            retry_smaller(most, longest, TrainError::is_out_of_memory, attempt).map_err(TrainError::or_no_memory)?;
+        let unchanged = tokens == most;
+        Ok((done, if unchanged { self.micro_batch_tokens } else { tokens }))
     }
 
     /// That of the rollout; greedy answers are scored as they are reported, at 1.
@@ -210,10 +229,10 @@ impl Trainer {
         }
     }
 
-    fn pack(&self, rows: &[TrainRow]) -> Vec<MicroBatch> {
-        let common = &self.config.trainer_common;
+    /// Micro-batches of at most so many tokens, or of one row.
+    fn pack(&self, rows: &[TrainRow], tokens: usize) -> Vec<MicroBatch> {
         let views: Vec<RowView> = rows.iter().map(TrainRow::view).collect();
-        pack(&views, common.ppo_max_token_len_per_gpu, common.share_prefixes)
+        pack(&views, tokens, self.config.trainer_common.share_prefixes)
     }
 
     /// Rewards, with penalties taken off, become each row's advantage. Returns those of the samples compared.
@@ -258,18 +277,13 @@ impl Trainer {
         run: &mut Run,
         progress: &mut dyn FnMut(&str),
     ) -> Result<()> {
-        let mut gradients = Gradients::default();
-        let mut totals = Totals::default();
-        let micros = self.pack(rows);
-        for (number, micro) in micros.iter().enumerate() {
-            progress(&format!("{what}: micro-batch {} of {}", number + 1, micros.len()));
-            let accumulate = || self.accumulate(weights, rows, micro, &mut gradients, &mut totals, run);
-            let broken = self.threads.install(accumulate)?;
-            if !broken.is_empty() {
-                run.skip(what, rows, &broken);
-                return Ok(());
-            }
-        }
+        let (found, tokens) = self.fitting(rows, |tokens| {
+            self.gradients(weights, rows, tokens, what, run, progress)
+        })?;
+        self.micro_batch_tokens = tokens;
+        let Some((gradients, totals)) = found else {
+            return Ok(());
+        };
         let started = Instant::now();
         let norm = self.threads.install(|| gradients.global_norm())?;
         if !norm.is_finite() {
@@ -279,11 +293,38 @@ impl Trainer {
         let clip = clip_factor(norm, self.config.trainer_common.optim.grad_clip);
         let optimizer = &mut self.optimizer;
         self.threads.install(|| optimizer.step(weights, &gradients, lr, clip))?;
+        weights.device().synchronize().map_err(TrainError::from)?;
         run.seconds.optimizer += started.elapsed().as_secs_f64();
         run.norms.push(norm);
         run.steps += 1;
         run.totals.add(&totals);
         Ok(())
+    }
+
+    /// The gradients of a mini-batch, in micro-batches of at most so many tokens; `None` where something in them is not
+    /// finite.
+    fn gradients(
+        &self,
+        weights: &Weights,
+        rows: &[TrainRow],
+        tokens: usize,
+        what: &str,
+        run: &mut Run,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<Option<(Gradients, Totals)>> {
+        let mut gradients = Gradients::default();
+        let mut totals = Totals::default();
+        let micros = self.pack(rows, tokens);
+        for (number, micro) in micros.iter().enumerate() {
+            progress(&format!("{what}: micro-batch {} of {}", number + 1, micros.len()));
+            let accumulate = || self.accumulate(weights, rows, micro, &mut gradients, &mut totals, run);
+            let broken = self.threads.install(accumulate)?;
+            if !broken.is_empty() {
+                run.skip(what, rows, &broken);
+                return Ok(None);
+            }
+        }
+        Ok(Some((gradients, totals)))
     }
 
     /// Adds a micro-batch's gradients. Returns the rows of which something is not finite.

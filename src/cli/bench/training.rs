@@ -42,6 +42,9 @@ pub struct Args {
     /// Add the divergence from the reference to the loss.
     #[arg(long)]
     kl: bool,
+    /// Where to compute: auto, cpu, cuda, cuda:N or metal. In bf16 on a GPU.
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: String,
     /// Threads that compute. Default: physical cores.
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -72,22 +75,27 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     ajet.trainer_common.ppo_max_token_len_per_gpu = args.micro_batch_tokens;
     ajet.data.max_response_length = args.tokens;
 
-    let mut weights = bench::load_model(&args.model, args.lora_rank)?;
-    let ceiling = sampling::ceilings(&ajet).arithmetic_flops;
+    let mut weights = bench::load_model(&args.model, &args.device, args.lora_rank)?;
+    let ceiling = sampling::ceilings(&weights, &ajet)?.arithmetic_flops;
     let plan = Plan {
         rows: args.rows,
         tokens: args.tokens,
         repeats: args.repeats,
     };
     let measured = bench::run(&mut weights, &ajet, &plan, ceiling, sampling::peak_rss_mb)?;
+    let gpu_mb = sampling::gpu_mb(&weights);
     match args.json {
-        true => println!("{}", serde_json::json!(measured)),
-        false => print(&measured, ceiling, &weights),
+        true => {
+            let mut line = serde_json::json!(measured);
+            line["gpu_mb"] = gpu_mb.into();
+            println!("{line}");
+        }
+        false => print(&measured, ceiling, &weights, gpu_mb),
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(m: &Measurement, ceiling: f64, weights: &Weights) {
+fn print(m: &Measurement, ceiling: f64, weights: &Weights, gpu_mb: f64) {
     let (trained, all) = (weights.trainable_count(), weights.parameter_count());
     println!("trained    {trained:>10} of {all} parameters");
     println!("forward    {:10.2} s", m.forward_s);
@@ -100,4 +108,7 @@ fn print(m: &Measurement, ceiling: f64, weights: &Weights) {
         ceiling / 1e9
     );
     println!("peak       {:10.0} MB", m.peak_rss_mb);
+    if gpu_mb > 0.0 {
+        println!("GPU        {gpu_mb:10.0} MB");
+    }
 }

@@ -5,6 +5,8 @@
 //! them backward (scores again, and four products), both on matrix units; besides them the scores pass memory in f32
 //! about 6 times forward and 12 times backward. A fused kernel would save these passes; they are what bounds long rows.
 
+use std::sync::Arc;
+
 use candle_core::{D, DType, Result, Tensor};
 use candle_nn::ops;
 
@@ -12,7 +14,6 @@ use super::recorded::Recorded;
 use super::visible;
 use crate::model::config::ModelConfig;
 use crate::model::packed::PackedBatch;
-use std::sync::Arc;
 
 /// Most scores held at a time: 256 MB in f32.
 const SCORES: usize = 64 << 20;
@@ -25,7 +26,18 @@ pub(super) fn attention(
     config: &ModelConfig,
     batch: &Arc<PackedBatch>,
 ) -> Result<Tensor> {
+    in_steps(SCORES, [q, k, v], config, batch)
+}
+
+/// As [`attention`], with another bound on the scores held at a time.
+pub(super) fn in_steps(
+    most_scores: usize,
+    [q, k, v]: [&Tensor; 3],
+    config: &ModelConfig,
+    batch: &Arc<PackedBatch>,
+) -> Result<Tensor> {
     let op = Op {
+        most_scores,
         batch: batch.clone(),
         kv_heads: config.num_kv_heads,
         group: config.num_heads / config.num_kv_heads,
@@ -38,6 +50,7 @@ pub(super) fn attention(
 }
 
 struct Op {
+    most_scores: usize,
     batch: Arc<PackedBatch>,
     kv_heads: usize,
     /// Query heads that share a kv head.
@@ -57,7 +70,7 @@ struct Rows {
 impl Op {
     fn rows_of(&self, segment: usize, keys: usize) -> impl Iterator<Item = Rows> {
         let own = self.batch.segments[segment];
-        let step = (SCORES / (self.kv_heads * self.group * keys)).max(1);
+        let step = (self.most_scores / (self.kv_heads * self.group * keys)).max(1);
         (0..own.len).step_by(step).map(move |from| Rows {
             start: own.start + from,
             len: step.min(own.len - from),

@@ -14,11 +14,23 @@ const LOGITS: usize = 64 << 20;
 /// the logits on. The backward pass computes the logits again: 8·tokens·width·vocabulary operations in all where the
 /// head is trained, against 6 with every logit kept.
 pub(super) fn log_probs(hidden: &Tensor, head: &Tensor, targets: &[u32], temperature: f64) -> Result<Tensor> {
+    in_steps(LOGITS, hidden, head, targets, temperature)
+}
+
+/// As [`log_probs`], with another bound on the logits held at a time.
+pub(super) fn in_steps(
+    most_logits: usize,
+    hidden: &Tensor,
+    head: &Tensor,
+    targets: &[u32],
+    temperature: f64,
+) -> Result<Tensor> {
     let vocabulary = head.dim(0)?;
     if let Some(target) = targets.iter().find(|target| **target as usize >= vocabulary) {
         bail!("target token {target} is outside the vocabulary of {vocabulary}");
     }
     let op = Op {
+        most_logits,
         targets: Tensor::new(targets, hidden.device())?.unsqueeze(1)?,
         temperature,
         train_head: head.is_variable(),
@@ -30,6 +42,7 @@ pub(super) fn log_probs(hidden: &Tensor, head: &Tensor, targets: &[u32], tempera
 }
 
 struct Op {
+    most_logits: usize,
     /// tokens × 1.
     targets: Tensor,
     temperature: f64,
@@ -49,7 +62,7 @@ impl Op {
     /// The rows that are computed together, as start and length.
     fn steps(&self, vocabulary: usize) -> impl Iterator<Item = (usize, usize)> {
         let tokens = self.targets.elem_count();
-        let step = (LOGITS / vocabulary).max(1);
+        let step = (self.most_logits / vocabulary).max(1);
         (0..tokens)
             .step_by(step)
             .map(move |start| (start, step.min(tokens - start)))

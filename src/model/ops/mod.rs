@@ -6,6 +6,8 @@ mod linear;
 mod log_probs;
 pub mod plain;
 mod recorded;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 

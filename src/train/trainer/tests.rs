@@ -91,7 +91,7 @@ fn train(trainable: &Trainable, config: &Ajet, batches: &[Vec<TrainEpisode>]) ->
 fn first_moments(config: &Ajet) -> Vec<f32> {
     let (_, trainer, _) = train(&Trainable::All, config, &[batch()]);
     let flat = |slot: &crate::train::adamw::Slot| slot.first.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-    trainer.optimizer.slots.values().flat_map(flat).collect()
+    trainer.optimizer.slots().unwrap().values().flat_map(flat).collect()
 }
 
 fn relative_l2(a: &[f32], b: &[f32]) -> f64 {
@@ -291,7 +291,8 @@ fn assert_skips(config: &Ajet, batch: &[TrainEpisode], named: &[&str], not_named
         assert!(!not_named.iter().any(|name| told.contains(name)), "{told}");
         assert_eq!(before, values(&weights));
         assert_eq!((weights.version, trainer.optimizer.steps, trainer.updates()), (0, 0, 1));
-        let moments = trainer.optimizer.slots.values();
+        let slots = trainer.optimizer.slots().unwrap();
+        let moments = slots.values();
         assert!(
             moments.flat_map(|s| [&s.first, &s.second]).all(|m| m
                 .sqr()
