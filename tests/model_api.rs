@@ -55,7 +55,9 @@ impl Engine {
         let config = json!({"ajet": {
             "experiment_name": "test", "model": {"path": model},
             "data": {"train_batch_size": 100, "max_prompt_length": max_model_len / 2, "max_response_length": max_model_len / 2},
-            "rollout": {"max_model_len": max_model_len, "max_response_length_in_one_turn": turn, "max_num_seqs": 4},
+            // A random model talks nonsense, which would end its episodes.
+            "rollout": {"max_model_len": max_model_len, "max_response_length_in_one_turn": turn, "max_num_seqs": 4,
+                "compute_madness_checklist": []},
             "engine": {"device": "cpu", "threads": 1},
         }});
         std::fs::write(&options.config, config.to_string()).unwrap();
@@ -280,7 +282,6 @@ async fn random_agent(engine: &Engine, episode: &str, id: usize, rng: &mut ChaCh
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "the sampler's ids are missing from an answer of the random model: not understood yet"]
 async fn random_agents_train_every_sampled_token_once_with_its_log_probability() {
     let engine = Engine::random(12).await;
     for seed in 0..6 {
@@ -295,7 +296,6 @@ async fn random_agents_train_every_sampled_token_once_with_its_log_probability()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "as random_agents_train_every_sampled_token_once_with_its_log_probability"]
 async fn interleaved_agents_have_a_row_each() {
     let engine = Engine::random(6).await;
     let mut conversations = [vec![user("one")], vec![user("two")]];
@@ -339,7 +339,6 @@ async fn play_linear(engine: &Engine, turns: usize) -> Vec<Sampled> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "as random_agents_train_every_sampled_token_once_with_its_log_probability"]
 async fn a_hundred_turns_are_one_row_and_only_new_tokens_are_computed() {
     let engine = Engine::random(8).await;
     let calls = play_linear(&engine, 100).await;
