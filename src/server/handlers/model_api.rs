@@ -93,8 +93,11 @@ async fn begin(shared: &Arc<Shared>, request: Request) -> Result<(InFlight, Byte
 
 /// A body that is a JSON object; a list would pass for one whose fields are in order.
 fn fields<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
-    let fields: Map<String, Value> = body::parse(body)?;
-    T::deserialize(Value::from(fields)).map_err(|error| Error::Body(error.to_string()))
+    let fields: Value = body::parse(body)?;
+    if !fields.is_object() {
+        return Err(Error::Body("it is not a JSON object".into()));
+    }
+    T::deserialize(fields).map_err(|error| Error::Body(error.to_string()))
 }
 
 /// Has the engine answer a chat request, and passes the answer on as it is or as `writer` writes it.
