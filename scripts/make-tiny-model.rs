@@ -11,7 +11,6 @@
 use std::path::{Path, PathBuf};
 
 use ajet_swarm::config::schema::Optim;
-use ajet_swarm::model::ops::Ops;
 use ajet_swarm::model::tokenizer::Tokenizer;
 use ajet_swarm::model::weights::random_tensors;
 use ajet_swarm::model::{ModelConfig, PackedBatch, Trainable, Transformer, Weights};
@@ -164,7 +163,7 @@ fn answer_log_probs(weights: &Weights, conversations: &[Conversation]) -> anyhow
         );
         start += conversation.token_ids.len();
     }
-    let model = Transformer::new(weights, Ops::Plain);
+    let model = Transformer::new(weights);
     let hidden = model
         .hidden(&batch)?
         .index_select(&Tensor::new(places, &Device::Cpu)?, 0)?;

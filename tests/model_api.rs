@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use ajet_swarm::engine::boot::{EngineError, Options, run};
-use ajet_swarm::model::ops::Ops;
 use ajet_swarm::model::{PackedBatch, Trainable, Transformer, Weights, load};
 use ajet_swarm::protocol::engine::{ChatCall, EndEpisode, EndOutcome};
 use ajet_swarm::protocol::swarm::EpisodeType;
@@ -203,7 +202,7 @@ fn check_log_probs(weights: &Weights, row: &Row) {
     let targets: Vec<usize> = (0..row.token_ids.len()).filter(|at| row.loss_mask[*at]).collect();
     let before: Vec<u32> = targets.iter().map(|at| *at as u32 - 1).collect();
     let ids: Vec<u32> = targets.iter().map(|at| row.token_ids[*at]).collect();
-    let transformer = Transformer::new(weights, Ops::Kernels);
+    let transformer = Transformer::new(weights);
     let hidden = transformer.hidden(&PackedBatch::from_rows(&[&row.token_ids])).unwrap();
     let hidden = hidden
         .index_select(&Tensor::new(before.as_slice(), &Device::Cpu).unwrap(), 0)

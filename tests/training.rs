@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use ajet_swarm::config::schema::{Ajet, Kernels};
+use ajet_swarm::config::schema::{Ajet, Dtype, Kernels};
 use ajet_swarm::model::lora::LoraConfig;
-use ajet_swarm::model::ops::Ops;
 use ajet_swarm::model::peft::read_adapter;
-use ajet_swarm::model::{ModelConfig, PackedBatch, Trainable, Transformer, Weights};
+use ajet_swarm::model::{ModelConfig, Trainable, Transformer, Weights};
+use ajet_swarm::train::backprop::Backprop;
+use ajet_swarm::train::packing::{RowView, pack};
 use ajet_swarm::train::{AdamW, Gradients, TrainEpisode, Trainer};
 use candle_core::{DType, Device, Tensor};
 use indexmap::IndexMap;
@@ -100,23 +101,26 @@ fn assert_log_probs(weights: &Weights, expected: &HashMap<String, Tensor>, what:
     let rows = episodes.iter().flat_map(|episode| &episode.rows);
     for (number, row) in rows.enumerate() {
         let targets: Vec<usize> = (0..row.token_ids.len()).filter(|i| row.loss_mask[*i]).collect();
-        let at: Vec<u32> = targets.iter().map(|i| *i as u32 - 1).collect();
-        let ids: Vec<u32> = targets.iter().map(|i| row.token_ids[*i]).collect();
-        for ops in [Ops::Plain, Ops::Kernels] {
-            let transformer = Transformer::new(weights, ops);
-            let hidden = transformer.hidden(&PackedBatch::from_rows(&[&row.token_ids])).unwrap();
-            let hidden = hidden
-                .index_select(&Tensor::new(at.as_slice(), &Device::Cpu).unwrap(), 0)
-                .unwrap();
+        let micro = &pack(
+            &[RowView {
+                tokens: &row.token_ids,
+                targets: &targets,
+            }],
+            usize::MAX,
+            true,
+        )[0];
+        for kernels in [Kernels::Plain, Kernels::Auto] {
+            let mut backprop = Backprop::choose(weights, kernels, Dtype::F32);
             let temperature = settings["temperature"].as_f64().unwrap();
-            let (found, _) = transformer.log_probs(&hidden, &ids, temperature).unwrap();
-            for (found, expected) in values(&found)
-                .iter()
-                .zip(values(&expected[&format!("log_probs_{number}")]))
-            {
+            let found = backprop
+                .log_probs(Transformer::new(weights), micro, temperature)
+                .unwrap();
+            let expected = values(&expected[&format!("log_probs_{number}")]);
+            assert_eq!(found.len(), expected.len());
+            for (found, expected) in found.iter().zip(expected) {
                 assert!(
                     (found - expected).abs() < 1e-4,
-                    "{what}, {ops:?}, row {number}: {found}, not {expected}"
+                    "{what}, {kernels:?}, row {number}: {found}, not {expected}"
                 );
             }
         }

@@ -15,7 +15,6 @@ use crate::config::schema::Kernels;
 use crate::config::{Ajet, LINEAR_PROJECTIONS};
 use crate::model::kernels::{Isa, Pool, Precision};
 use crate::model::lora::LoraConfig;
-use crate::model::ops::Ops;
 use crate::model::weights::Param;
 use crate::model::{ModelConfig, PackedBatch, Trainable, Transformer, Weights};
 
@@ -303,7 +302,7 @@ fn kernels_plain_tensors_and_the_trainer_agree_on_tokens_and_log_probabilities()
             assert_close(&logprobs(answer), &logprobs(plain));
 
             let row = [&prompt[..], &ids(answer)].concat();
-            let model = Transformer::new(&fixture.weights, Ops::Plain);
+            let model = Transformer::new(&fixture.weights);
             let hidden = model.hidden(&PackedBatch::from_rows(&[&row[..row.len() - 1]])).unwrap();
             let (trained, _) = model.log_probs(&hidden, &row[1..], 0.9).unwrap();
             let trained: Vec<f32> = trained.to_vec1().unwrap();

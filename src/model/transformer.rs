@@ -1,9 +1,11 @@
-//! The differentiable forward pass, driven by [`ModelConfig`](super::config::ModelConfig): one code for all families.
+//! The differentiable forward pass, driven by [`ModelConfig`](super::config::ModelConfig): one code for all families and
+//! devices. On a CPU training has a faster one of its own, which this one is the measure of.
 
 use candle_core::{DType, Tensor};
 
 use super::error::{ModelError, Result};
-use super::ops::{BatchContext, Ops};
+use super::lora::Adapter;
+use super::ops::{BatchContext, plain};
 use super::packed::PackedBatch;
 use super::weights::{EMBEDDING, FINAL_NORM, Weights};
 
@@ -11,16 +13,14 @@ use super::weights::{EMBEDDING, FINAL_NORM, Weights};
 #[derive(Clone, Copy, Debug)]
 pub struct Transformer<'a> {
     weights: &'a Weights,
-    ops: Ops,
     adapters: bool,
 }
 
 impl<'a> Transformer<'a> {
     /// The model, adapters included.
-    pub fn new(weights: &'a Weights, ops: Ops) -> Self {
+    pub fn new(weights: &'a Weights) -> Self {
         Self {
             weights,
-            ops,
             adapters: true,
         }
     }
@@ -31,6 +31,17 @@ impl<'a> Transformer<'a> {
             adapters: false,
             ..self
         }
+    }
+
+    /// The weights.
+    pub fn weights(&self) -> &'a Weights {
+        self.weights
+    }
+
+    /// The adapter of a weight and its scale, where it has one that is on.
+    pub fn adapter(&self, weight: &str) -> Option<(&'a Adapter, f64)> {
+        let lora = self.weights.lora.as_ref().filter(|_| self.adapters)?;
+        Some((lora.adapters.get(weight)?, lora.scale()))
     }
 
     /// The residual stream after the last norm, tokens × hidden.
@@ -88,8 +99,7 @@ impl<'a> Transformer<'a> {
     /// # Errors
     /// Out of memory.
     pub fn final_norm(&self, x: &Tensor) -> Result<Tensor> {
-        self.ops
-            .rms_norm(x, self.weights.tensor(FINAL_NORM)?, self.weights.config.rms_norm_eps)
+        plain::rms_norm(x, self.weights.tensor(FINAL_NORM)?, self.weights.config.rms_norm_eps)
     }
 
     /// Log-probabilities of each token's next one and the entropies there, both f32 of length tokens, under
@@ -98,7 +108,7 @@ impl<'a> Transformer<'a> {
     /// # Errors
     /// A target outside the vocabulary, or memory ran out.
     pub fn log_probs(&self, hidden: &Tensor, targets: &[u32], temperature: f64) -> Result<(Tensor, Tensor)> {
-        self.ops.log_probs(hidden, self.weights.head()?, targets, temperature)
+        plain::log_probs(hidden, self.weights.head()?, targets, temperature)
     }
 
     /// Scores of the whole vocabulary, tokens × vocabulary, f32.
@@ -106,10 +116,7 @@ impl<'a> Transformer<'a> {
     /// # Errors
     /// Out of memory.
     pub fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
-        Ok(self
-            .ops
-            .linear(hidden, self.weights.head()?, None)?
-            .to_dtype(DType::F32)?)
+        Ok(plain::linear(hidden, self.weights.head()?, None)?.to_dtype(DType::F32)?)
     }
 
     fn attention(&self, x: &Tensor, block: &str, context: &BatchContext) -> Result<Tensor> {
@@ -120,21 +127,21 @@ impl<'a> Transformer<'a> {
             q = self.head_norm(&format!("{block}.q_norm"), &q)?;
             k = self.head_norm(&format!("{block}.k_norm"), &k)?;
         }
-        let q = self.ops.rope(&q, config.num_heads, context)?;
-        let k = self.ops.rope(&k, config.num_kv_heads, context)?;
-        let mixed = self.ops.attention(&q, &k, &v, config, context)?;
+        let q = plain::rope(&q, config.num_heads, context)?;
+        let k = plain::rope(&k, config.num_kv_heads, context)?;
+        let mixed = plain::attention(&q, &k, &v, config, context)?;
         self.linear(&format!("{block}.o_proj"), &mixed)
     }
 
     fn mlp(&self, x: &Tensor, block: &str) -> Result<Tensor> {
         let gate = self.linear(&format!("{block}.gate_proj"), x)?;
         let up = self.linear(&format!("{block}.up_proj"), x)?;
-        self.linear(&format!("{block}.down_proj"), &self.ops.swiglu(&gate, &up)?)
+        self.linear(&format!("{block}.down_proj"), &plain::swiglu(&gate, &up)?)
     }
 
     fn norm(&self, module: &str, x: &Tensor) -> Result<Tensor> {
         let weight = self.weights.tensor(&format!("{module}.weight"))?;
-        self.ops.rms_norm(x, weight, self.weights.config.rms_norm_eps)
+        plain::rms_norm(x, weight, self.weights.config.rms_norm_eps)
     }
 
     /// The norm of each head by itself: tokens × (heads · head_dim).
@@ -151,12 +158,9 @@ impl<'a> Transformer<'a> {
         let name = format!("{module}.weight");
         let bias = self.weights.params.get(&format!("{module}.bias")).map(|p| p.tensor());
         let weight = self.weights.tensor(&name)?;
-        let lora = self.weights.lora.as_ref().filter(|_| self.adapters);
-        match lora.and_then(|lora| Some((lora.adapters.get(&name)?, lora.scale()))) {
-            Some((adapter, scale)) => self
-                .ops
-                .adapted_linear(x, weight, bias, (&adapter.a, &adapter.b), scale),
-            None => self.ops.linear(x, weight, bias),
+        match self.adapter(&name) {
+            Some((adapter, scale)) => plain::adapted_linear(x, weight, bias, (&adapter.a, &adapter.b), scale),
+            None => plain::linear(x, weight, bias),
         }
     }
 }
@@ -198,8 +202,8 @@ mod tests {
         (tree, [7, 8, 10], rows, [7, 13, 18])
     }
 
-    fn gradients(ops: Ops, weights: &Weights, batch: &PackedBatch, at: [usize; 3]) -> (Vec<f32>, GradStore) {
-        let model = Transformer::new(weights, ops);
+    fn gradients(weights: &Weights, batch: &PackedBatch, at: [usize; 3]) -> (Vec<f32>, GradStore) {
+        let model = Transformer::new(weights);
         let at = Tensor::new(at.map(|i| i as u32).as_slice(), &weights.device()).unwrap();
         let hidden = model.hidden(batch).unwrap().index_select(&at, 0).unwrap();
         let (log_probs, entropy) = model.log_probs(&hidden, &[12, 13, 14], 0.7).unwrap();
@@ -233,73 +237,17 @@ mod tests {
 
     #[test]
     fn a_tree_gives_what_its_rows_give_one_by_one() {
-        for ops in [Ops::Plain, Ops::Kernels] {
-            for (what, weights) in models() {
-                let (tree, tree_ends, rows, row_ends) = tree_and_rows();
-                let (shared, shared_gradients) = gradients(ops, &weights, &tree, tree_ends);
-                let (single, single_gradients) = gradients(ops, &weights, &rows, row_ends);
-                for (a, b) in shared.iter().zip(&single) {
-                    assert!((a - b).abs() < 1e-5, "{what}: {a} and {b}");
-                }
-                for (name, var) in weights.trainable() {
-                    let [a, b] = [&shared_gradients, &single_gradients].map(|g| g.get(&var).unwrap());
-                    assert!(relative_difference(a, b) < 1e-5, "{ops:?}, {what}: {name}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn kernels_give_every_trained_tensor_the_gradient_of_the_plain_operations() {
         for (what, weights) in models() {
-            // biases start at zero and norms at one: move all off their special values
-            for (i, (_, var)) in weights
-                .trainable()
-                .iter()
-                .enumerate()
-                .filter(|(_, (_, var))| var.rank() == 1)
-            {
-                let offset = Tensor::arange(0f32, var.elem_count() as f32, var.device()).unwrap();
-                let moved = (var.as_tensor() + offset.affine(0.01, 0.02 * i as f64).unwrap()).unwrap();
-                var.set(&moved).unwrap();
-            }
-            let (tree, ends, _, _) = tree_and_rows();
-            let (plain, plain_gradients) = gradients(Ops::Plain, &weights, &tree, ends);
-            let (fast, fast_gradients) = gradients(Ops::Kernels, &weights, &tree, ends);
-            for (a, b) in plain.iter().zip(&fast) {
-                assert!((a - b).abs() < 1e-4, "{what}: {a} and {b}");
+            let (tree, tree_ends, rows, row_ends) = tree_and_rows();
+            let (shared, shared_gradients) = gradients(&weights, &tree, tree_ends);
+            let (single, single_gradients) = gradients(&weights, &rows, row_ends);
+            for (a, b) in shared.iter().zip(&single) {
+                assert!((a - b).abs() < 1e-5, "{what}: {a} and {b}");
             }
             for (name, var) in weights.trainable() {
-                let gradient = |store: &GradStore| store.get(&var).cloned();
-                let plain = gradient(&plain_gradients).unwrap_or_else(|| panic!("{what}: {name} has no gradient"));
-                let fast = gradient(&fast_gradients).unwrap_or_else(|| panic!("{what}: {name} has no fast gradient"));
-                let size = plain.abs().unwrap().sum_all().unwrap().to_scalar::<f32>().unwrap();
-                assert!(size > 1e-6, "{what}: {name} has gradient {size}");
-                let distance = relative_difference(&plain, &fast);
-                assert!(distance < 1e-4, "{what}: {name} differs by {distance}");
+                let [a, b] = [&shared_gradients, &single_gradients].map(|g| g.get(&var).unwrap());
+                assert!(relative_difference(a, b) < 1e-5, "{what}: {name}");
             }
-        }
-    }
-
-    #[test]
-    fn long_rows_and_wide_vocabularies_cross_the_kernels_blocks() {
-        let mut config = ModelConfig::small(Family::Llama);
-        config.vocab_size = 300;
-        let weights = weights(config, &Trainable::All);
-        let mut batch = PackedBatch::default();
-        let tokens: Vec<u32> = (0..400).map(|i| (i * 37 + i / 7) % 300).collect();
-        let root = batch.push(&tokens[..150], None);
-        batch.push(&tokens[150..290], root);
-        batch.push(&tokens[200..300], root);
-        batch.push(&tokens[5..75], None);
-        let (plain, plain_gradients) = gradients(Ops::Plain, &weights, &batch, [289, 388, 459]);
-        let (fast, fast_gradients) = gradients(Ops::Kernels, &weights, &batch, [289, 388, 459]);
-        for (a, b) in plain.iter().zip(&fast) {
-            assert!((a - b).abs() < 1e-4, "{a} and {b}");
-        }
-        for (name, var) in weights.trainable() {
-            let distance = relative_difference(plain_gradients.get(&var).unwrap(), fast_gradients.get(&var).unwrap());
-            assert!(distance < 1e-4, "{name} differs by {distance}");
         }
     }
 
@@ -311,10 +259,10 @@ mod tests {
             var.set(&(var.ones_like().unwrap() * fill).unwrap()).unwrap();
         }
         let merged = adapted.frozen_copy().unwrap();
-        let base = Transformer::new(&adapted, Ops::Plain).without_adapters();
+        let base = Transformer::new(&adapted).without_adapters();
         let batch = PackedBatch::from_rows(&[[1, 2, 3, 4]]);
-        let with = Transformer::new(&adapted, Ops::Plain).hidden(&batch).unwrap();
-        let from_merged = Transformer::new(&merged, Ops::Plain).hidden(&batch).unwrap();
+        let with = Transformer::new(&adapted).hidden(&batch).unwrap();
+        let from_merged = Transformer::new(&merged).hidden(&batch).unwrap();
         assert!(relative_difference(&with, &from_merged) < 1e-5);
         assert!(relative_difference(&with, &base.hidden(&batch).unwrap()) > 1e-3);
     }

@@ -8,8 +8,9 @@ use super::adamw_groups::Group;
 use super::error::Result;
 use super::gradients::Gradients;
 use crate::config::schema::Optim;
-use crate::model::Weights;
 use crate::model::kernels::train::adamw::{AdamWStep, adamw};
+use crate::model::kernels::train::slices::{Numbers, with_mut};
+use crate::model::{ModelError, Weights};
 
 /// The optimizer of a set of weights.
 #[derive(Clone, Debug)]
@@ -153,7 +154,19 @@ impl Slot {
     }
 
     fn step(&mut self, var: &Var, gradient: &Tensor, step: &AdamWStep) -> Result<()> {
-        Ok(adamw(var, &self.first, &self.second, &gradient.contiguous()?, step)?)
+        if gradient.dims() != var.dims() {
+            let (own, given) = (var.dims(), gradient.dims());
+            let message = format!("a parameter of shape {own:?} has a gradient of {given:?}");
+            return Err(ModelError::Tensors(message).into());
+        }
+        let gradient = gradient.contiguous()?;
+        let gradient = Numbers::of(&gradient)?;
+        with_mut(var, |weight| {
+            with_mut(&self.first, |first| {
+                with_mut(&self.second, |second| adamw(weight, first, second, &gradient, step))
+            })
+        })???;
+        Ok(())
     }
 
     /// The same step in tensor operations, on any device: from a weight in f32 to the next one.

@@ -16,10 +16,14 @@ use crate::timeline::Row;
 /// What to measure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Plan {
-    /// Rows of an update; no two begin alike.
+    /// Rows of an update.
     pub rows: usize,
-    /// Tokens of each row, all but the first of them trained.
+    /// Tokens of each row.
     pub tokens: usize,
+    /// Tokens of its prompt, at least 1; the others are trained.
+    pub prompt: usize,
+    /// Rows of a task, which begin with the same prompt.
+    pub group: usize,
     /// Updates; the fastest counts.
     pub repeats: usize,
 }
@@ -37,10 +41,16 @@ pub struct Measurement {
     pub backward_s: f64,
     /// Seconds of clipping and optimizer.
     pub optimizer_s: f64,
-    /// Tokens a second in all.
+    /// Seconds of scoring by the reference.
+    pub scoring_s: f64,
+    /// Tokens a second in all, those of shared prompts counted for each row.
     pub tokens_per_s: f64,
-    /// Operations of a step's matrix products, nothing computed twice, against what the cores could do in that time.
+    /// Tokens that were computed, those of shared prompts once.
+    pub tokens_computed: usize,
+    /// Operations of a step's matrix products, row by row and nothing computed twice, against what the cores could do in that time.
     pub arithmetic_ceiling_share: f64,
+    /// Memory of weights, gradients and moments.
+    pub state_mb: f64,
     /// Most memory that the process held so far; 0 where the system does not say.
     pub peak_rss_mb: f64,
 }
@@ -91,8 +101,11 @@ pub fn run(
             forward_s: seconds("_forward"),
             backward_s: seconds("_backward"),
             optimizer_s: seconds("_optimizer"),
+            scoring_s: seconds("_scoring"),
+            tokens_computed: report.metrics["tokens_computed"] as usize,
             tokens_per_s: (plan.rows * plan.tokens) as f64 / seconds(""),
             arithmetic_ceiling_share: operations / seconds("") / ceiling,
+            state_mb: state_mb(weights),
             peak_rss_mb: peak_rss_mb().unwrap_or(0.0),
         };
         if best.is_none_or(|best| measurement.tokens_per_s > best.tokens_per_s) {
@@ -103,8 +116,14 @@ pub fn run(
     Ok(best.expect("no repeat was made"))
 }
 
+fn state_mb(weights: &Weights) -> f64 {
+    let trained = weights.trainable_count();
+    let adapters = if weights.lora.is_some() { trained } else { 0 };
+    ((weights.parameter_count() + adapters + 3 * trained) * size_of::<f32>()) as f64 / (1 << 20) as f64
+}
+
 /// Two operations a weight and token forward, as many for the activations' gradient and, where weights are trained, for
-/// theirs; besides attention's products.
+/// theirs; besides attention's products. The head is only there where a token is trained.
 fn operations(config: &ModelConfig, weights_trained: bool, plan: &Plan) -> f64 {
     let matrices = config
         .tensor_shapes()
@@ -114,18 +133,23 @@ fn operations(config: &ModelConfig, weights_trained: bool, plan: &Plan) -> f64 {
     let head = config.vocab_size * config.hidden_size;
     let attention = 2 * config.num_layers * config.num_heads * config.head_dim * plan.tokens / 2;
     let passes = if weights_trained { 3 } else { 2 };
-    2.0 * (plan.rows * plan.tokens) as f64 * (passes * (in_layers + head) + 3 * attention) as f64
+    let trained = plan.rows * (plan.tokens - plan.prompt);
+    2.0 * (passes * trained * head) as f64
+        + 2.0 * (plan.rows * plan.tokens * (passes * in_layers + 3 * attention)) as f64
 }
 
 fn episodes(plan: &Plan, vocabulary: u32, seed: u64) -> Vec<TrainEpisode> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut tokens = |count: usize| -> Vec<u32> { (0..count).map(|_| rng.random_range(0..vocabulary)).collect() };
+    let tasks = plan.rows.div_ceil(plan.group);
+    let prompts: Vec<Vec<u32>> = (0..tasks).map(|_| tokens(plan.prompt)).collect();
     let episode = |number: usize| TrainEpisode {
         episode_uuid: format!("{number:06}"),
-        task_id: format!("{}", number / 8),
+        task_id: format!("{:06}", number / plan.group),
         reward: (number % 2) as f64,
         rows: vec![Row {
-            token_ids: (0..plan.tokens).map(|_| rng.random_range(0..vocabulary)).collect(),
-            loss_mask: (0..plan.tokens).map(|i| i > 0).collect(),
+            token_ids: [&prompts[number / plan.group][..], &tokens(plan.tokens - plan.prompt)].concat(),
+            loss_mask: (0..plan.tokens).map(|i| i >= plan.prompt).collect(),
             logprobs: vec![0.0; plan.tokens],
             truncated: false,
         }],

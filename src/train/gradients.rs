@@ -1,12 +1,14 @@
 //! Gradients by parameter name, summed over micro-batches.
 
 use candle_core::backprop::GradStore;
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Shape, Tensor};
 use indexmap::IndexMap;
 
 use super::error::Result;
-use crate::model::Weights;
 use crate::model::kernels::train::accumulate;
+use crate::model::kernels::train::gemm::Into;
+use crate::model::kernels::train::slices::{Numbers, with_mut};
+use crate::model::{ModelError, Weights};
 
 /// Gradients of the trained parameters, f32, in the order in which they came.
 #[derive(Clone, Debug, Default)]
@@ -37,12 +39,40 @@ impl Gradients {
     pub fn add(&mut self, name: &str, gradient: &Tensor) -> Result<()> {
         let gradient = gradient.to_dtype(DType::F32)?.contiguous()?;
         match self.by_name.get_mut(name) {
-            Some(sum) if sum.device().is_cpu() => accumulate::add(sum, &gradient)?,
+            Some(sum) if sum.device().is_cpu() => {
+                if sum.dims() != gradient.dims() {
+                    let (given, there) = (gradient.dims(), sum.dims());
+                    let message = format!("a gradient of shape {given:?} cannot be added to one of {there:?}");
+                    return Err(ModelError::Tensors(message).into());
+                }
+                let gradient = Numbers::of(&gradient)?;
+                with_mut(sum, |sum| accumulate::add(sum, &gradient))?;
+            }
             Some(sum) => *sum = (&*sum + gradient)?,
             None => {
                 self.by_name.insert(name.to_string(), gradient);
             }
         }
+        Ok(())
+    }
+
+    /// Lends the sum of a parameter's gradient on the CPU to a kernel that adds to it, or may overwrite it: the first
+    /// time it is zero.
+    ///
+    /// # Errors
+    /// Memory ran out.
+    pub fn accumulate(
+        &mut self,
+        name: &str,
+        shape: impl std::convert::Into<Shape>,
+        kernel: impl FnOnce(&mut [f32], Into),
+    ) -> Result<()> {
+        if let Some(sum) = self.by_name.get(name) {
+            return Ok(with_mut(sum, |sum| kernel(sum, Into::Add))?);
+        }
+        let sum = Tensor::zeros(shape, DType::F32, &Device::Cpu)?;
+        with_mut(&sum, |sum| kernel(sum, Into::Replace))?;
+        self.by_name.insert(name.to_string(), sum);
         Ok(())
     }
 
@@ -56,13 +86,7 @@ impl Gradients {
             Some(sum) => sum.clone(),
             None => Tensor::zeros(parameter.shape(), DType::F32, parameter.device())?,
         };
-        let sum = match sum.device().is_cpu() {
-            true => {
-                accumulate::add_rows(&sum, ids, &rows)?;
-                sum
-            }
-            false => sum.index_add(&Tensor::new(ids, sum.device())?, &rows, 0)?,
-        };
+        let sum = sum.index_add(&Tensor::new(ids, sum.device())?, &rows, 0)?;
         self.by_name.insert(name.to_string(), sum);
         Ok(())
     }
@@ -76,7 +100,7 @@ impl Gradients {
             self.by_name.values().partition(|gradient| gradient.device().is_cpu());
         let mut squares = sum_of_squares(&elsewhere)?;
         for gradient in here {
-            squares += accumulate::sum_of_squares(gradient)?;
+            squares += accumulate::sum_of_squares(&Numbers::of(gradient)?);
         }
         Ok(squares.sqrt())
     }

@@ -1,6 +1,7 @@
 //! One weight update: episodes in, changed weights and a report out.
 
 use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use indexmap::IndexMap;
@@ -9,7 +10,7 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 use super::adamw::AdamW;
 use super::advantage::{advantages, mean_std};
 use super::aggregate::token_weights;
-use super::backprop::{self, Forward};
+use super::backprop::Backprop;
 use super::episode::TrainEpisode;
 use super::error::{Result, TrainError};
 use super::gradients::{Gradients, clip_factor};
@@ -23,10 +24,9 @@ use super::recompute;
 use super::report::{Seconds, UpdateReport, loss_metrics};
 use super::reward::Shaping;
 use super::schedule::Schedule;
-use crate::config::schema::{Ajet, Kernels};
+use crate::config::schema::Ajet;
 use crate::model::kernels::Pool;
 use crate::model::memory::retry_smaller;
-use crate::model::ops::Ops;
 use crate::model::{Transformer, Weights};
 
 /// Most rows that a message names.
@@ -40,7 +40,8 @@ pub struct Trainer {
     objective: Objective,
     shaping: Shaping,
     schedule: Schedule,
-    ops: Ops,
+    /// Locked while a micro-batch is in it.
+    backprop: Mutex<Backprop>,
     /// Most tokens in a micro-batch: as configured, until memory did not suffice for it.
     micro_batch_tokens: usize,
     /// Computes; of a fixed size, so that work is split in the same way each time.
@@ -94,11 +95,7 @@ impl Trainer {
                 kl: in_reward.then_some((penalty, common.kl_loss_coef)),
             },
             schedule: Schedule::new(&common.optim, common.total_training_steps),
-            ops: Ops::choose(
-                &weights.device(),
-                weights.dtype(),
-                config.engine.kernels == Kernels::Plain,
-            ),
+            backprop: Mutex::new(Backprop::choose(weights, config.engine.kernels, config.engine.dtype)),
             micro_batch_tokens: common.ppo_max_token_len_per_gpu,
             reference: reference.filter(|_| Self::needs_reference(weights, config).unwrap_or(false)),
             threads: ThreadPoolBuilder::new()
@@ -172,8 +169,8 @@ impl Trainer {
         let common = &self.config.trainer_common;
         if common.ppo_epochs.max(1) * common.mini_batch_num.max(1) > 1 || common.use_kl_in_reward {
             progress("computing the log-probabilities before the first step");
-            let model = Transformer::new(weights, self.ops);
-            let scores = self.threads.install(|| self.log_probs(weights, model, &batch.rows))?;
+            let model = Transformer::new(weights);
+            let scores = self.threads.install(|| self.log_probs(model, &batch.rows))?;
             batch
                 .rows
                 .iter_mut()
@@ -183,8 +180,8 @@ impl Trainer {
         if self.objective.kl.is_some() || (common.use_kl_in_reward && common.kl_loss_coef != 0.0) {
             progress("computing the log-probabilities of the reference");
             let reference = self.reference.as_ref().unwrap_or(weights);
-            let model = Transformer::new(reference, self.ops).without_adapters();
-            let scores = self.threads.install(|| self.log_probs(reference, model, &batch.rows))?;
+            let model = Transformer::new(reference).without_adapters();
+            let scores = self.threads.install(|| self.log_probs(model, &batch.rows))?;
             batch
                 .rows
                 .iter_mut()
@@ -195,11 +192,11 @@ impl Trainer {
     }
 
     /// The log-probabilities of all rows' targets.
-    fn log_probs(&self, weights: &Weights, model: Transformer, rows: &[TrainRow]) -> Result<Vec<Vec<f32>>> {
+    fn log_probs(&self, model: Transformer, rows: &[TrainRow]) -> Result<Vec<Vec<f32>>> {
         let attempt = |tokens| {
             let mut scores = vec![vec![]; rows.len()];
             for micro in self.pack(rows, tokens) {
-                let found = backprop::log_probs(weights, model, &micro, self.temperature())?;
+                let found = self.backprop().log_probs(model, &micro, self.temperature())?;
                 for packed in &micro.rows {
                     scores[packed.row] = packed.predictions.iter().map(|p| found[*p]).collect();
                 }
@@ -219,6 +216,11 @@ impl Trainer {
             retry_smaller(most, longest, TrainError::is_out_of_memory, attempt).map_err(TrainError::or_no_memory)?;
         let unchanged = tokens == most;
         Ok((done, if unchanged { self.micro_batch_tokens } else { tokens }))
+    }
+
+    /// What computes passes; whatever a panic left in its memory, the next pass overwrites.
+    fn backprop(&self) -> MutexGuard<'_, Backprop> {
+        self.backprop.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// That of the rollout; greedy answers are scored as they are reported, at 1.
@@ -338,9 +340,9 @@ impl Trainer {
         run: &mut Run,
     ) -> Result<Vec<usize>> {
         let started = Instant::now();
-        let model = Transformer::new(weights, self.ops);
         let keep_less = recompute::wanted(self.config.trainer_common.recompute, weights, micro.batch.len());
-        let forward = Forward::run(weights, model, micro, self.temperature(), keep_less)?;
+        let mut backprop = self.backprop();
+        let forward = backprop.forward(Transformer::new(weights), micro, self.temperature(), keep_less)?;
         let (log_probs, entropies) = forward.outputs()?;
         run.seconds.forward += started.elapsed().as_secs_f64();
         run.tokens += micro.batch.len();

@@ -5,15 +5,16 @@ use std::process::ExitCode;
 use anyhow::ensure;
 
 use crate::config::Ajet;
-use crate::config::schema::{Kernels, Recompute};
+use crate::config::schema::{Dtype, Kernels, Recompute};
 use crate::inference::bench as sampling;
 use crate::model::Weights;
 use crate::train::bench::{self, Measurement, Plan};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The share of the arithmetic counts each matrix product of a step once, however often it is computed; the ceiling is \
-measured first, with the same threads.
+The share of the arithmetic counts each matrix product of a step once, however often it is computed and as if no row \
+shared a prompt; the ceiling, that of f32 multiply-adds, is measured first, with the same threads. Tiles of bf16, which \
+f32 products are made of where the machine has them, can pass it.
 
 Example:
   ajet-swarm bench training --model Qwen/Qwen2.5-0.5B-Instruct --rows 32 --tokens 128 --lora-rank 16")]
@@ -27,6 +28,18 @@ pub struct Args {
     /// Tokens of each row.
     #[arg(long, value_name = "N", default_value_t = 256)]
     tokens: usize,
+    /// Tokens of each row's prompt, which are not trained.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    prompt: usize,
+    /// Rows of a task: they share its prompt.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    group: usize,
+    /// Compute the prompt again for each row.
+    #[arg(long)]
+    no_sharing: bool,
+    /// Type of matrix products: f32, or bf16 with f32 sums, master weights and moments.
+    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = ["f32", "bf16"])]
+    dtype: String,
     /// Train adapters of this rank instead of all parameters.
     #[arg(long, value_name = "N", default_value_t = 0)]
     lora_rank: usize,
@@ -62,17 +75,22 @@ pub struct Args {
 /// The model cannot be loaded or trained.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     ensure!(args.rows > 0, "--rows is 0; an update has at least 1 row");
+    ensure!(args.group > 0, "--group is 0; a task has at least 1 row");
     ensure!(
-        args.tokens > 1,
-        "--tokens is {}; a row has at least 2, of which the first is not trained",
-        args.tokens
+        args.prompt > 0 && args.tokens > args.prompt,
+        "--tokens is {} and --prompt {}; a prompt has at least 1 token and a row at least 1 more",
+        args.tokens,
+        args.prompt
     );
     let mut ajet = Ajet::default();
     ajet.engine.threads = args.threads;
     ajet.engine.kernels = if args.plain { Kernels::Plain } else { Kernels::Auto };
+    ajet.engine.dtype = if args.dtype == "bf16" { Dtype::Bf16 } else { Dtype::F32 };
+    ajet.trainer_common.share_prefixes = !args.no_sharing;
     ajet.trainer_common.use_kl_loss = args.kl;
     ajet.trainer_common.recompute = if args.recompute { Recompute::On } else { Recompute::Off };
     ajet.trainer_common.ppo_max_token_len_per_gpu = args.micro_batch_tokens;
+    ajet.data.max_prompt_length = args.prompt;
     ajet.data.max_response_length = args.tokens;
 
     let mut weights = bench::load_model(&args.model, &args.device, args.lora_rank)?;
@@ -80,6 +98,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let plan = Plan {
         rows: args.rows,
         tokens: args.tokens,
+        prompt: args.prompt,
+        group: args.group,
         repeats: args.repeats,
     };
     let measured = bench::run(&mut weights, &ajet, &plan, ceiling, sampling::peak_rss_mb)?;
@@ -101,6 +121,7 @@ fn print(m: &Measurement, ceiling: f64, weights: &Weights, gpu_mb: f64) {
     println!("forward    {:10.2} s", m.forward_s);
     println!("backward   {:10.2} s", m.backward_s);
     println!("optimizer  {:10.2} s", m.optimizer_s);
+    println!("scoring    {:10.2} s", m.scoring_s);
     println!("speed      {:10.1} tokens/s", m.tokens_per_s);
     println!(
         "arithmetic {:10.0} % of {:.0} GFLOP/s",

@@ -135,6 +135,19 @@ impl Isa {
         }
     }
 
+    /// Rows of a register tile.
+    pub(super) fn tile_rows(self) -> usize {
+        match self.0 {
+            Kind::Portable => <[f32; 8]>::TILE_ROWS,
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => x86::Avx2::TILE_ROWS,
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512 | Kind::Avx512Bf16 | Kind::Amx => x86::Avx512::TILE_ROWS,
+            #[cfg(target_arch = "aarch64")]
+            Kind::Neon => neon::Neon::TILE_ROWS,
+        }
+    }
+
     /// Columns of a packed panel: two vectors.
     pub(super) fn panel_width(self) -> usize {
         match self.0 {

@@ -3,7 +3,6 @@ use serde_json::json;
 
 use super::*;
 use crate::model::load::load as load_path;
-use crate::model::ops::Ops;
 use crate::model::{PackedBatch, Trainable, Transformer, Weights};
 
 fn fixture(name: &str) -> LoadedModel {
@@ -308,7 +307,7 @@ fn smollm2_is_tokenized_and_answers_as_in_transformers() {
     let mut ids = model.tokenizer.encode(&prompt).unwrap();
     let prompt_length = ids.len();
     let weights = Weights::new(model.config, model.tensors, &Trainable::Nothing).unwrap();
-    let transformer = Transformer::new(&weights, Ops::Plain);
+    let transformer = Transformer::new(&weights);
     while ids.len() < prompt_length + 12 {
         let hidden = transformer.hidden(&PackedBatch::from_rows(&[&ids])).unwrap();
         let last = hidden.narrow(0, ids.len() - 1, 1).unwrap();

@@ -1,7 +1,6 @@
-//! The differentiable operations of the transformer, chosen by device in one place.
+//! The differentiable operations of the transformer, for any device.
 
 mod attention;
-mod fast;
 mod linear;
 mod log_probs;
 pub mod plain;
@@ -11,20 +10,11 @@ mod tests;
 
 use std::sync::Arc;
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{Device, Tensor};
 
-use super::config::{ModelConfig, Rope};
+use super::config::Rope;
 use super::error::Result;
 use super::packed::PackedBatch;
-
-/// Which operations compute.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ops {
-    /// candle's tensor operations, on any device.
-    Plain,
-    /// Kernels of our own with a backward pass, for f32 on CPU.
-    Kernels,
-}
 
 /// What the layers need to know about a batch, made once a pass.
 #[derive(Clone, Debug)]
@@ -56,113 +46,6 @@ impl BatchContext {
             sin: table(f32::sin)?,
             batch: Arc::new(batch.clone()),
         })
-    }
-}
-
-impl Ops {
-    /// The fastest operations for weights of a type on a device; `plain` asks for candle's own.
-    pub fn choose(device: &Device, dtype: DType, plain: bool) -> Self {
-        match device.is_cpu() && dtype == DType::F32 && !plain {
-            true => Self::Kernels,
-            false => Self::Plain,
-        }
-    }
-
-    /// y = x·wᵀ (+ bias); see [`plain::linear`].
-    ///
-    /// # Errors
-    /// Shapes that do not fit; out of memory. So for the other operations.
-    pub fn linear(self, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
-        match self {
-            Self::Plain => plain::linear(x, weight, bias),
-            Self::Kernels => fast::linear(x, weight, bias),
-        }
-    }
-
-    /// y = x·wᵀ (+ bias) + scale·(x·aᵀ)·bᵀ, w frozen; a is rank × in and b out × rank, both f32.
-    ///
-    /// # Errors
-    /// As [`Ops::linear`].
-    pub fn adapted_linear(
-        self,
-        x: &Tensor,
-        weight: &Tensor,
-        bias: Option<&Tensor>,
-        (a, b): (&Tensor, &Tensor),
-        scale: f64,
-    ) -> Result<Tensor> {
-        match self {
-            Self::Plain => plain::adapted_linear(x, weight, bias, (a, b), scale),
-            Self::Kernels => fast::adapted_linear(x, weight, bias, (a, b), scale),
-        }
-    }
-
-    /// Rms-norm along the last dimension; see [`plain::rms_norm`].
-    ///
-    /// # Errors
-    /// As [`Ops::linear`].
-    pub fn rms_norm(self, x: &Tensor, weight: &Tensor, eps: f32) -> Result<Tensor> {
-        match self {
-            Self::Plain => plain::rms_norm(x, weight, eps),
-            Self::Kernels => fast::rms_norm(x, weight, eps),
-        }
-    }
-
-    /// Rotary embedding of tokens × (heads · head_dim); see [`plain::rope`].
-    ///
-    /// # Errors
-    /// As [`Ops::linear`].
-    pub fn rope(self, x: &Tensor, heads: usize, context: &BatchContext) -> Result<Tensor> {
-        match self {
-            Self::Plain => plain::rope(x, heads, context),
-            Self::Kernels => fast::rope(x, context),
-        }
-    }
-
-    /// silu(gate) · up.
-    ///
-    /// # Errors
-    /// As [`Ops::linear`].
-    pub fn swiglu(self, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
-        match self {
-            Self::Plain => plain::swiglu(gate, up),
-            Self::Kernels => fast::swiglu(gate, up),
-        }
-    }
-
-    /// Attention over the batch's forest; see [`plain::attention`].
-    ///
-    /// # Errors
-    /// As [`Ops::linear`].
-    pub fn attention(
-        self,
-        q: &Tensor,
-        k: &Tensor,
-        v: &Tensor,
-        config: &ModelConfig,
-        context: &BatchContext,
-    ) -> Result<Tensor> {
-        match self {
-            Self::Plain => plain::attention(q, k, v, config, context),
-            Self::Kernels => fast::attention(q, k, v, config, context),
-        }
-    }
-
-    /// Log-probabilities of targets and entropies; see [`plain::log_probs`].
-    ///
-    /// # Errors
-    /// As [`Ops::linear`].
-    pub fn log_probs(
-        self,
-        hidden: &Tensor,
-        head: &Tensor,
-        targets: &[u32],
-        temperature: f64,
-    ) -> Result<(Tensor, Tensor)> {
-        match self {
-            Self::Plain => plain::log_probs(hidden, head, targets, temperature),
-            Self::Kernels => fast::log_probs(hidden, head, targets, temperature),
-        }
     }
 }
 

@@ -100,7 +100,7 @@ fn relative_l2(a: &[f32], b: &[f32]) -> f64 {
 }
 
 fn log_prob(weights: &Weights, prompt: &[u32], token: u32) -> f32 {
-    let model = Transformer::new(weights, Ops::Plain);
+    let model = Transformer::new(weights);
     let hidden = model.hidden(&PackedBatch::from_rows(&[prompt])).unwrap();
     let last = hidden.narrow(0, prompt.len() - 1, 1).unwrap();
     model

@@ -1,9 +1,8 @@
 //! One AdamW step over one parameter in one pass.
 
-use candle_core::{Result, Tensor};
 use rayon::prelude::*;
 
-use super::slices;
+use super::vectorize::vectorized;
 
 /// Constants of one step, bias corrections included.
 #[derive(Clone, Copy, Debug)]
@@ -27,47 +26,62 @@ impl AdamWStep {
     pub fn bias_corrections(&self) -> [f64; 2] {
         self.betas.map(|beta| 1.0 - beta.powf(self.step as f64))
     }
+
+    fn factors(&self) -> Factors {
+        let [correction1, correction2] = self.bias_corrections();
+        Factors {
+            betas: self.betas.map(|beta| beta as f32),
+            rests: self.betas.map(|beta| (1.0 - beta) as f32),
+            rate: (self.lr / correction1) as f32,
+            root: (1.0 / correction2.sqrt()) as f32,
+            keep: (1.0 - self.lr * self.weight_decay) as f32,
+            eps: self.eps as f32,
+            scale: self.gradient_scale as f32,
+        }
+    }
+}
+
+/// What each number of a parameter is treated with.
+#[derive(Clone, Copy)]
+struct Factors {
+    betas: [f32; 2],
+    rests: [f32; 2],
+    rate: f32,
+    root: f32,
+    keep: f32,
+    eps: f32,
+    scale: f32,
 }
 
 const CHUNK: usize = 16 * 1024;
 
-/// Changes weight and moments in place; all four are contiguous f32 CPU tensors of one shape.
+/// Changes a weight and its moments in place.
 ///
-/// # Errors
-/// One of them is not.
-pub fn adamw(weight: &Tensor, first: &Tensor, second: &Tensor, gradient: &Tensor, step: &AdamWStep) -> Result<()> {
-    slices::with_mut(weight, |w| {
-        slices::with_mut(first, |m| {
-            slices::with_mut(second, |v| slices::with(gradient, |g| run(w, m, v, g, step)))
-        })
-    })
+/// # Panics
+/// Lengths differ.
+pub fn adamw(weight: &mut [f32], first: &mut [f32], second: &mut [f32], gradient: &[f32], step: &AdamWStep) {
+    let lengths = [first.len(), second.len(), gradient.len()];
+    assert!(
+        lengths.iter().all(|length| *length == weight.len()),
+        "a parameter of {} numbers has moments and a gradient of {lengths:?}",
+        weight.len()
+    );
+    let factors = step.factors();
+    let chunks = weight
+        .par_chunks_mut(CHUNK)
+        .zip(first.par_chunks_mut(CHUNK))
+        .zip(second.par_chunks_mut(CHUNK))
+        .zip(gradient.par_chunks(CHUNK));
+    chunks.for_each(|(((w, m), v), g)| change(w, m, v, g, factors));
 }
 
-fn run(w: &mut [f32], m: &mut [f32], v: &mut [f32], g: &[f32], step: &AdamWStep) -> Result<()> {
-    if m.len() != w.len() || v.len() != w.len() || g.len() != w.len() {
-        candle_core::bail!("a parameter of {} numbers has a gradient of {}", w.len(), g.len());
-    }
-    let [beta1, beta2] = step.betas.map(|beta| beta as f32);
-    let [rest1, rest2] = step.betas.map(|beta| (1.0 - beta) as f32);
-    let [correction1, correction2] = step.bias_corrections();
-    let (rate, root) = ((step.lr / correction1) as f32, (1.0 / correction2.sqrt()) as f32);
-    let (keep, eps, scale) = (
-        (1.0 - step.lr * step.weight_decay) as f32,
-        step.eps as f32,
-        step.gradient_scale as f32,
-    );
-    let chunks = w
-        .par_chunks_mut(CHUNK)
-        .zip(m.par_chunks_mut(CHUNK))
-        .zip(v.par_chunks_mut(CHUNK))
-        .zip(g.par_chunks(CHUNK));
-    chunks.for_each(|(((w, m), v), g)| {
+vectorized! {
+    fn change(w: &mut [f32], m: &mut [f32], v: &mut [f32], g: &[f32], by: Factors) {
         for (((w, m), v), g) in w.iter_mut().zip(m).zip(v).zip(g) {
-            let g = g * scale;
-            *m = beta1 * *m + rest1 * g;
-            *v = beta2 * *v + rest2 * g * g;
-            *w = *w * keep - rate * *m / (v.sqrt() * root + eps);
+            let g = g * by.scale;
+            *m = by.betas[0] * *m + by.rests[0] * g;
+            *v = by.betas[1] * *v + by.rests[1] * g * g;
+            *w = *w * by.keep - by.rate * *m / (v.sqrt() * by.root + by.eps);
         }
-    });
-    Ok(())
+    }
 }

@@ -1,128 +1,73 @@
 //! Grouped-query attention over a forest of segments. Nothing of tokens × tokens is kept: the backward pass computes the
 //! shares again, block by block.
 //!
-//! A task is a tree and a key-value head with its group of query heads: it alone writes their gradients, so sums have a
-//! fixed order. Inside, results are laid out by key-value head and turned to tokens × heads at the end.
+//! A task is a tree and a key-value head with its group of query heads: it alone writes their results and gradients, so
+//! sums have a fixed order. A block's rows are its tokens' query heads of the group, one token after the other.
 
 use std::ops::Range;
-use std::sync::Arc;
 
-use candle_core::{CpuStorage, CustomOp3, Device, Layout, Result, Shape, Tensor};
 use rayon::prelude::*;
 
-use super::gemm::{Into, Matrix, Threads, gemm};
-use super::slices::{slice, with};
+use super::accumulate::add_slice;
+use super::gemm::{Into, Matrix, Method, Threads, gemm};
 use super::vectorize::{dot, exp, max, sum, vectorized};
+use crate::model::kernels::threads::SharedMut;
 use crate::model::packed::PackedBatch;
 
-/// Queries of a block.
+/// Tokens of a block.
 const BLOCK: usize = 64;
 
-/// q is tokens × (heads · head_dim), k and v are tokens × (kv_heads · head_dim); the result is like q.
-pub struct Attention {
+/// q and the result are tokens × (heads · head_dim), k and v are tokens × (kv_heads · head_dim).
+#[derive(Clone, Copy)]
+pub struct Attention<'a> {
     /// The forest: what sees what.
-    pub batch: Arc<PackedBatch>,
+    pub batch: &'a PackedBatch,
     /// Query heads.
     pub heads: usize,
     /// Key-value heads; divides `heads`.
     pub kv_heads: usize,
     /// Width of a head.
     pub head_dim: usize,
+    /// How products are computed.
+    pub method: Method,
 }
 
-impl CustomOp3 for Attention {
-    fn name(&self) -> &'static str {
-        "attention"
-    }
-
-    fn cpu_fwd(
-        &self,
-        q: &CpuStorage,
-        ql: &Layout,
-        k: &CpuStorage,
-        kl: &Layout,
-        v: &CpuStorage,
-        vl: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (q, k, v) = (slice(q, ql)?, slice(k, kl)?, slice(v, vl)?);
-        let mut out = vec![0.0; q.len()];
-        let tasks = self.tasks([self.group_width()], [&mut out]);
-        tasks.into_par_iter().for_each(
-            |Task {
-                 kv_head,
-                 tree,
-                 outputs: [out],
-             }| {
-                self.forward_tree(kv_head, &tree, q, k, v, out);
-            },
-        );
-        Ok((
-            CpuStorage::F32(self.by_token(&out, self.group_width())),
-            ql.shape().clone(),
-        ))
-    }
-
-    fn bwd(
-        &self,
-        q: &Tensor,
-        k: &Tensor,
-        v: &Tensor,
-        y: &Tensor,
-        g: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let g = g.contiguous()?;
-        let (mut dq, mut dk, mut dv) = (
-            vec![0.0; q.elem_count()],
-            vec![0.0; k.elem_count()],
-            vec![0.0; v.elem_count()],
-        );
-        let widths = [self.group_width(), self.head_dim, self.head_dim];
-        let tasks = self.tasks(widths, [&mut dq, &mut dk, &mut dv]);
-        with(q, |q| {
-            with(k, |k| {
-                with(v, |v| {
-                    with(y, |y| {
-                        with(&g, |g| {
-                            let inputs = Inputs { q, k, v, y, g };
-                            tasks.into_par_iter().for_each(|task| self.backward_tree(task, &inputs));
-                            Ok(())
-                        })
-                    })
-                })
-            })
-        })?;
-        let tensor = |by_head: &[f32], width: usize, like: &Tensor| {
-            Tensor::from_vec(self.by_token(by_head, width), like.shape(), &Device::Cpu)
-        };
-        Ok((
-            Some(tensor(&dq, widths[0], q)?),
-            Some(tensor(&dk, widths[1], k)?),
-            Some(tensor(&dv, widths[2], v)?),
-        ))
-    }
+/// What a backward pass reads: operands, result, and the result's gradient.
+pub struct Inputs<'a> {
+    /// Queries.
+    pub q: &'a [f32],
+    /// Keys.
+    pub k: &'a [f32],
+    /// Values.
+    pub v: &'a [f32],
+    /// The result.
+    pub y: &'a [f32],
+    /// Its gradient.
+    pub g: &'a [f32],
 }
 
-/// What a backward pass reads.
-struct Inputs<'a> {
-    q: &'a [f32],
-    k: &'a [f32],
-    v: &'a [f32],
-    y: &'a [f32],
-    g: &'a [f32],
+/// The gradients of queries, keys and values.
+pub struct Slopes<'a> {
+    /// Overwritten.
+    pub dq: &'a mut [f32],
+    /// Overwritten.
+    pub dk: &'a mut [f32],
+    /// Overwritten.
+    pub dv: &'a mut [f32],
 }
 
-/// A tree's segments.
+/// Segments of a tree, or of several that are mixed, and a key-value head.
 #[derive(Clone)]
-struct Tree {
+struct Task {
     segments: Range<usize>,
-    first_token: usize,
+    kv_head: usize,
 }
 
-/// A tree and a key-value head, with the parts of N results that are theirs: rows of the tree's tokens.
-struct Task<'a, const N: usize> {
-    kv_head: usize,
-    tree: Tree,
-    outputs: [&'a mut [f32]; N],
+/// Some columns of a tokens × width matrix that tasks share: each task has columns or tokens of its own.
+struct Columns {
+    base: SharedMut<f32>,
+    stride: usize,
+    width: usize,
 }
 
 /// Keys and values that a segment sees, copied side by side.
@@ -134,7 +79,55 @@ struct Path {
     seen: usize,
 }
 
-impl Attention {
+/// A block of a segment's tokens.
+#[derive(Clone, Copy)]
+struct Block {
+    first: usize,
+    tokens: usize,
+    /// Keys that its last token sees.
+    keys: usize,
+}
+
+impl Attention<'_> {
+    /// The result for q, k and v.
+    ///
+    /// # Panics
+    /// Lengths are not those of the batch. So for the backward pass.
+    pub fn forward(&self, q: &[f32], k: &[f32], v: &[f32], y: &mut [f32]) {
+        self.check(q, k);
+        assert!(
+            y.len() == q.len() && v.len() == k.len(),
+            "lengths of attention's operands"
+        );
+        let y = Columns::new(y, self.heads * self.head_dim, self.group_width());
+        self.tasks()
+            .into_par_iter()
+            .for_each(|task| self.forward_task(&task, q, k, v, &y));
+    }
+
+    /// The gradients.
+    pub fn backward(&self, inputs: &Inputs, slopes: Slopes) {
+        let Slopes { dq, dk, dv } = slopes;
+        self.check(inputs.q, inputs.k);
+        self.check(dq, dk);
+        assert!(inputs.y.len() == dq.len() && inputs.g.len() == dq.len() && inputs.v.len() == dv.len());
+        assert_eq!(dk.len(), dv.len(), "lengths of attention's gradients");
+        dk.fill(0.0);
+        dv.fill(0.0);
+        let dq = Columns::new(dq, self.heads * self.head_dim, self.group_width());
+        let dk = Columns::new(dk, self.kv_heads * self.head_dim, self.head_dim);
+        let dv = Columns::new(dv, self.kv_heads * self.head_dim, self.head_dim);
+        self.tasks()
+            .into_par_iter()
+            .for_each(|task| self.backward_task(&task, inputs, [&dq, &dk, &dv]));
+    }
+
+    fn check(&self, q: &[f32], k: &[f32]) {
+        let tokens = self.batch.len();
+        let expected = [self.heads, self.kv_heads].map(|heads| tokens * heads * self.head_dim);
+        assert_eq!([q.len(), k.len()], expected, "lengths of attention's operands");
+    }
+
     fn group(&self) -> usize {
         self.heads / self.kv_heads
     }
@@ -148,9 +141,8 @@ impl Attention {
         1.0 / (self.head_dim as f32).sqrt()
     }
 
-    /// Runs of segments of which none has a parent outside, with their numbers of tokens: a tree each, or several that
-    /// are mixed.
-    fn trees(&self) -> Vec<(Tree, usize)> {
+    /// Runs of segments of which none has a parent outside, for each key-value head.
+    fn tasks(&self) -> Vec<Task> {
         let segments = &self.batch.segments;
         let (mut starts, mut earliest) = (Vec::new(), usize::MAX);
         for (index, segment) in segments.iter().enumerate().rev() {
@@ -161,56 +153,14 @@ impl Attention {
         }
         starts.reverse();
         let ends = starts.iter().skip(1).copied().chain([segments.len()]);
-        let tree = |(&start, end): (&usize, usize)| {
-            let first_token = segments[start].start;
-            let last = segments[end - 1];
-            (
-                Tree {
-                    segments: start..end,
-                    first_token,
-                },
-                last.start + last.len - first_token,
-            )
+        let trees = starts.iter().copied().zip(ends);
+        let of_tree = |(start, end)| {
+            (0..self.kv_heads).map(move |kv_head| Task {
+                segments: start..end,
+                kv_head,
+            })
         };
-        starts.iter().zip(ends).map(tree).collect()
-    }
-
-    /// Cuts results that are laid out kv_heads × tokens × width into tasks.
-    fn tasks<'a, const N: usize>(&self, widths: [usize; N], results: [&'a mut Vec<f32>; N]) -> Vec<Task<'a, N>> {
-        let trees = self.trees();
-        let mut rest = results.map(|result| result.as_mut_slice());
-        let mut tasks = Vec::with_capacity(self.kv_heads * trees.len());
-        for kv_head in 0..self.kv_heads {
-            for (tree, tokens) in &trees {
-                let mut i = 0;
-                let outputs = rest.each_mut().map(|rest| {
-                    let (own, others) = std::mem::take(rest).split_at_mut(tokens * widths[i]);
-                    *rest = others;
-                    i += 1;
-                    own
-                });
-                tasks.push(Task {
-                    kv_head,
-                    tree: tree.clone(),
-                    outputs,
-                });
-            }
-        }
-        tasks
-    }
-
-    /// kv_heads × tokens × width → tokens × (kv_heads · width).
-    fn by_token(&self, by_head: &[f32], width: usize) -> Vec<f32> {
-        let tokens = self.batch.len();
-        let mut out = vec![0.0; by_head.len()];
-        out.par_chunks_mut(self.kv_heads * width)
-            .enumerate()
-            .for_each(|(token, row)| {
-                for (kv_head, part) in row.chunks_exact_mut(width).enumerate() {
-                    part.copy_from_slice(&by_head[(kv_head * tokens + token) * width..][..width]);
-                }
-            });
-        out
+        trees.flat_map(of_tree).collect()
     }
 
     fn path(&self, segment: usize, kv_head: usize, k: &[f32], v: &[f32]) -> Path {
@@ -218,11 +168,10 @@ impl Attention {
         let mut ranges = self.batch.ancestors(segment);
         let seen = ranges.iter().map(|range| range.len()).sum();
         ranges.push(own.start..own.start + own.len);
-        let (stride, d) = (self.kv_heads * self.head_dim, self.head_dim);
         let gather = |x: &[f32]| {
-            let mut out = Vec::with_capacity((seen + own.len) * d);
+            let mut out = Vec::with_capacity((seen + own.len) * self.head_dim);
             for token in ranges.iter().cloned().flatten() {
-                out.extend_from_slice(&x[token * stride + kv_head * d..][..d]);
+                out.extend_from_slice(self.row(x, token, kv_head, self.kv_heads, self.head_dim));
             }
             out
         };
@@ -234,113 +183,148 @@ impl Attention {
         }
     }
 
-    /// Blocks of a segment's queries: first token, number of queries, number of keys they may see.
-    fn blocks(&self, segment: usize, seen: usize) -> impl Iterator<Item = (usize, usize, usize)> {
-        let own = self.batch.segments[segment];
-        (0..own.len).step_by(BLOCK).map(move |start| {
-            let queries = BLOCK.min(own.len - start);
-            (own.start + start, queries, seen + start + queries)
-        })
+    /// What a token has of a key-value head, in a matrix of `heads` heads of which that one has `width` numbers.
+    fn row<'x>(&self, x: &'x [f32], token: usize, kv_head: usize, kv_heads: usize, width: usize) -> &'x [f32] {
+        &x[token * kv_heads * width + kv_head * width..][..width]
     }
 
-    /// Rows of one query head in a tokens × (heads · head_dim) matrix.
-    fn rows<'a>(&self, x: &'a [f32], token: usize, head: usize, rows: usize) -> Matrix<'a> {
-        let stride = self.heads * self.head_dim;
-        Matrix::strided(&x[token * stride + head * self.head_dim..], rows, self.head_dim, stride)
-    }
-
-    /// The shares of a block's queries in the keys before and at each of them: queries × keys.
-    fn shares(&self, queries: Matrix, count: usize, keys: usize, path: &Path, out: &mut [f32]) {
-        let k = Matrix::new(&path.keys, keys, self.head_dim);
-        gemm(out, keys, Into::Replace, self.scale(), queries, k.t(), Threads::One);
-        for (i, row) in out[..count * keys].chunks_exact_mut(keys).enumerate() {
-            let visible = keys - count + i + 1;
-            softmax(&mut row[..visible]);
-            row[visible..].fill(0.0);
+    /// A block's rows, one token's query heads after the other's.
+    fn gather(&self, x: &[f32], block: Block, kv_head: usize, out: &mut Vec<f32>) {
+        out.clear();
+        for token in block.first..block.first + block.tokens {
+            out.extend_from_slice(self.row(x, token, kv_head, self.kv_heads, self.group_width()));
         }
     }
 
-    fn forward_tree(&self, kv_head: usize, tree: &Tree, q: &[f32], k: &[f32], v: &[f32], out: &mut [f32]) {
-        let (d, width) = (self.head_dim, self.group_width());
-        let mut shares = Vec::new();
-        for segment in tree.segments.clone() {
-            let path = self.path(segment, kv_head, k, v);
-            for (token, count, keys) in self.blocks(segment, path.seen) {
-                shares.resize(BLOCK * keys, 0.0);
-                let values = Matrix::new(&path.values, keys, d);
-                for member in 0..self.group() {
-                    let head = kv_head * self.group() + member;
-                    self.shares(self.rows(q, token, head, count), count, keys, &path, &mut shares);
-                    let out = &mut out[(token - tree.first_token) * width + member * d..];
-                    gemm(
-                        out,
-                        width,
-                        Into::Replace,
-                        1.0,
-                        Matrix::new(&shares, count, keys),
-                        values,
-                        Threads::One,
-                    );
-                }
+    fn blocks(&self, segment: usize, seen: usize) -> impl Iterator<Item = Block> {
+        let own = self.batch.segments[segment];
+        (0..own.len).step_by(BLOCK).map(move |start| {
+            let tokens = BLOCK.min(own.len - start);
+            Block {
+                first: own.start + start,
+                tokens,
+                keys: seen + start + tokens,
+            }
+        })
+    }
+
+    fn rows<'x>(&self, block: Block, x: &'x [f32]) -> Matrix<'x> {
+        Matrix::new(x, block.tokens * self.group(), self.head_dim)
+    }
+
+    /// out = scale · a·b, or added to it, on the calling thread.
+    fn product(&self, out: &mut [f32], into: Into, scale: f32, a: Matrix, b: Matrix) {
+        gemm(self.method, (out, b.columns()), into, scale, a, b, Threads::One);
+    }
+
+    /// The shares of a block's queries in the keys before and at each of them: rows × keys.
+    fn shares(&self, q: Matrix, block: Block, path: &Path, out: &mut Vec<f32>) {
+        let keys = block.keys;
+        out.resize(block.tokens * self.group() * keys, 0.0);
+        self.product(
+            out,
+            Into::Replace,
+            self.scale(),
+            q,
+            Matrix::new(&path.keys, keys, self.head_dim).t(),
+        );
+        for (row, shares) in out.chunks_exact_mut(keys).enumerate() {
+            let visible = keys - block.tokens + row / self.group() + 1;
+            softmax(&mut shares[..visible]);
+            shares[visible..].fill(0.0);
+        }
+    }
+
+    fn forward_task(&self, task: &Task, q: &[f32], k: &[f32], v: &[f32], y: &Columns) {
+        let [mut queries, mut shares, mut mixed]: [Vec<f32>; 3] = Default::default();
+        for segment in task.segments.clone() {
+            let path = self.path(segment, task.kv_head, k, v);
+            for block in self.blocks(segment, path.seen) {
+                self.gather(q, block, task.kv_head, &mut queries);
+                self.shares(self.rows(block, &queries), block, &path, &mut shares);
+                mixed.resize(queries.len(), 0.0);
+                let shares = Matrix::new(&shares, block.tokens * self.group(), block.keys);
+                let values = Matrix::new(&path.values, block.keys, self.head_dim);
+                self.product(&mut mixed, Into::Replace, 1.0, shares, values);
+                y.put(block, task.kv_head, &mixed);
             }
         }
     }
 
     /// With P the shares, g the gradient of the result y: dV = Pᵀ·g, dP = g·Vᵀ, dS = P·(dP − rowsum(g·y))·scale,
     /// dQ = dS·K, dK = dSᵀ·Q.
-    fn backward_tree(&self, task: Task<3>, inputs: &Inputs) {
-        let Task {
-            kv_head,
-            tree,
-            outputs: [dq, dk, dv],
-        } = task;
-        let (d, width) = (self.head_dim, self.group_width());
-        let (mut shares, mut slopes) = (Vec::new(), Vec::new());
-        for segment in tree.segments.clone() {
-            let path = self.path(segment, kv_head, inputs.k, inputs.v);
+    fn backward_task(&self, task: &Task, inputs: &Inputs, [dq, dk, dv]: [&Columns; 3]) {
+        let d = self.head_dim;
+        let [mut queries, mut given, mut results, mut shares]: [Vec<f32>; 4] = Default::default();
+        let [mut slopes, mut of_queries]: [Vec<f32>; 2] = Default::default();
+        for segment in task.segments.clone() {
+            let path = self.path(segment, task.kv_head, inputs.k, inputs.v);
             let (mut path_dk, mut path_dv) = (vec![0.0; path.keys.len()], vec![0.0; path.keys.len()]);
-            for (token, count, keys) in self.blocks(segment, path.seen) {
-                shares.resize(BLOCK * keys, 0.0);
-                slopes.resize(BLOCK * keys, 0.0);
-                let (k, v) = (Matrix::new(&path.keys, keys, d), Matrix::new(&path.values, keys, d));
-                for member in 0..self.group() {
-                    let head = kv_head * self.group() + member;
-                    let (q, g) = (
-                        self.rows(inputs.q, token, head, count),
-                        self.rows(inputs.g, token, head, count),
-                    );
-                    self.shares(q, count, keys, &path, &mut shares);
-                    let p = Matrix::new(&shares, count, keys);
-                    gemm(&mut path_dv, d, Into::Add, 1.0, p.t(), g, Threads::One);
-                    gemm(&mut slopes, keys, Into::Replace, 1.0, g, v.t(), Threads::One);
-                    for i in 0..count {
-                        let at = (token + i) * self.heads * d + head * d;
-                        let row = i * keys..(i + 1) * keys;
-                        let (g, y) = (&inputs.g[at..at + d], &inputs.y[at..at + d]);
-                        softmax_slopes(&mut slopes[row.clone()], &shares[row], g, y, self.scale());
-                    }
-                    let ds = Matrix::new(&slopes, count, keys);
-                    let dq = &mut dq[(token - tree.first_token) * width + member * d..];
-                    gemm(dq, width, Into::Replace, 1.0, ds, k, Threads::One);
-                    gemm(&mut path_dk, d, Into::Add, 1.0, ds.t(), q, Threads::One);
+            for block in self.blocks(segment, path.seen) {
+                let keys = block.keys;
+                for (x, into) in [
+                    (inputs.q, &mut queries),
+                    (inputs.g, &mut given),
+                    (inputs.y, &mut results),
+                ] {
+                    self.gather(x, block, task.kv_head, into);
                 }
+                let (q, g) = (self.rows(block, &queries), self.rows(block, &given));
+                let (k, v) = (Matrix::new(&path.keys, keys, d), Matrix::new(&path.values, keys, d));
+                self.shares(q, block, &path, &mut shares);
+                let p = Matrix::new(&shares, block.tokens * self.group(), keys);
+                self.product(&mut path_dv[..keys * d], Into::Add, 1.0, p.t(), g);
+                slopes.resize(shares.len(), 0.0);
+                self.product(&mut slopes, Into::Replace, 1.0, g, v.t());
+                let rows = slopes.chunks_exact_mut(keys).zip(shares.chunks_exact(keys));
+                for ((slopes, shares), (g, y)) in rows.zip(given.chunks_exact(d).zip(results.chunks_exact(d))) {
+                    softmax_slopes(slopes, shares, g, y, self.scale());
+                }
+                let ds = Matrix::new(&slopes, block.tokens * self.group(), keys);
+                of_queries.resize(queries.len(), 0.0);
+                self.product(&mut of_queries, Into::Replace, 1.0, ds, k);
+                dq.put(block, task.kv_head, &of_queries);
+                self.product(&mut path_dk[..keys * d], Into::Add, 1.0, ds.t(), q);
             }
-            let tokens = path
-                .ranges
-                .iter()
-                .cloned()
-                .flatten()
-                .map(|token| token - tree.first_token);
-            for (i, token) in tokens.enumerate() {
-                add(&mut dk[token * d..(token + 1) * d], &path_dk[i * d..(i + 1) * d]);
-                add(&mut dv[token * d..(token + 1) * d], &path_dv[i * d..(i + 1) * d]);
+            for (i, token) in path.ranges.iter().cloned().flatten().enumerate() {
+                dk.add(token, task.kv_head, &path_dk[i * d..][..d]);
+                dv.add(token, task.kv_head, &path_dv[i * d..][..d]);
             }
         }
     }
 }
 
-fn add(sum: &mut [f32], part: &[f32]) {
-    sum.iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
+impl Columns {
+    fn new(matrix: &mut [f32], stride: usize, width: usize) -> Self {
+        Self {
+            base: SharedMut::new(matrix),
+            stride,
+            width,
+        }
+    }
+
+    fn row(&self, token: usize, head: usize) -> *mut f32 {
+        // SAFETY: tokens and heads are those of the batch, whose size the matrix was checked to have.
+        unsafe { self.base.at(token * self.stride + head * self.width) }
+    }
+
+    fn put(&self, block: Block, head: usize, rows: &[f32]) {
+        for (token, row) in rows.chunks_exact(self.width).enumerate() {
+            // SAFETY: a row of the matrix is `width` long from there; no other task has this head of this tree.
+            unsafe {
+                row.as_ptr()
+                    .copy_to_nonoverlapping(self.row(block.first + token, head), self.width)
+            }
+        }
+    }
+
+    fn add(&self, token: usize, head: usize, part: &[f32]) {
+        // SAFETY: as for `put`; the slice ends with this call.
+        add_slice(
+            unsafe { std::slice::from_raw_parts_mut(self.row(token, head), self.width) },
+            part,
+        );
+    }
 }
 
 vectorized! {

@@ -1,181 +1,183 @@
 //! LM head, log-softmax, the log-probability of a target and the entropy in one: a few rows of logits at a time, never
 //! tokens × vocabulary.
 
-use candle_core::{CpuStorage, CustomOp2, Device, Layout, Result, Shape, Tensor};
 use rayon::prelude::*;
 
-use super::gemm::{Into, Matrix, Threads, gemm};
-use super::slices::{slice, with};
+use super::gemm::{Into, Matrix, Method, Threads, gemm};
 use super::vectorize::{exp, max, sum, vectorized};
 
-/// Most logits held at a time: 64 MB.
-const LOGITS: usize = 16 << 20;
+/// Most logits held at a time: 100 MB.
+const LOGITS: usize = 25 << 20;
 /// Most tokens that are taken at a time.
 const MOST_TOKENS: usize = 512;
 
-/// hidden (tokens × width), head (vocabulary × width) → 2 × tokens: log-probabilities of the targets, then entropies, of
-/// softmax(hidden·headᵀ / temperature). The backward pass computes the logits again.
-pub struct LogProbs {
+/// The distributions softmax(hidden·headᵀ / temperature) of some tokens, of whose parts only what is asked for is kept.
+pub struct Head<'a> {
+    /// Vocabulary × width.
+    pub weight: &'a [f32],
+    /// Length of a hidden state.
+    pub width: usize,
     /// A target a token, inside the vocabulary.
-    pub targets: Vec<u32>,
+    pub targets: &'a [u32],
     /// Logits are divided by it.
     pub temperature: f32,
-    /// Whether the head takes a gradient.
-    pub train_head: bool,
+    /// How products are computed.
+    pub method: Method,
 }
 
-impl CustomOp2 for LogProbs {
-    fn name(&self) -> &'static str {
-        "log_probs"
+/// What is known about each token's distribution.
+#[derive(Clone, Debug, Default)]
+pub struct Distributions {
+    /// Log-probability of the target.
+    pub log_probs: Vec<f32>,
+    /// Entropy.
+    pub entropies: Vec<f32>,
+    /// Logarithm of the sum that the softmax divides by.
+    log_sums: Vec<f32>,
+}
+
+impl Head<'_> {
+    /// Logits that are held at a time.
+    pub fn buffer_len(&self) -> usize {
+        self.rows_at_a_time().min(self.targets.len()) * self.vocabulary()
     }
 
-    fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout, w: &CpuStorage, wl: &Layout) -> Result<(CpuStorage, Shape)> {
-        let ((tokens, width), (vocabulary, _)) = (xl.shape().dims2()?, wl.shape().dims2()?);
-        let (x, w) = (slice(x, xl)?, slice(w, wl)?);
-        if let Some(target) = self.targets.iter().find(|target| **target as usize >= vocabulary) {
-            candle_core::bail!("target token {target} is outside the vocabulary of {vocabulary}");
-        }
-        let mut out = vec![0.0; 2 * tokens];
-        let (log_probs, entropies) = out.split_at_mut(tokens);
-        let step = rows_at_a_time(vocabulary);
-        let mut buffer = vec![0.0; step.min(tokens) * vocabulary];
-        for start in (0..tokens).step_by(step) {
-            let rows = start..(start + step).min(tokens);
+    /// Log-probabilities and entropies, given hidden states (tokens × width) and room for
+    /// [`buffer_len`](Self::buffer_len) logits.
+    ///
+    /// # Panics
+    /// Lengths do not fit, or a target is outside the vocabulary.
+    pub fn forward(&self, hidden: &[f32], buffer: &mut [f32]) -> Distributions {
+        let (tokens, vocabulary) = (self.targets.len(), self.vocabulary());
+        let mut found = Distributions {
+            log_probs: vec![0.0; tokens],
+            entropies: vec![0.0; tokens],
+            log_sums: vec![0.0; tokens],
+        };
+        for rows in self.steps() {
             let logits = &mut buffer[..rows.len() * vocabulary];
-            self.logits(&x[rows.start * width..rows.end * width], w, vocabulary, logits);
-            let outputs = log_probs[rows.clone()].par_iter_mut().zip(&mut entropies[rows.clone()]);
+            self.logits(&hidden[rows.start * self.width..rows.end * self.width], logits);
+            let log_sums = found.log_sums[rows.clone()].par_iter_mut();
+            let outputs = log_sums
+                .zip(&mut found.entropies[rows.clone()])
+                .zip(&mut found.log_probs[rows.clone()]);
             let inputs = logits.par_chunks(vocabulary).zip(&self.targets[rows]);
-            outputs.zip(inputs).for_each(|((log_prob, entropy), (logits, target))| {
-                let norm = Norm::of(logits);
-                *log_prob = logits[*target as usize] - norm.log_sum;
-                *entropy = norm.entropy;
-            });
+            outputs
+                .zip(inputs)
+                .for_each(|(((log_sum, entropy), log_prob), (logits, target))| {
+                    let (largest, sum, weighted) = exp_sums(logits);
+                    *log_sum = largest + sum.ln();
+                    *entropy = sum.ln() - weighted / sum;
+                    *log_prob = logits[*target as usize] - *log_sum;
+                });
         }
-        Ok((CpuStorage::F32(out), Shape::from((2, tokens))))
+        found
     }
 
-    fn bwd(&self, x: &Tensor, w: &Tensor, _y: &Tensor, g: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let (tokens, width) = x.dims2()?;
-        let vocabulary = w.dim(0)?;
-        let g = g.contiguous()?;
-        let mut dx = vec![0.0; tokens * width];
-        let mut dw = vec![0.0; if self.train_head { vocabulary * width } else { 0 }];
-        with(x, |x| {
-            with(w, |w| {
-                with(&g, |g| {
-                    self.backward(x, w, vocabulary, g, &mut dx, &mut dw);
-                    Ok(())
-                })
-            })
-        })?;
-        let dx = Tensor::from_vec(dx, x.shape(), &Device::Cpu)?;
-        let dw = self
-            .train_head
-            .then(|| Tensor::from_vec(dw, w.shape(), &Device::Cpu))
-            .transpose()?;
-        Ok((Some(dx), dw))
-    }
-}
-
-impl LogProbs {
-    /// Logits over temperature of some rows.
-    fn logits(&self, x: &[f32], w: &[f32], vocabulary: usize, out: &mut [f32]) {
-        let width = w.len() / vocabulary;
-        let (x, w) = (
-            Matrix::new(x, x.len() / width, width),
-            Matrix::new(w, vocabulary, width),
-        );
-        gemm(
-            out,
-            vocabulary,
-            Into::Replace,
-            1.0 / self.temperature,
-            x,
-            w.t(),
-            Threads::All,
-        );
-    }
-
-    fn backward(&self, x: &[f32], w: &[f32], vocabulary: usize, g: &[f32], dx: &mut [f32], dw: &mut [f32]) {
-        let width = w.len() / vocabulary;
-        let tokens = x.len() / width;
-        let (by_log_prob, by_entropy) = g.split_at(tokens);
-        let step = rows_at_a_time(vocabulary);
-        let mut buffer = vec![0.0; step.min(tokens) * vocabulary];
-        for start in (0..tokens).step_by(step) {
-            let rows = start..(start + step).min(tokens);
-            let x = &x[rows.start * width..rows.end * width];
+    /// Given the slopes of a loss by each log-probability and entropy, that by the hidden states overwrites `dx`, and
+    /// that by the weight is put where `dw` says. Computes the logits again.
+    ///
+    /// # Panics
+    /// As [`forward`](Self::forward).
+    pub fn backward(
+        &self,
+        hidden: &[f32],
+        found: &Distributions,
+        (by_log_prob, by_entropy): (&[f32], &[f32]),
+        buffer: &mut [f32],
+        dx: &mut [f32],
+        mut dw: Option<(&mut [f32], Into)>,
+    ) {
+        let (vocabulary, width) = (self.vocabulary(), self.width);
+        let scale = 1.0 / self.temperature;
+        for rows in self.steps() {
+            let x = &hidden[rows.start * width..rows.end * width];
             let slopes = &mut buffer[..rows.len() * vocabulary];
-            self.logits(x, w, vocabulary, slopes);
-            let weights = by_log_prob[rows.clone()].par_iter().zip(&by_entropy[rows.clone()]);
-            let tasks = slopes
-                .par_chunks_mut(vocabulary)
-                .zip(&self.targets[rows.clone()])
-                .zip(weights);
-            tasks.for_each(|((row, target), (by_log_prob, by_entropy))| {
-                let norm = Norm::of(row);
-                to_slopes(row, norm.log_sum, norm.entropy, *by_log_prob, *by_entropy);
-                row[*target as usize] += by_log_prob;
+            self.logits(x, slopes);
+            let tasks = slopes.par_chunks_mut(vocabulary).zip(rows.clone());
+            tasks.for_each(|(row, token)| {
+                let by_log_prob = by_log_prob[token];
+                to_slopes(
+                    row,
+                    found.log_sums[token],
+                    found.entropies[token],
+                    by_log_prob,
+                    by_entropy[token],
+                );
+                row[self.targets[token] as usize] += by_log_prob;
             });
-            let scale = 1.0 / self.temperature;
             let slopes = Matrix::new(slopes, rows.len(), vocabulary);
             let dx = &mut dx[rows.start * width..rows.end * width];
+            let weight = Matrix::new(self.weight, vocabulary, width);
             gemm(
-                dx,
-                width,
+                self.method,
+                (dx, width),
                 Into::Replace,
                 scale,
                 slopes,
-                Matrix::new(w, vocabulary, width),
+                weight,
                 Threads::All,
             );
-            if self.train_head {
-                gemm(
-                    dw,
-                    width,
-                    Into::Add,
-                    scale,
-                    slopes.t(),
-                    Matrix::new(x, rows.len(), width),
-                    Threads::All,
-                );
+            if let Some((dw, into)) = &mut dw {
+                let x = Matrix::new(x, rows.len(), width);
+                gemm(self.method, (dw, width), *into, scale, slopes.t(), x, Threads::All);
+                *into = Into::Add;
             }
         }
     }
-}
 
-/// What a row's softmax is divided by, and its entropy.
-struct Norm {
-    log_sum: f32,
-    entropy: f32,
-}
-
-impl Norm {
-    fn of(logits: &[f32]) -> Self {
-        let (largest, sum, weighted) = exp_sums(logits);
-        let log_sum = largest + sum.ln();
-        Self {
-            log_sum,
-            entropy: sum.ln() - weighted / sum,
-        }
+    fn vocabulary(&self) -> usize {
+        self.weight.len() / self.width
     }
-}
 
-/// Rows whose logits are held together.
-fn rows_at_a_time(vocabulary: usize) -> usize {
-    (LOGITS / vocabulary).clamp(1, MOST_TOKENS)
+    fn rows_at_a_time(&self) -> usize {
+        (LOGITS / self.vocabulary()).clamp(1, MOST_TOKENS)
+    }
+
+    fn steps(&self) -> impl Iterator<Item = std::ops::Range<usize>> {
+        let (tokens, step) = (self.targets.len(), self.rows_at_a_time());
+        (0..tokens)
+            .step_by(step)
+            .map(move |start| start..(start + step).min(tokens))
+    }
+
+    /// Logits over temperature of some rows.
+    fn logits(&self, x: &[f32], out: &mut [f32]) {
+        let vocabulary = self.vocabulary();
+        let x = Matrix::new(x, x.len() / self.width, self.width);
+        let weight = Matrix::new(self.weight, vocabulary, self.width);
+        let scale = 1.0 / self.temperature;
+        gemm(
+            self.method,
+            (out, vocabulary),
+            Into::Replace,
+            scale,
+            x,
+            weight.t(),
+            Threads::All,
+        );
+    }
 }
 
 vectorized! {
     /// max, Σ e^(x − max) and Σ (x − max)·e^(x − max).
     fn exp_sums(logits: &[f32]) -> (f32, f32, f32) {
+        const LANES: usize = 16;
         let largest = max(logits);
-        let total = sum(logits.len(), |i| exp(logits[i] - largest));
-        let weighted = sum(logits.len(), |i| {
-            let below = logits[i] - largest;
-            below * exp(below)
-        });
-        (largest, total, weighted)
+        let (mut totals, mut weighted) = ([0f32; LANES], [0f32; LANES]);
+        let chunks = logits.chunks_exact(LANES);
+        let rest = chunks.remainder();
+        for chunk in chunks {
+            for lane in 0..LANES {
+                let below = chunk[lane] - largest;
+                let share = exp(below);
+                totals[lane] += share;
+                weighted[lane] += below * share;
+            }
+        }
+        let total = totals.iter().sum::<f32>() + sum(rest.len(), |i| exp(rest[i] - largest));
+        let of_rest = sum(rest.len(), |i| (rest[i] - largest) * exp(rest[i] - largest));
+        (largest, total, weighted.iter().sum::<f32>() + of_rest)
     }
 }
 

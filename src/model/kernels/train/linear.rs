@@ -1,131 +1,169 @@
-//! y = x·Wᵀ, and the same with a low-rank adapter, with backward passes that leave out what is frozen.
+//! y = x·Wᵀ + bias, with a low-rank adapter where there is one, and backward passes that leave out what is frozen.
 
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, Device, Layout, Result, Shape, Tensor};
+use super::accumulate::add_to_rows;
+use super::gemm::{Into, Matrix, Method, Threads, gemm};
 
-use super::gemm::{Into, Matrix, Threads, gemm};
-use super::slices::{slice, with};
-
-/// y = x·Wᵀ: tokens × in, out × in → tokens × out.
-pub struct Linear {
-    /// Whether W takes a gradient.
-    pub train_weight: bool,
+/// A projection. Weights are out × in.
+#[derive(Clone, Copy)]
+pub struct Linear<'a> {
+    /// W.
+    pub weight: &'a [f32],
+    /// Added to each row.
+    pub bias: Option<&'a [f32]>,
+    /// scale·B·A, added to W.
+    pub adapter: Option<Adapter<'a>>,
+    /// Inputs.
+    pub inputs: usize,
+    /// Outputs.
+    pub outputs: usize,
+    /// How products are computed.
+    pub method: Method,
 }
 
-impl CustomOp2 for Linear {
-    fn name(&self) -> &'static str {
-        "linear"
-    }
-
-    fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout, w: &CpuStorage, wl: &Layout) -> Result<(CpuStorage, Shape)> {
-        let ((tokens, _), (out, _)) = (xl.shape().dims2()?, wl.shape().dims2()?);
-        let y = forward(slice(x, xl)?, tokens, slice(w, wl)?, out);
-        Ok((CpuStorage::F32(y), Shape::from((tokens, out))))
-    }
-
-    fn bwd(&self, x: &Tensor, w: &Tensor, _y: &Tensor, g: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let g = g.contiguous()?;
-        let dx = product(&g, w, Turn::Neither)?;
-        let dw = self.train_weight.then(|| product(&g, x, Turn::First)).transpose()?;
-        Ok((Some(dx), dw))
-    }
-}
-
-/// y = x·Wᵀ + scale·(x·Aᵀ)·Bᵀ with W frozen; the three operands are x (tokens × in), A (rank × in), B (out × rank).
-pub struct AdaptedLinear {
-    /// W, out × in, contiguous.
-    pub weight: Tensor,
+/// The factors of what is added to a frozen weight.
+#[derive(Clone, Copy)]
+pub struct Adapter<'a> {
+    /// rank × in.
+    pub a: &'a [f32],
+    /// out × rank.
+    pub b: &'a [f32],
+    /// Rank.
+    pub rank: usize,
     /// alpha / rank.
     pub scale: f32,
 }
 
-impl CustomOp3 for AdaptedLinear {
-    fn name(&self) -> &'static str {
-        "adapted_linear"
+impl Linear<'_> {
+    /// y = x·Wᵀ + bias + scale·(x·Aᵀ)·Bᵀ, over what is in `y` or added to it.
+    ///
+    /// # Panics
+    /// Lengths do not fit. So for the other functions here.
+    pub fn forward(&self, rows: &[f32], y: &mut [f32], into: Into) {
+        let x = self.rows_in(rows);
+        let weight = Matrix::new(self.weight, self.outputs, self.inputs);
+        gemm(self.method, (y, self.outputs), into, 1.0, x, weight.t(), Threads::All);
+        if let Some(bias) = self.bias {
+            add_to_rows(y, bias);
+        }
+        if let Some(adapter) = self.adapter {
+            let narrow = self.narrow(&adapter, rows);
+            let narrow = Matrix::new(&narrow, x.rows(), adapter.rank);
+            let b = Matrix::new(adapter.b, self.outputs, adapter.rank);
+            gemm(
+                self.method,
+                (y, self.outputs),
+                Into::Add,
+                adapter.scale,
+                narrow,
+                b.t(),
+                Threads::All,
+            );
+        }
     }
 
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        xl: &Layout,
-        a: &CpuStorage,
-        al: &Layout,
-        b: &CpuStorage,
-        bl: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let ((tokens, _), (rank, _), (out, _)) = (xl.shape().dims2()?, al.shape().dims2()?, bl.shape().dims2()?);
-        let x = slice(x, xl)?;
-        let mut y = with(&self.weight, |w| Ok(forward(x, tokens, w, out)))?;
-        let narrow = forward(x, tokens, slice(a, al)?, rank);
-        let (narrow, b) = (
-            Matrix::new(&narrow, tokens, rank),
-            Matrix::new(slice(b, bl)?, out, rank),
+    /// The gradient of the input through the weight, given that of the result.
+    pub fn input_gradient(&self, g: &[f32], dx: &mut [f32], into: Into) {
+        let weight = Matrix::new(self.weight, self.outputs, self.inputs);
+        gemm(
+            self.method,
+            (dx, self.inputs),
+            into,
+            1.0,
+            self.rows_out(g),
+            weight,
+            Threads::All,
         );
-        gemm(&mut y, out, Into::Add, self.scale, narrow, b.t(), Threads::All);
-        Ok((CpuStorage::F32(y), Shape::from((tokens, out))))
     }
 
-    fn bwd(
-        &self,
-        x: &Tensor,
-        a: &Tensor,
-        b: &Tensor,
-        _y: &Tensor,
-        g: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let g = g.contiguous()?;
-        let (tokens, columns) = x.dims2()?;
-        let rank = a.dim(0)?;
-        let narrow = product(x, a, Turn::Second)?;
-        let narrow_g = (product(&g, b, Turn::Neither)? * self.scale as f64)?;
-        let da = product(&narrow_g, x, Turn::First)?;
-        let db = (product(&g, &narrow, Turn::First)? * self.scale as f64)?;
-        let dx = product(&g, &self.weight, Turn::Neither)?;
-        super::slices::with_mut(&dx, |dx| {
-            with(&narrow_g, |narrow_g| {
-                with(a, |a| {
-                    let (narrow_g, a) = (Matrix::new(narrow_g, tokens, rank), Matrix::new(a, rank, columns));
-                    gemm(dx, columns, Into::Add, 1.0, narrow_g, a, Threads::All);
-                    Ok(())
-                })
-            })
-        })?;
-        Ok((Some(dx), Some(da), Some(db)))
+    /// The gradient of the weight.
+    pub fn weight_gradient(&self, x: &[f32], g: &[f32], dw: &mut [f32], into: Into) {
+        let (g, x) = (self.rows_out(g), self.rows_in(x));
+        gemm(self.method, (dw, self.inputs), into, 1.0, g.t(), x, Threads::All);
     }
-}
 
-/// x·Wᵀ.
-fn forward(x: &[f32], tokens: usize, w: &[f32], out: usize) -> Vec<f32> {
-    let columns = w.len() / out;
-    let mut y = vec![0.0; tokens * out];
-    let (x, w) = (Matrix::new(x, tokens, columns), Matrix::new(w, out, columns));
-    gemm(&mut y, out, Into::Replace, 1.0, x, w.t(), Threads::All);
-    y
-}
+    /// x·Aᵀ, rows × rank.
+    pub fn narrow(&self, adapter: &Adapter, x: &[f32]) -> Vec<f32> {
+        let x = self.rows_in(x);
+        let mut narrow = vec![0.0; x.rows() * adapter.rank];
+        let a = Matrix::new(adapter.a, adapter.rank, self.inputs);
+        gemm(
+            self.method,
+            (&mut narrow, adapter.rank),
+            Into::Replace,
+            1.0,
+            x,
+            a.t(),
+            Threads::All,
+        );
+        narrow
+    }
 
-/// Which factor of a product is transposed.
-#[derive(PartialEq, Eq)]
-enum Turn {
-    Neither,
-    First,
-    Second,
-}
+    /// scale·g·B, rows × rank: the gradient of [`narrow`](Self::narrow).
+    pub fn narrow_gradient(&self, adapter: &Adapter, g: &[f32]) -> Vec<f32> {
+        let g = self.rows_out(g);
+        let mut narrow = vec![0.0; g.rows() * adapter.rank];
+        let b = Matrix::new(adapter.b, self.outputs, adapter.rank);
+        gemm(
+            self.method,
+            (&mut narrow, adapter.rank),
+            Into::Replace,
+            adapter.scale,
+            g,
+            b,
+            Threads::All,
+        );
+        narrow
+    }
 
-/// a·b, aᵀ·b or a·bᵀ of contiguous matrices, outside any gradient.
-fn product(a: &Tensor, b: &Tensor, turn: Turn) -> Result<Tensor> {
-    let ((ra, ca), (rb, cb)) = (a.dims2()?, b.dims2()?);
-    let (m, n) = (
-        if turn == Turn::First { ca } else { ra },
-        if turn == Turn::Second { rb } else { cb },
-    );
-    let mut out = vec![0.0; m * n];
-    with(a, |a| {
-        with(b, |b| {
-            let (a, b) = (Matrix::new(a, ra, ca), Matrix::new(b, rb, cb));
-            let a = if turn == Turn::First { a.t() } else { a };
-            let b = if turn == Turn::Second { b.t() } else { b };
-            gemm(&mut out, n, Into::Replace, 1.0, a, b, Threads::All);
-            Ok(())
-        })
-    })?;
-    Tensor::from_vec(out, (m, n), &Device::Cpu)
+    /// Adds the gradient of the input through the adapter, given that of [`narrow`](Self::narrow).
+    pub fn add_input_gradient(&self, adapter: &Adapter, narrow_g: &[f32], dx: &mut [f32]) {
+        let narrow_g = Matrix::new(narrow_g, narrow_g.len() / adapter.rank, adapter.rank);
+        let a = Matrix::new(adapter.a, adapter.rank, self.inputs);
+        gemm(
+            self.method,
+            (dx, self.inputs),
+            Into::Add,
+            1.0,
+            narrow_g,
+            a,
+            Threads::All,
+        );
+    }
+
+    /// The gradient of A, given that of [`narrow`](Self::narrow).
+    pub fn a_gradient(&self, adapter: &Adapter, x: &[f32], narrow_g: &[f32], da: &mut [f32], into: Into) {
+        let narrow_g = Matrix::new(narrow_g, narrow_g.len() / adapter.rank, adapter.rank);
+        gemm(
+            self.method,
+            (da, self.inputs),
+            into,
+            1.0,
+            narrow_g.t(),
+            self.rows_in(x),
+            Threads::All,
+        );
+    }
+
+    /// The gradient of B, given [`narrow`](Self::narrow).
+    pub fn b_gradient(&self, adapter: &Adapter, narrow: &[f32], g: &[f32], db: &mut [f32], into: Into) {
+        let narrow = Matrix::new(narrow, narrow.len() / adapter.rank, adapter.rank);
+        let g = self.rows_out(g);
+        gemm(
+            self.method,
+            (db, adapter.rank),
+            into,
+            adapter.scale,
+            g.t(),
+            narrow,
+            Threads::All,
+        );
+    }
+
+    fn rows_in<'x>(&self, x: &'x [f32]) -> Matrix<'x> {
+        Matrix::new(x, x.len() / self.inputs, self.inputs)
+    }
+
+    fn rows_out<'x>(&self, g: &'x [f32]) -> Matrix<'x> {
+        Matrix::new(g, g.len() / self.outputs, self.outputs)
+    }
 }

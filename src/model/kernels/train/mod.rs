@@ -1,10 +1,10 @@
-//! Kernels of the weight update, f32 on CPU. Work is split in a fixed way, so that the same input gives the same bits
-//! whatever the number of threads is doing besides.
+//! Kernels of the weight update on CPU, forward and backward, on plain slices of f32. Work is split in a fixed way, so
+//! that the same input gives the same bits whatever the machine does besides.
 
 pub mod accumulate;
 pub mod adamw;
 pub mod attention;
-mod gemm;
+pub mod gemm;
 pub mod head;
 pub mod linear;
 pub mod rms_norm;

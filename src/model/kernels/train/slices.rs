@@ -1,35 +1,53 @@
 //! The numbers of contiguous f32 CPU tensors as slices, without a copy.
 
 use std::cell::RefCell;
+use std::ops::Deref;
 
 use candle_core::{CpuStorage, Error, InplaceOp1, Layout, Result, Storage, Tensor};
 
-/// The slice behind a storage.
-///
-/// # Errors
-/// It is not contiguous, or not f32.
-pub fn slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
-    let (start, end) = layout.contiguous_offsets().ok_or_else(not_contiguous)?;
-    Ok(&storage.as_slice::<f32>()?[start..end])
+/// A tensor's numbers, borrowed.
+pub struct Numbers<'a> {
+    /// The lock, of a type that candle does not name.
+    storage: Box<dyn Deref<Target = Storage> + 'a>,
+    layout: &'a Layout,
 }
 
-/// Lends a tensor's numbers.
-///
-/// # Errors
-/// It is not contiguous, not f32, or not on the CPU; or `f` fails.
-pub fn with<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> Result<R>) -> Result<R> {
-    let (storage, layout) = tensor.storage_and_layout();
-    match &*storage {
-        Storage::Cpu(cpu) => f(slice(cpu, layout)?),
-        _ => candle_core::bail!("a CPU kernel got a tensor that is on another device"),
+impl<'a> Numbers<'a> {
+    /// Borrows them; until it is dropped, nothing may write to the tensor.
+    ///
+    /// # Errors
+    /// The tensor is not contiguous, not f32, or not on the CPU.
+    pub fn of(tensor: &'a Tensor) -> Result<Self> {
+        let (storage, layout) = tensor.storage_and_layout();
+        slice(&storage, layout)?;
+        Ok(Self {
+            storage: Box::new(storage),
+            layout,
+        })
     }
+}
+
+impl Deref for Numbers<'_> {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        slice(&self.storage, self.layout).unwrap_or_default() // `of` saw that it is one
+    }
+}
+
+fn slice<'a>(storage: &'a Storage, layout: &Layout) -> Result<&'a [f32]> {
+    let Storage::Cpu(storage) = storage else {
+        candle_core::bail!("a CPU kernel got a tensor that is on another device")
+    };
+    let (start, end) = layout.contiguous_offsets().ok_or_else(not_contiguous)?;
+    Ok(&storage.as_slice::<f32>()?[start..end])
 }
 
 /// Lends a tensor's numbers for writing. Every tensor that shares its storage changes with it.
 ///
 /// # Errors
-/// As [`with`].
-pub fn with_mut<R>(tensor: &Tensor, f: impl FnOnce(&mut [f32]) -> Result<R>) -> Result<R> {
+/// As [`Numbers::of`].
+pub fn with_mut<R>(tensor: &Tensor, f: impl FnOnce(&mut [f32]) -> R) -> Result<R> {
     let lend = Lend(RefCell::new((Some(f), None)));
     tensor.inplace_op1(&lend)?;
     lend.0
@@ -41,7 +59,7 @@ pub fn with_mut<R>(tensor: &Tensor, f: impl FnOnce(&mut [f32]) -> Result<R>) -> 
 /// Carries a closure, and what it returns, through candle's in-place operation.
 struct Lend<F, R>(RefCell<(Option<F>, Option<R>)>);
 
-impl<F: FnOnce(&mut [f32]) -> Result<R>, R> InplaceOp1 for Lend<F, R> {
+impl<F: FnOnce(&mut [f32]) -> R, R> InplaceOp1 for Lend<F, R> {
     fn name(&self) -> &'static str {
         "with_mut"
     }
@@ -52,7 +70,7 @@ impl<F: FnOnce(&mut [f32]) -> Result<R>, R> InplaceOp1 for Lend<F, R> {
             candle_core::bail!("an in-place CPU kernel needs f32")
         };
         let mut cell = self.0.borrow_mut();
-        cell.1 = cell.0.take().map(|f| f(&mut values[start..end])).transpose()?;
+        cell.1 = cell.0.take().map(|f| f(&mut values[start..end]));
         Ok(())
     }
 }

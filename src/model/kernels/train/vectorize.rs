@@ -1,8 +1,8 @@
-//! Loops over slices that the compiler turns into vector instructions, compiled for the baseline and for AVX2, and the
-//! little arithmetic they share.
+//! Loops over slices that the compiler turns into vector instructions, compiled for the baseline, for AVX2 and for
+//! AVX-512, and the little arithmetic they share.
 
-/// Defines a function whose body is compiled twice, for the target's baseline and for AVX2 with FMA, and chosen by what
-/// the machine has.
+/// Defines a function whose body is compiled for the target's baseline, for AVX2 with FMA and for AVX-512, and chosen by
+/// what the machine has.
 macro_rules! vectorized {
     ($(#[$meta:meta])* $visibility:vis fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $output:ty)? $body:block) => {
         $(#[$meta])*
@@ -19,6 +19,15 @@ macro_rules! vectorized {
                 fn avx2($($arg: $type),*) $(-> $output)? {
                     body($($arg),*)
                 }
+                #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")]
+                #[allow(clippy::too_many_arguments)]
+                fn avx512($($arg: $type),*) $(-> $output)? {
+                    body($($arg),*)
+                }
+                if $crate::model::kernels::train::vectorize::has_avx512() {
+                    // SAFETY: the machine has what the function was compiled for.
+                    return unsafe { avx512($($arg),*) };
+                }
                 if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
                     // SAFETY: the machine has what the function was compiled for.
                     return unsafe { avx2($($arg),*) };
@@ -29,6 +38,17 @@ macro_rules! vectorized {
     };
 }
 pub(super) use vectorized;
+
+/// Whether the machine has the vectors of 64 bytes with all that compilers take for granted beside them.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub(super) fn has_avx512() -> bool {
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("fma")
+}
 
 /// Partial sums kept side by side, so that a sum can use vectors and has a fixed order.
 const LANES: usize = 16;

@@ -1,18 +1,17 @@
-//! Forward and backward through the model, layer by layer: each layer has a tape of its own, so that it can be
-//! recomputed (gradient checkpointing, arXiv 1604.06174) or dropped as soon as its gradients are taken.
+//! The pass on candle's differentiable operations, for any device: each layer has a tape of its own, so that it can be
+//! computed again or dropped as soon as its gradients are taken.
 
 use candle_core::{Tensor, Var};
 
-use super::error::Result;
-use super::gradients::Gradients;
-use super::packing::MicroBatch;
+use crate::model::Transformer;
 use crate::model::ops::BatchContext;
 use crate::model::weights::EMBEDDING;
-use crate::model::{Transformer, Weights};
+use crate::train::error::Result;
+use crate::train::gradients::Gradients;
+use crate::train::packing::MicroBatch;
 
 /// A forward pass that can go back.
-pub struct Forward<'a> {
-    weights: &'a Weights,
+pub(super) struct Forward<'a> {
     model: Transformer<'a>,
     micro: &'a MicroBatch,
     context: BatchContext,
@@ -30,21 +29,13 @@ struct LayerTape {
 }
 
 impl<'a> Forward<'a> {
-    /// Runs the model over a micro-batch. `recompute` keeps only the layers' inputs.
-    ///
     /// # Errors
     /// Out of memory, or a token outside the vocabulary.
-    pub fn run(
-        weights: &'a Weights,
-        model: Transformer<'a>,
-        micro: &'a MicroBatch,
-        temperature: f64,
-        recompute: bool,
-    ) -> Result<Self> {
+    pub fn run(model: Transformer<'a>, micro: &'a MicroBatch, temperature: f64, recompute: bool) -> Result<Self> {
         let context = model.context(&micro.batch)?;
         let mut x = model.embed(&micro.batch)?.detach();
-        let mut layers = Vec::with_capacity(weights.config.num_layers);
-        for layer in 0..weights.config.num_layers {
+        let mut layers = Vec::with_capacity(model.weights().config.num_layers);
+        for layer in 0..model.weights().config.num_layers {
             let input = Var::from_tensor(&x)?;
             let output = model.layer(layer, &input, &context)?;
             x = output.detach();
@@ -56,7 +47,6 @@ impl<'a> Forward<'a> {
         let last = Var::from_tensor(&x)?;
         let (log_probs, entropies) = head(&model, &last, micro, temperature)?;
         Ok(Self {
-            weights,
             model,
             micro,
             context,
@@ -75,13 +65,9 @@ impl<'a> Forward<'a> {
         Ok((self.log_probs.to_vec1()?, self.entropies.to_vec1()?))
     }
 
-    /// Adds to the gradients of the trained parameters, given those of the loss by log-probability and entropy of each
-    /// prediction. Returns the tokens of the batch at whose embedding the gradient is not finite.
-    ///
-    /// # Errors
-    /// Out of memory.
+    /// As [`super::Forward::backward`].
     pub fn backward(self, by_log_prob: &[f32], by_entropy: &[f32], gradients: &mut Gradients) -> Result<Vec<usize>> {
-        let trained = self.weights.trainable();
+        let trained = self.model.weights().trainable();
         let weigh = |x: &Tensor, by: &[f32]| -> Result<Tensor> { Ok((x * Tensor::new(by, x.device())?)?.sum_all()?) };
         let mut loss = weigh(&self.log_probs, by_log_prob)?;
         if by_entropy.iter().any(|by| *by != 0.0) {
@@ -96,9 +82,9 @@ impl<'a> Forward<'a> {
             };
             flow = step_back(&(output * flow)?.sum_all()?, &tape.input, &trained, gradients)?;
         }
-        if self.weights.is_trained(EMBEDDING) {
+        if self.model.weights().is_trained(EMBEDDING) {
             let ids = &self.micro.batch.token_ids;
-            gradients.add_rows(EMBEDDING, self.weights.tensor(EMBEDDING)?, ids, &flow)?;
+            gradients.add_rows(EMBEDDING, self.model.weights().tensor(EMBEDDING)?, ids, &flow)?;
         }
         let sums: Vec<f32> = flow.to_dtype(candle_core::DType::F32)?.abs()?.sum(1)?.to_vec1()?;
         Ok((0..sums.len()).filter(|token| !sums[*token].is_finite()).collect())
@@ -109,10 +95,10 @@ impl<'a> Forward<'a> {
 ///
 /// # Errors
 /// Out of memory, or a token outside the vocabulary.
-pub fn log_probs(weights: &Weights, model: Transformer, micro: &MicroBatch, temperature: f64) -> Result<Vec<f32>> {
+pub(super) fn log_probs(model: Transformer, micro: &MicroBatch, temperature: f64) -> Result<Vec<f32>> {
     let context = model.context(&micro.batch)?;
     let mut x = model.embed(&micro.batch)?.detach();
-    for layer in 0..weights.config.num_layers {
+    for layer in 0..model.weights().config.num_layers {
         x = model.layer(layer, &x, &context)?.detach();
     }
     Ok(head(&model, &x, micro, temperature)?.0.to_vec1()?)

@@ -1,0 +1,454 @@
+//! Matrix products of the weight update.
+//!
+//! Both operands are packed block by block into panels as the register tile wants them, so that any operand may be
+//! transposed at no cost, and the tile is computed by what the machine has ([`Method`]). Each element of a result is
+//! summed in an order that depends on the inner size alone: neither on the other rows nor on the threads.
+
+#[cfg(target_arch = "x86_64")]
+mod bf16;
+mod fma;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
+
+use std::cell::Cell;
+use std::sync::OnceLock;
+
+use rayon::prelude::*;
+
+use crate::model::kernels::simd::Isa;
+use crate::model::kernels::threads::SharedMut;
+
+/// What products are computed in. Sums are f32 in either.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Precision {
+    /// As exact as f32 multiply-adds.
+    #[default]
+    F32,
+    /// Operands rounded to bf16, where the machine is faster with them; else as `F32`.
+    Bf16,
+}
+
+/// How a tile is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// f32 multiply-adds on vectors.
+    Fma(Isa),
+    /// AVX-512's products of pairs of bf16.
+    #[cfg(target_arch = "x86_64")]
+    Pairs,
+    /// AMX's bf16 tiles. An operand is one bf16 or, for f32, the sum of three: 24 bits, of whose nine products the six
+    /// that are not below f32's own rounding are summed.
+    #[cfg(target_arch = "x86_64")]
+    Tiles {
+        /// 1 or 3 bf16 an operand.
+        parts: usize,
+    },
+}
+
+impl Method {
+    /// The fastest that this machine has.
+    pub fn best(precision: Precision) -> Self {
+        static BEST: [OnceLock<Method>; 2] = [const { OnceLock::new() }; 2];
+        *BEST[(precision == Precision::Bf16) as usize].get_or_init(|| {
+            // There always is the portable one.
+            Self::available(precision).pop().unwrap_or(Self::Fma(Isa::detect()))
+        })
+    }
+
+    /// All that this machine has, the fastest last.
+    pub fn available(precision: Precision) -> Vec<Self> {
+        let mut methods: Vec<Self> = Isa::available().into_iter().map(Self::Fma).collect();
+        #[cfg(target_arch = "x86_64")]
+        {
+            if precision == Precision::Bf16 && bf16::available() {
+                methods.push(Self::Pairs);
+            }
+            if tiles::available() {
+                let parts = if precision == Precision::Bf16 { 1 } else { 3 };
+                methods.push(Self::Tiles { parts });
+            }
+        }
+        methods
+    }
+
+    fn shape(self) -> Shape {
+        match self {
+            Self::Fma(isa) => fma::shape(isa),
+            #[cfg(target_arch = "x86_64")]
+            Self::Pairs => bf16::SHAPE,
+            #[cfg(target_arch = "x86_64")]
+            Self::Tiles { parts } => tiles::shape(parts),
+        }
+    }
+}
+
+/// A register tile and how its operands are packed.
+#[derive(Clone, Copy)]
+struct Shape {
+    /// Rows of the tile: lines of a panel of the first operand.
+    rows: usize,
+    /// Columns of the tile: lines of a panel of the second operand.
+    columns: usize,
+    /// Inner steps that are packed together.
+    depth: usize,
+    /// Words that a panel of the first and of the second operand takes for `depth` inner steps.
+    words: [usize; 2],
+    /// Inner steps of a block: a panel of the second operand then stays in the first-level cache.
+    k_block: usize,
+}
+
+/// Which operand is packed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    First,
+    Second,
+}
+
+/// A matrix in a slice.
+#[derive(Clone, Copy)]
+pub(super) struct Matrix<'a> {
+    data: &'a [f32],
+    rows: usize,
+    columns: usize,
+    row_stride: usize,
+    column_stride: usize,
+}
+
+/// Whether a product may use the compute threads.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Threads {
+    /// All of them.
+    All,
+    /// The calling one: the caller is itself one of many tasks.
+    One,
+}
+
+/// What a product does with what is there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Into {
+    /// Overwrites it.
+    Replace,
+    /// Adds to it.
+    Add,
+}
+
+impl<'a> Matrix<'a> {
+    /// Rows one behind the other.
+    pub fn new(data: &'a [f32], rows: usize, columns: usize) -> Self {
+        Self::strided(data, rows, columns, columns)
+    }
+
+    /// Rows `row_stride` apart.
+    pub fn strided(data: &'a [f32], rows: usize, columns: usize, row_stride: usize) -> Self {
+        Self {
+            data,
+            rows,
+            columns,
+            row_stride,
+            column_stride: 1,
+        }
+    }
+
+    /// The transposed matrix.
+    pub fn t(self) -> Self {
+        Self {
+            rows: self.columns,
+            columns: self.rows,
+            row_stride: self.column_stride,
+            column_stride: self.row_stride,
+            ..self
+        }
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Number of columns.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// One more than the largest index.
+    fn extent(&self) -> usize {
+        match self.rows * self.columns {
+            0 => 0,
+            _ => (self.rows - 1) * self.row_stride + (self.columns - 1) * self.column_stride + 1,
+        }
+    }
+
+    /// The part of some rows and columns, each by the first and their number. There may be none.
+    fn part(self, (row, rows): (usize, usize), (column, columns): (usize, usize)) -> Self {
+        let start = row * self.row_stride + column * self.column_stride;
+        Self {
+            data: self.data.get(start..).unwrap_or_default(),
+            rows,
+            columns,
+            ..self
+        }
+    }
+}
+
+/// Rows of the result that a task computes: their packed block of the first operand stays in the second-level cache.
+const ROW_BLOCK: usize = 192;
+/// Most words that the packed second operand takes: 8 MB.
+const MOST_WORDS: usize = 2 << 20;
+/// Columns of the result that a task computes at least, where rows alone do not make enough tasks.
+const LEAST_COLUMNS: usize = 128;
+
+/// out = scale · a·b, or out += scale · a·b; the rows of `out` are `out_stride` apart.
+///
+/// # Panics
+/// Shapes that do not fit, or slices that are too short.
+pub(super) fn gemm(
+    method: Method,
+    (out, out_stride): (&mut [f32], usize),
+    into: Into,
+    scale: f32,
+    a: Matrix,
+    b: Matrix,
+    threads: Threads,
+) {
+    let (m, n, k) = (a.rows, b.columns, a.columns);
+    assert_eq!(k, b.rows, "inner sizes of a matrix product");
+    assert!(
+        a.extent() <= a.data.len() && b.extent() <= b.data.len(),
+        "an operand is too short"
+    );
+    if m == 0 || n == 0 {
+        return;
+    }
+    assert!(
+        out_stride >= n && (m - 1) * out_stride + n <= out.len(),
+        "the result is too short"
+    );
+    if k == 0 {
+        if into == Into::Replace {
+            out.chunks_mut(out_stride).take(m).for_each(|row| row[..n].fill(0.0));
+        }
+        return;
+    }
+    let product = Product {
+        method,
+        shape: method.shape(),
+        into,
+        scale,
+        a,
+        out_stride,
+        threads,
+    };
+    let shape = product.shape;
+    let panel_words = k.div_ceil(shape.depth) * shape.words[1];
+    let columns = (MOST_WORDS / panel_words).max(1) * shape.columns;
+    let out = SharedMut::new(out);
+    for first in (0..n).step_by(columns) {
+        product.columns(b, first, columns.min(n - first), &out);
+    }
+}
+
+/// A product whose result is computed some columns at a time.
+struct Product<'a> {
+    method: Method,
+    shape: Shape,
+    into: Into,
+    scale: f32,
+    a: Matrix<'a>,
+    out_stride: usize,
+    threads: Threads,
+}
+
+impl Product<'_> {
+    /// Packs `count` columns of the second operand and multiplies.
+    fn columns(&self, b: Matrix, first: usize, count: usize, out: &SharedMut<f32>) {
+        let Shape {
+            depth, columns, words, ..
+        } = self.shape;
+        let (m, k) = (self.a.rows, self.a.columns);
+        let panels = count.div_ceil(columns);
+        let panel_words = k.div_ceil(depth) * words[1];
+        let mut packed = PACKED_SECOND.take();
+        grow(&mut packed, panels * panel_words);
+        let lines = b.t();
+        let pack = |(panel, into): (usize, &mut [Line])| {
+            let line = first + panel * columns;
+            let block = lines.part((line, columns.min(first + count - line)), (0, k));
+            pack(self.method, Side::Second, block, 1.0, words_of(into));
+        };
+        let packed_panels = packed[..(panels * panel_words).div_ceil(16)].chunks_mut(panel_words.div_ceil(16));
+        match self.threads {
+            Threads::All => packed_panels
+                .enumerate()
+                .collect::<Vec<_>>()
+                .into_par_iter()
+                .for_each(pack),
+            Threads::One => packed_panels.enumerate().for_each(pack),
+        }
+        let row_blocks = m.div_ceil(ROW_BLOCK);
+        let column_blocks = match self.threads {
+            Threads::One => 1,
+            Threads::All => (4 * rayon::current_num_threads())
+                .div_ceil(row_blocks)
+                .min(count.div_ceil(LEAST_COLUMNS)),
+        };
+        let packed_words = words_ref(&packed);
+        let task = |number: usize| {
+            let (row, part) = (number / column_blocks, number % column_blocks);
+            let rows = row * ROW_BLOCK..m.min((row + 1) * ROW_BLOCK);
+            let panels = panels * part / column_blocks..panels * (part + 1) / column_blocks;
+            self.block(rows, panels, packed_words, (first, count), out);
+        };
+        let tasks = row_blocks * column_blocks;
+        match self.threads {
+            Threads::All => (0..tasks).into_par_iter().for_each(task),
+            Threads::One => (0..tasks).for_each(task),
+        }
+        PACKED_SECOND.set(packed);
+    }
+
+    /// Some rows and panels of the result, one inner block after the other.
+    fn block(
+        &self,
+        rows: std::ops::Range<usize>,
+        panels: std::ops::Range<usize>,
+        second: &[u32],
+        (first_column, count): (usize, usize),
+        out: &SharedMut<f32>,
+    ) {
+        let Shape {
+            depth,
+            columns,
+            words,
+            k_block,
+            ..
+        } = self.shape;
+        #[cfg(target_arch = "x86_64")]
+        let _session = matches!(self.method, Method::Tiles { .. }).then(tiles::Session::begin);
+        let k = self.a.columns;
+        let panel_words = k.div_ceil(depth) * words[1];
+        let row_panels = rows.len().div_ceil(self.shape.rows);
+        let mut packed = PACKED_FIRST.take();
+        for start in (0..k).step_by(k_block) {
+            let length = k_block.min(k - start);
+            let steps = length.div_ceil(depth);
+            let first_words = steps * words[0];
+            grow(&mut packed, row_panels * first_words);
+            for panel in 0..row_panels {
+                let row = rows.start + panel * self.shape.rows;
+                let block = self.a.part((row, self.shape.rows.min(rows.end - row)), (start, length));
+                let into = &mut words_of(&mut packed)[panel * first_words..(panel + 1) * first_words];
+                pack(self.method, Side::First, block, self.scale, into);
+            }
+            let add = self.into == Into::Add || start > 0;
+            for panel in panels.clone() {
+                let b = &second[panel * panel_words + start / depth * words[1]..][..steps * words[1]];
+                for row_panel in 0..row_panels {
+                    let a = &words_ref(&packed)[row_panel * first_words..][..first_words];
+                    let (row, column) = (rows.start + row_panel * self.shape.rows, panel * columns);
+                    // SAFETY: the tile lies within the result, whose size was checked, and no other task has these
+                    // rows and columns.
+                    unsafe {
+                        let target = Target {
+                            corner: out.at(row * self.out_stride + first_column + column),
+                            stride: self.out_stride,
+                            rows: self.shape.rows.min(rows.end - row),
+                            columns: columns.min(count - column),
+                            add,
+                        };
+                        tile(self.method, steps, a, b, target);
+                    }
+                }
+            }
+        }
+        PACKED_FIRST.set(packed);
+    }
+}
+
+/// Packs a panel: `lines` is its lines × inner steps.
+fn pack(method: Method, side: Side, lines: Matrix, scale: f32, into: &mut [u32]) {
+    match method {
+        Method::Fma(isa) => fma::pack(isa, side, lines, scale, into),
+        #[cfg(target_arch = "x86_64")]
+        Method::Pairs => bf16::pack(side, lines, scale, into),
+        #[cfg(target_arch = "x86_64")]
+        Method::Tiles { parts } => tiles::pack(parts, side, lines, scale, into),
+    }
+}
+
+/// Where a tile goes.
+#[derive(Clone, Copy)]
+struct Target {
+    corner: *mut f32,
+    stride: usize,
+    /// Those that are wanted of the tile. So for columns.
+    rows: usize,
+    columns: usize,
+    /// Whether it is added to what is there.
+    add: bool,
+}
+
+impl Target {
+    /// Puts a whole tile's part that is wanted.
+    ///
+    /// # Safety
+    /// The target is valid; `tile` has rows of `width`, as many as the target.
+    unsafe fn put_part(self, tile: &[f32], width: usize) {
+        for row in 0..self.rows {
+            for (column, value) in tile[row * width..][..self.columns].iter().enumerate() {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let place = self.corner.add(row * self.stride + column);
+                    *place = if self.add { *place + value } else { *value };
+                }
+            }
+        }
+    }
+}
+
+/// Computes a tile.
+///
+/// # Safety
+/// The target is valid for its rows and columns.
+unsafe fn tile(method: Method, steps: usize, a: &[u32], b: &[u32], target: Target) {
+    // SAFETY: the caller's promise; a method is only made where the machine has it.
+    unsafe {
+        match method {
+            Method::Fma(isa) => fma::tile(isa, steps, a, b, target),
+            #[cfg(target_arch = "x86_64")]
+            Method::Pairs => bf16::tile(steps, a, b, target),
+            #[cfg(target_arch = "x86_64")]
+            Method::Tiles { parts } => tiles::tile(parts, steps, a, b, target),
+        }
+    }
+}
+
+/// A cache line, so that panels begin at one.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([u32; 16]);
+
+thread_local! {
+    /// A thread's buffers for packed operands, kept from one product to the next; taken while in use.
+    static PACKED_FIRST: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
+    static PACKED_SECOND: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
+}
+
+fn grow(lines: &mut Vec<Line>, words: usize) {
+    let count = words.div_ceil(16);
+    if lines.len() < count {
+        lines.resize(count, Line([0; 16]));
+    }
+}
+
+fn words_ref(lines: &[Line]) -> &[u32] {
+    // SAFETY: a line is 16 words without padding.
+    unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), lines.len() * 16) }
+}
+
+fn words_of(lines: &mut [Line]) -> &mut [u32] {
+    // SAFETY: as above.
+    unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * 16) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,186 @@
+use super::*;
+
+/// Values whose products need more than 8 bits.
+fn values(count: usize, seed: u32) -> Vec<f32> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+/// A matrix of rows × columns, stored as it is or transposed.
+fn matrix(data: &[f32], rows: usize, columns: usize, turned: bool) -> Matrix<'_> {
+    match turned {
+        false => Matrix::new(data, rows, columns),
+        true => Matrix::new(data, columns, rows).t(),
+    }
+}
+
+fn methods() -> Vec<(Method, f64)> {
+    // Relative to the root of the sum of the squared products: f32 rounding, and that of bf16 operands.
+    let exact = Method::available(Precision::F32).into_iter().map(|m| (m, 1e-6));
+    let rounded = Method::available(Precision::Bf16).into_iter();
+    let rounded = rounded.filter(|m| !matches!(m, Method::Fma(_))).map(|m| (m, 8e-3));
+    exact.chain(rounded).collect()
+}
+
+#[test]
+fn every_method_gives_what_a_plain_loop_gives() {
+    let shapes = [
+        (1, 1, 1),
+        (1, 33, 2),
+        (2, 7, 31),
+        (12, 32, 33),
+        (13, 31, 64),
+        (33, 65, 100),
+        (32, 32, 400),
+        (200, 130, 37),
+        (197, 40, 1030),
+        (3, 1200, 5),
+    ];
+    for (method, tolerance) in methods() {
+        for (m, n, k) in shapes {
+            let (a, b) = (values(m * k, 1), values(k * n, 2));
+            for (turned, into) in [(0, Into::Replace), (1, Into::Add), (2, Into::Replace), (3, Into::Add)] {
+                for threads in [Threads::One, Threads::All] {
+                    let a = matrix(&a, m, k, turned & 1 == 1);
+                    let b = matrix(&b, k, n, turned & 2 == 2);
+                    let stride = n + 3;
+                    let mut out = values(m * stride, 3);
+                    let before = out.clone();
+                    gemm(method, (&mut out, stride), into, 0.5, a, b, threads);
+                    for i in 0..m {
+                        for j in 0..stride {
+                            let at = i * stride + j;
+                            if j >= n {
+                                assert_eq!(out[at], before[at], "written beside the result");
+                                continue;
+                            }
+                            let product = |l: usize| {
+                                a.data[i * a.row_stride + l * a.column_stride] as f64
+                                    * b.data[l * b.row_stride + j * b.column_stride] as f64
+                            };
+                            let sum: f64 = (0..k).map(product).sum();
+                            let size = (0..k).map(|l| product(l).powi(2)).sum::<f64>().sqrt().max(0.1);
+                            let start = if into == Into::Add { before[at] as f64 } else { 0.0 };
+                            let error = (out[at] as f64 - start - 0.5 * sum).abs() / (size + start.abs());
+                            let limit = tolerance * (1.0 + (k as f64).sqrt() / 10.0);
+                            assert!(
+                                error < limit,
+                                "{method:?}, {m} × {n} × {k}, {turned}: {error} at {i}, {j}"
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The l2 error relative to f64 of a product of ordinary numbers.
+#[test]
+fn tiles_of_three_parts_are_as_exact_as_multiply_adds() {
+    let (m, n, k) = (40, 40, 2048);
+    let (a, b) = (values(m * k, 1), values(k * n, 2));
+    let error = |method: Method| {
+        let mut out = vec![0.0; m * n];
+        let (a, b) = (Matrix::new(&a, m, k), Matrix::new(&b, k, n));
+        gemm(method, (&mut out, n), Into::Replace, 1.0, a, b, Threads::One);
+        let (mut wrong, mut size) = (0.0, 0.0);
+        for i in 0..m {
+            for j in 0..n {
+                let exact: f64 = (0..k)
+                    .map(|l| a.data[i * k + l] as f64 * b.data[l * n + j] as f64)
+                    .sum();
+                wrong += (out[i * n + j] as f64 - exact).powi(2);
+                size += exact.powi(2);
+            }
+        }
+        (wrong / size).sqrt()
+    };
+    let multiply_adds = error(Method::Fma(Isa::detect()));
+    for method in Method::available(Precision::F32) {
+        assert!(
+            error(method) < 3.0 * multiply_adds + 1e-7,
+            "{method:?}: {}, multiply-adds {multiply_adds}",
+            error(method)
+        );
+    }
+}
+
+#[test]
+fn what_is_not_finite_stays_so() {
+    for (method, _) in methods() {
+        for bad in [f32::NAN, f32::INFINITY] {
+            let mut a = values(5 * 40, 1);
+            a[3] = bad;
+            let b = values(40 * 3, 2);
+            let mut out = vec![0.0; 15];
+            let (a, b) = (Matrix::new(&a, 5, 40), Matrix::new(&b, 40, 3));
+            gemm(method, (&mut out, 3), Into::Replace, 1.0, a, b, Threads::One);
+            assert!(out[..3].iter().all(|x| !x.is_finite()), "{method:?}, {bad}: {out:?}");
+            assert!(out[3..].iter().all(|x| x.is_finite()), "{method:?}, {bad}: {out:?}");
+        }
+    }
+}
+
+#[test]
+fn rows_do_not_depend_on_each_other_or_on_threads() {
+    let (m, n, k) = (400, 70, 700);
+    let (a, b) = (values(m * k, 1), values(k * n, 2));
+    for (method, _) in methods() {
+        let product = |rows: usize, threads: Threads| {
+            let mut out = vec![0.0; rows * n];
+            let (a, b) = (Matrix::new(&a[..rows * k], rows, k), Matrix::new(&b, k, n));
+            gemm(method, (&mut out, n), Into::Replace, 1.0, a, b, threads);
+            out
+        };
+        let all = product(m, Threads::All);
+        assert!(all == product(m, Threads::One), "{method:?}");
+        assert!(all[..77 * n] == product(77, Threads::All), "{method:?}");
+    }
+}
+
+#[test]
+fn an_empty_product_is_zero_or_nothing() {
+    for (method, _) in methods() {
+        let empty = |rows, columns| Matrix::new(&[], rows, columns);
+        let mut out = [7.0; 2];
+        gemm(
+            method,
+            (&mut out, 2),
+            Into::Replace,
+            1.0,
+            empty(1, 0),
+            empty(0, 2),
+            Threads::One,
+        );
+        assert_eq!(out, [0.0, 0.0]);
+        gemm(
+            method,
+            (&mut [], 2),
+            Into::Replace,
+            1.0,
+            empty(0, 3),
+            Matrix::new(&[0.0; 6], 3, 2),
+            Threads::One,
+        );
+    }
+}
+
+#[test]
+#[should_panic(expected = "operand is too short")]
+fn a_short_operand_is_caught() {
+    let (a, b) = (Matrix::new(&[1.0; 3], 2, 2), Matrix::new(&[1.0; 4], 2, 2));
+    gemm(
+        Method::best(Precision::F32),
+        (&mut [0.0; 4], 2),
+        Into::Replace,
+        1.0,
+        a,
+        b,
+        Threads::One,
+    );
+}

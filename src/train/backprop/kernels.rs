@@ -1,0 +1,246 @@
+//! The pass on the CPU's kernels, written by hand: no tape, results in one piece of memory, gradients summed where they
+//! will be used.
+
+use super::arena::{Arena, Rest};
+use super::layer::{Kept, Layer, Norm, Pass, Scratch};
+use crate::model::kernels::train::accumulate::add_rows;
+use crate::model::kernels::train::gemm::Method;
+use crate::model::kernels::train::head::{Distributions, Head};
+use crate::model::kernels::train::slices::Numbers;
+use crate::model::ops::BatchContext;
+use crate::model::weights::{EMBEDDING, FINAL_NORM};
+use crate::model::{ModelError, Transformer};
+use crate::train::error::Result;
+use crate::train::gradients::Gradients;
+use crate::train::packing::MicroBatch;
+
+/// A forward pass that can go back.
+pub(super) struct Forward<'a> {
+    model: Transformer<'a>,
+    micro: &'a MicroBatch,
+    temperature: f32,
+    method: Method,
+    context: BatchContext,
+    /// Each layer's, and the residual stream after the last one.
+    inputs: Vec<&'a mut [f32]>,
+    /// Each layer's; of the last layer alone where layers are computed again.
+    kept: Vec<Kept<'a>>,
+    scratch: Scratch<'a>,
+    head: HeadMemory<'a>,
+    /// What is known about each prediction.
+    pub found: Distributions,
+}
+
+/// Numbers of the head, for the tokens that predict.
+struct HeadMemory<'a> {
+    /// predictions × hidden: the residual stream, that after the norm, and their gradients.
+    streams: [&'a mut [f32]; 4],
+    logits: &'a mut [f32],
+}
+
+impl<'a> Forward<'a> {
+    /// # Errors
+    /// A parameter is not in f32 on the CPU, or a token is outside the vocabulary.
+    pub fn run(
+        model: Transformer<'a>,
+        method: Method,
+        micro: &'a MicroBatch,
+        temperature: f32,
+        recompute: bool,
+        arena: &'a mut Arena,
+    ) -> Result<Self> {
+        let config = &model.weights().config;
+        let (tokens, layers) = (micro.batch.len(), config.num_layers);
+        let keeps = if recompute { layers.min(1) } else { layers };
+        let inputs_size = (layers + 1) * config.hidden_size;
+        let a_token = inputs_size + keeps * Kept::size(config) + Scratch::size(config);
+        let mut rest = arena.cut(tokens * a_token + HeadMemory::size(&model, micro, method)?);
+        let mut pass = Self {
+            context: model.context(&micro.batch)?,
+            inputs: (0..=layers).map(|_| rest.take(tokens * config.hidden_size)).collect(),
+            kept: (0..keeps).map(|_| Kept::cut(config, tokens, &mut rest)).collect(),
+            scratch: Scratch::cut(config, tokens, &mut rest),
+            head: HeadMemory::cut(&model, micro, method, &mut rest)?,
+            found: Distributions::default(),
+            model,
+            micro,
+            temperature,
+            method,
+        };
+        pass.embed()?;
+        for layer in 0..layers {
+            pass.layer_forward(layer)?;
+        }
+        pass.head_forward()?;
+        Ok(pass)
+    }
+
+    fn embed(&mut self) -> Result<()> {
+        let weights = self.model.weights();
+        let (embedding, width) = (Numbers::of(weights.tensor(EMBEDDING)?)?, weights.config.hidden_size);
+        for (id, row) in self
+            .micro
+            .batch
+            .token_ids
+            .iter()
+            .zip(self.inputs[0].chunks_exact_mut(width))
+        {
+            let Some(source) = embedding.chunks_exact(width).nth(*id as usize) else {
+                let vocabulary = weights.config.vocab_size;
+                let message = format!("token {id} is outside the vocabulary of {vocabulary}");
+                return Err(ModelError::Tensors(message).into());
+            };
+            row.copy_from_slice(source);
+        }
+        Ok(())
+    }
+
+    fn layer_forward(&mut self, number: usize) -> Result<()> {
+        let (pass, model) = (pass(&self.model, self.micro, &self.context, self.method)?, &self.model);
+        let layer = Layer::read(model, number, self.method)?;
+        let kept = number.min(self.kept.len() - 1);
+        let (before, after) = self.inputs.split_at_mut(number + 1);
+        let (input, output) = (&*before[number], &mut *after[0]);
+        layer.forward(&pass, input, &mut self.kept[kept], &mut self.scratch, Some(output));
+        Ok(())
+    }
+
+    /// Final norm and head where something is predicted.
+    fn head_forward(&mut self) -> Result<()> {
+        let width = self.model.weights().config.hidden_size;
+        let [stream, normed, ..] = &mut self.head.streams;
+        if let Some(last) = self.inputs.last() {
+            for (row, (at, _)) in stream.chunks_exact_mut(width).zip(&self.micro.predictions) {
+                row.copy_from_slice(&last[at * width..][..width]);
+            }
+        }
+        final_norm(&self.model)?.forward(stream, normed);
+        let weight = Numbers::of(self.model.weights().head()?)?;
+        let targets = targets(self.micro);
+        let head = head(&weight, &targets, width, self.temperature, self.method)?;
+        self.found = head.forward(normed, self.head.logits);
+        Ok(())
+    }
+
+    /// As [`super::Forward::backward`].
+    pub fn backward(
+        mut self,
+        by_log_prob: &[f32],
+        by_entropy: &[f32],
+        gradients: &mut Gradients,
+    ) -> Result<Vec<usize>> {
+        let width = self.model.weights().config.hidden_size;
+        // The residual stream after the last layer has served: its place takes the gradient that flows back.
+        let Some(flow) = self.inputs.pop() else {
+            return Ok(vec![]);
+        };
+        self.head_backward((by_log_prob, by_entropy), flow, gradients)?;
+        for number in (0..self.inputs.len()).rev() {
+            self.layer_backward(number, flow, gradients)?;
+        }
+        let weights = self.model.weights();
+        if weights.is_trained(EMBEDDING) {
+            let ids = &self.micro.batch.token_ids;
+            let shape = (weights.config.vocab_size, width);
+            gradients.accumulate(EMBEDDING, shape, |sum, _| add_rows(sum, width, ids, flow))?;
+        }
+        let tokens = flow.chunks_exact(width).enumerate();
+        let bad = tokens.filter(|(_, row)| !row.iter().all(|x| x.is_finite()));
+        Ok(bad.map(|(token, _)| token).collect())
+    }
+
+    fn head_backward(&mut self, by: (&[f32], &[f32]), flow: &mut [f32], gradients: &mut Gradients) -> Result<()> {
+        let weights = self.model.weights();
+        let width = weights.config.hidden_size;
+        let HeadMemory { streams, logits } = &mut self.head;
+        let [stream, normed, by_normed, by_stream] = streams;
+        let weight = Numbers::of(weights.head()?)?;
+        let targets = targets(self.micro);
+        let head = head(&weight, &targets, width, self.temperature, self.method)?;
+        let name = weights.head_name();
+        match weights.is_trained(name) {
+            true => gradients.accumulate(name, (weights.config.vocab_size, width), |sum, into| {
+                head.backward(normed, &self.found, by, logits, by_normed, Some((sum, into)))
+            })?,
+            false => head.backward(normed, &self.found, by, logits, by_normed, None),
+        }
+        by_stream.fill(0.0);
+        final_norm(&self.model)?.backward(stream, by_normed, by_stream, gradients)?;
+        flow.fill(0.0);
+        let at: Vec<u32> = self.micro.predictions.iter().map(|(at, _)| *at as u32).collect();
+        add_rows(flow, width, &at, by_stream);
+        Ok(())
+    }
+
+    fn layer_backward(&mut self, number: usize, flow: &mut [f32], gradients: &mut Gradients) -> Result<()> {
+        let (pass, model) = (pass(&self.model, self.micro, &self.context, self.method)?, &self.model);
+        let layer = Layer::read(model, number, self.method)?;
+        let place = number.min(self.kept.len() - 1);
+        let recompute = self.kept.len() < self.inputs.len() && number + 1 < self.inputs.len();
+        let (kept, scratch, input) = (&mut self.kept[place], &mut self.scratch, &self.inputs[number]);
+        // Where layers share one place, it still has what the last one left there.
+        if recompute {
+            layer.forward(&pass, input, kept, scratch, None);
+        }
+        layer.backward(&pass, input, kept, scratch, flow, gradients)
+    }
+}
+
+impl<'a> HeadMemory<'a> {
+    fn size(model: &Transformer, micro: &MicroBatch, method: Method) -> Result<usize> {
+        let (rows, width) = (micro.predictions.len(), model.weights().config.hidden_size);
+        Ok(4 * rows * width + Self::logits(model, micro, method)?)
+    }
+
+    fn cut(model: &Transformer, micro: &MicroBatch, method: Method, rest: &mut Rest<'a>) -> Result<Self> {
+        let (rows, width) = (micro.predictions.len(), model.weights().config.hidden_size);
+        Ok(Self {
+            streams: std::array::from_fn(|_| rest.take(rows * width)),
+            logits: rest.take(Self::logits(model, micro, method)?),
+        })
+    }
+
+    fn logits(model: &Transformer, micro: &MicroBatch, method: Method) -> Result<usize> {
+        let weight = Numbers::of(model.weights().head()?)?;
+        let targets = targets(micro);
+        Ok(head(&weight, &targets, model.weights().config.hidden_size, 1.0, method)?.buffer_len())
+    }
+}
+
+fn pass<'p>(
+    model: &Transformer<'p>,
+    micro: &'p MicroBatch,
+    context: &'p BatchContext,
+    method: Method,
+) -> Result<Pass<'p>> {
+    Ok(Pass {
+        config: &model.weights().config,
+        batch: &micro.batch,
+        cos: Numbers::of(&context.cos)?,
+        sin: Numbers::of(&context.sin)?,
+        method,
+    })
+}
+
+fn final_norm<'a>(model: &Transformer<'a>) -> Result<Norm<'a>> {
+    Norm::read(model, FINAL_NORM.trim_end_matches(".weight"))
+}
+
+fn targets(micro: &MicroBatch) -> Vec<u32> {
+    micro.predictions.iter().map(|(_, target)| *target).collect()
+}
+
+fn head<'h>(weight: &'h [f32], targets: &'h [u32], width: usize, temperature: f32, method: Method) -> Result<Head<'h>> {
+    let vocabulary = weight.len() / width;
+    if let Some(target) = targets.iter().find(|target| **target as usize >= vocabulary) {
+        let message = format!("target token {target} is outside the vocabulary of {vocabulary}");
+        return Err(ModelError::Tensors(message).into());
+    }
+    Ok(Head {
+        weight,
+        width,
+        targets,
+        temperature,
+        method,
+    })
+}

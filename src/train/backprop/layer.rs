@@ -1,0 +1,335 @@
+//! A decoder layer forward and backward, on the CPU's kernels.
+
+use super::arena::Rest;
+use super::projection::Projection;
+use crate::model::kernels::train::attention::{Attention, Inputs, Slopes};
+use crate::model::kernels::train::gemm::{Into, Method};
+use crate::model::kernels::train::rope::{Turn, rope};
+use crate::model::kernels::train::slices::Numbers;
+use crate::model::kernels::train::{rms_norm, swiglu};
+use crate::model::packed::PackedBatch;
+use crate::model::{ModelConfig, Transformer};
+use crate::train::error::Result;
+use crate::train::gradients::Gradients;
+
+/// What all layers of a pass have in common.
+pub(super) struct Pass<'a> {
+    pub config: &'a ModelConfig,
+    pub batch: &'a PackedBatch,
+    /// tokens × head_dim / 2.
+    pub cos: Numbers<'a>,
+    /// As `cos`.
+    pub sin: Numbers<'a>,
+    pub method: Method,
+}
+
+/// A layer's weights, borrowed.
+pub(super) struct Layer<'a> {
+    input_norm: Norm<'a>,
+    q: Projection<'a>,
+    k: Projection<'a>,
+    v: Projection<'a>,
+    head_norms: Option<(Norm<'a>, Norm<'a>)>,
+    o: Projection<'a>,
+    post_norm: Norm<'a>,
+    gate: Projection<'a>,
+    up: Projection<'a>,
+    down: Projection<'a>,
+}
+
+/// A norm's weight, borrowed.
+pub(super) struct Norm<'a> {
+    name: String,
+    weight: Numbers<'a>,
+    trained: bool,
+    eps: f32,
+}
+
+/// What a layer's backward pass needs besides its input. Its numbers are tokens × the width they are named with.
+pub(super) struct Kept<'a> {
+    /// Queries, heads · head_dim; after norm and rope. So for keys.
+    q: &'a mut [f32],
+    k: &'a mut [f32],
+    v: &'a mut [f32],
+    /// Queries and keys before their norms; empty without them.
+    raw_q: &'a mut [f32],
+    raw_k: &'a mut [f32],
+    /// What attention gives.
+    mixed: &'a mut [f32],
+    /// The residual stream between attention and MLP.
+    middle: &'a mut [f32],
+    gate: &'a mut [f32],
+    up: &'a mut [f32],
+}
+
+/// Room for what is not kept; shared by all layers.
+pub(super) struct Scratch<'a> {
+    /// tokens × hidden.
+    normed: &'a mut [f32],
+    /// tokens × hidden.
+    slopes: &'a mut [f32],
+    /// tokens × intermediate. So for the next.
+    inner: &'a mut [f32],
+    by_inner: &'a mut [f32],
+    /// tokens × (heads · head_dim). So for the next.
+    by_mixed: &'a mut [f32],
+    by_q: &'a mut [f32],
+    /// tokens × (kv_heads · head_dim). So for the next.
+    by_k: &'a mut [f32],
+    by_v: &'a mut [f32],
+}
+
+impl<'a> Kept<'a> {
+    /// Numbers a token.
+    pub fn size(config: &ModelConfig) -> usize {
+        let (q, kv) = widths(config);
+        let raw = if config.qk_norm { q + kv } else { 0 };
+        2 * q + 2 * kv + raw + config.hidden_size + 2 * config.intermediate_size
+    }
+
+    pub fn cut(config: &ModelConfig, tokens: usize, rest: &mut Rest<'a>) -> Self {
+        let (q, kv) = widths(config);
+        let raw = config.qk_norm as usize;
+        let mut take = |width: usize| rest.take(tokens * width);
+        Self {
+            q: take(q),
+            k: take(kv),
+            v: take(kv),
+            raw_q: take(q * raw),
+            raw_k: take(kv * raw),
+            mixed: take(q),
+            middle: take(config.hidden_size),
+            gate: take(config.intermediate_size),
+            up: take(config.intermediate_size),
+        }
+    }
+}
+
+impl<'a> Scratch<'a> {
+    /// Numbers a token.
+    pub fn size(config: &ModelConfig) -> usize {
+        let (q, kv) = widths(config);
+        2 * config.hidden_size + 2 * config.intermediate_size + 2 * q + 2 * kv
+    }
+
+    pub fn cut(config: &ModelConfig, tokens: usize, rest: &mut Rest<'a>) -> Self {
+        let (q, kv) = widths(config);
+        let mut take = |width: usize| rest.take(tokens * width);
+        Self {
+            normed: take(config.hidden_size),
+            slopes: take(config.hidden_size),
+            inner: take(config.intermediate_size),
+            by_inner: take(config.intermediate_size),
+            by_mixed: take(q),
+            by_q: take(q),
+            by_k: take(kv),
+            by_v: take(kv),
+        }
+    }
+}
+
+/// Widths of queries and of keys.
+fn widths(config: &ModelConfig) -> (usize, usize) {
+    (
+        config.num_heads * config.head_dim,
+        config.num_kv_heads * config.head_dim,
+    )
+}
+
+impl<'a> Norm<'a> {
+    pub fn read(model: &Transformer<'a>, module: &str) -> Result<Self> {
+        let (weights, name) = (model.weights(), format!("{module}.weight"));
+        Ok(Self {
+            weight: Numbers::of(weights.tensor(&name)?)?,
+            trained: weights.is_trained(&name),
+            eps: weights.config.rms_norm_eps,
+            name,
+        })
+    }
+
+    pub fn forward(&self, x: &[f32], y: &mut [f32]) {
+        rms_norm::forward(x, &self.weight, self.eps, y);
+    }
+
+    /// Adds to the gradient `dx` of the input and, where it is trained, to that of the weight.
+    pub fn backward(&self, x: &[f32], g: &[f32], dx: &mut [f32], gradients: &mut Gradients) -> Result<()> {
+        if !self.trained {
+            rms_norm::backward(x, &self.weight, g, self.eps, dx, None);
+            return Ok(());
+        }
+        gradients.accumulate(&self.name, self.weight.len(), |sum, _| {
+            rms_norm::backward(x, &self.weight, g, self.eps, dx, Some(sum))
+        })
+    }
+}
+
+impl Pass<'_> {
+    fn attention(&self) -> Attention<'_> {
+        Attention {
+            batch: self.batch,
+            heads: self.config.num_heads,
+            kv_heads: self.config.num_kv_heads,
+            head_dim: self.config.head_dim,
+            method: self.method,
+        }
+    }
+
+    /// Turns queries or keys by their tokens' positions, or back.
+    fn rope(&self, x: &mut [f32], heads: usize, turn: Turn) {
+        let d = self.config.head_dim;
+        rope(x, heads * d, (&self.cos, &self.sin), d / 2, turn);
+    }
+}
+
+impl<'a> Layer<'a> {
+    /// # Errors
+    /// A parameter is missing, or held elsewhere than in f32 on the CPU.
+    pub fn read(model: &Transformer<'a>, number: usize, method: Method) -> Result<Self> {
+        let name = |part: &str| format!("model.layers.{number}.{part}");
+        let projection = |part: &str| Projection::read(model, name(part), method);
+        let head_norm = |part: &str| Norm::read(model, &name(part));
+        let head_norms = match model.weights().config.qk_norm {
+            true => Some((head_norm("self_attn.q_norm")?, head_norm("self_attn.k_norm")?)),
+            false => None,
+        };
+        Ok(Self {
+            input_norm: Norm::read(model, &name("input_layernorm"))?,
+            q: projection("self_attn.q_proj")?,
+            k: projection("self_attn.k_proj")?,
+            v: projection("self_attn.v_proj")?,
+            head_norms,
+            o: projection("self_attn.o_proj")?,
+            post_norm: Norm::read(model, &name("post_attention_layernorm"))?,
+            gate: projection("mlp.gate_proj")?,
+            up: projection("mlp.up_proj")?,
+            down: projection("mlp.down_proj")?,
+        })
+    }
+
+    /// Fills in what is kept, and `output` where it is given: a layer that is computed again has its output already.
+    pub fn forward(&self, pass: &Pass, x: &[f32], kept: &mut Kept, scratch: &mut Scratch, output: Option<&mut [f32]>) {
+        let Scratch { normed, inner, .. } = scratch;
+        let (heads, kv_heads) = (pass.config.num_heads, pass.config.num_kv_heads);
+        self.input_norm.forward(x, normed);
+        let (q, k) = match self.head_norms {
+            Some(_) => (&mut *kept.raw_q, &mut *kept.raw_k),
+            None => (&mut *kept.q, &mut *kept.k),
+        };
+        self.q.linear().forward(normed, q, Into::Replace);
+        self.k.linear().forward(normed, k, Into::Replace);
+        self.v.linear().forward(normed, kept.v, Into::Replace);
+        if let Some((q_norm, k_norm)) = &self.head_norms {
+            q_norm.forward(kept.raw_q, kept.q);
+            k_norm.forward(kept.raw_k, kept.k);
+        }
+        pass.rope(kept.q, heads, Turn::Forward);
+        pass.rope(kept.k, kv_heads, Turn::Forward);
+        pass.attention().forward(kept.q, kept.k, kept.v, kept.mixed);
+        kept.middle.copy_from_slice(x);
+        self.o.linear().forward(kept.mixed, kept.middle, Into::Add);
+        self.post_norm.forward(kept.middle, normed);
+        self.gate.linear().forward(normed, kept.gate, Into::Replace);
+        self.up.linear().forward(normed, kept.up, Into::Replace);
+        if let Some(output) = output {
+            swiglu::forward(kept.gate, kept.up, inner);
+            output.copy_from_slice(kept.middle);
+            self.down.linear().forward(inner, output, Into::Add);
+        }
+    }
+
+    /// `flow`, the gradient of the layer's output, becomes that of its input. Uses up what was kept.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn backward(
+        &self,
+        pass: &Pass,
+        x: &[f32],
+        kept: &mut Kept,
+        scratch: &mut Scratch,
+        flow: &mut [f32],
+        gradients: &mut Gradients,
+    ) -> Result<()> {
+        self.mlp_backward(kept, scratch, flow, gradients)?;
+        self.attention_backward(pass, x, kept, scratch, flow, gradients)
+    }
+
+    fn mlp_backward(
+        &self,
+        kept: &mut Kept,
+        scratch: &mut Scratch,
+        flow: &mut [f32],
+        gradients: &mut Gradients,
+    ) -> Result<()> {
+        let Scratch {
+            normed,
+            slopes,
+            inner,
+            by_inner,
+            ..
+        } = scratch;
+        swiglu::forward(kept.gate, kept.up, inner);
+        self.down.backward(inner, flow, (by_inner, Into::Replace), gradients)?;
+        swiglu::backward(kept.gate, kept.up, by_inner);
+        self.post_norm.forward(kept.middle, normed);
+        self.gate
+            .backward(normed, kept.gate, (slopes, Into::Replace), gradients)?;
+        self.up.backward(normed, kept.up, (slopes, Into::Add), gradients)?;
+        self.post_norm.backward(kept.middle, slopes, flow, gradients)
+    }
+
+    fn attention_backward(
+        &self,
+        pass: &Pass,
+        x: &[f32],
+        kept: &mut Kept,
+        scratch: &mut Scratch,
+        flow: &mut [f32],
+        gradients: &mut Gradients,
+    ) -> Result<()> {
+        let Scratch {
+            normed,
+            slopes,
+            by_mixed,
+            by_q,
+            by_k,
+            by_v,
+            ..
+        } = scratch;
+        self.o
+            .backward(kept.mixed, flow, (by_mixed, Into::Replace), gradients)?;
+        let inputs = Inputs {
+            q: kept.q,
+            k: kept.k,
+            v: kept.v,
+            y: kept.mixed,
+            g: by_mixed,
+        };
+        let found = Slopes {
+            dq: by_q,
+            dk: by_k,
+            dv: by_v,
+        };
+        pass.attention().backward(&inputs, found);
+        pass.rope(by_q, pass.config.num_heads, Turn::Back);
+        pass.rope(by_k, pass.config.num_kv_heads, Turn::Back);
+        if let Some((q_norm, k_norm)) = &self.head_norms {
+            // What attention needed is used up: it takes the gradients before the norms.
+            for (norm, raw, by, into) in [
+                (q_norm, &*kept.raw_q, &mut *by_q, &mut *kept.q),
+                (k_norm, &*kept.raw_k, &mut *by_k, &mut *kept.k),
+            ] {
+                into.fill(0.0);
+                norm.backward(raw, by, into, gradients)?;
+                by.copy_from_slice(into);
+            }
+        }
+        self.input_norm.forward(x, normed);
+        let mut into = Into::Replace;
+        for (projection, by) in [(&self.q, by_q), (&self.k, by_k), (&self.v, by_v)] {
+            projection.backward(normed, by, (slopes, into), gradients)?;
+            into = Into::Add;
+        }
+        self.input_norm.backward(x, slopes, flow, gradients)
+    }
+}

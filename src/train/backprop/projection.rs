@@ -1,0 +1,115 @@
+//! A linear layer's numbers, and where its gradients go.
+
+use crate::model::Transformer;
+use crate::model::kernels::train::accumulate::add_columns;
+use crate::model::kernels::train::gemm::{Into, Method};
+use crate::model::kernels::train::linear::{Adapter, Linear};
+use crate::model::kernels::train::slices::Numbers;
+use crate::train::error::Result;
+use crate::train::gradients::Gradients;
+
+/// A projection of the model, its numbers borrowed.
+pub(super) struct Projection<'a> {
+    module: String,
+    weight: Numbers<'a>,
+    trained: bool,
+    bias: Option<Numbers<'a>>,
+    adapter: Option<Factors<'a>>,
+    inputs: usize,
+    outputs: usize,
+    method: Method,
+}
+
+struct Factors<'a> {
+    a: Numbers<'a>,
+    b: Numbers<'a>,
+    rank: usize,
+    scale: f32,
+}
+
+impl<'a> Projection<'a> {
+    /// Borrows the weight of a module, its bias and its adapter where it has them.
+    ///
+    /// # Errors
+    /// The model has no such module, or holds it elsewhere than in f32 on the CPU.
+    pub fn read(model: &Transformer<'a>, module: String, method: Method) -> Result<Self> {
+        let weights = model.weights();
+        let name = format!("{module}.weight");
+        let weight = weights.tensor(&name)?;
+        let (outputs, inputs) = weight.dims2()?;
+        let bias = weights.params.get(&format!("{module}.bias"));
+        let adapter = model.adapter(&name).map(|(adapter, scale)| -> Result<_> {
+            Ok(Factors {
+                a: Numbers::of(adapter.a.as_tensor())?,
+                b: Numbers::of(adapter.b.as_tensor())?,
+                rank: adapter.a.dim(0)?,
+                scale: scale as f32,
+            })
+        });
+        Ok(Self {
+            weight: Numbers::of(weight)?,
+            trained: weights.is_trained(&name),
+            bias: bias.map(|bias| Numbers::of(bias.tensor())).transpose()?,
+            adapter: adapter.transpose()?,
+            module,
+            inputs,
+            outputs,
+            method,
+        })
+    }
+
+    /// Its products.
+    pub fn linear(&self) -> Linear<'_> {
+        Linear {
+            weight: &self.weight,
+            bias: self.bias.as_deref(),
+            adapter: self.adapter.as_ref().map(|factors| Adapter {
+                a: &factors.a,
+                b: &factors.b,
+                rank: factors.rank,
+                scale: factors.scale,
+            }),
+            inputs: self.inputs,
+            outputs: self.outputs,
+            method: self.method,
+        }
+    }
+
+    /// Given its input and the gradient of its result, adds the gradients of what is trained of it, and puts that of the
+    /// input over what is in `dx` or adds it.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn backward(
+        &self,
+        x: &[f32],
+        g: &[f32],
+        (dx, into): (&mut [f32], Into),
+        gradients: &mut Gradients,
+    ) -> Result<()> {
+        let (linear, module) = (self.linear(), &self.module);
+        linear.input_gradient(g, dx, into);
+        if self.trained {
+            let shape = (self.outputs, self.inputs);
+            gradients.accumulate(&format!("{module}.weight"), shape, |sum, into| {
+                linear.weight_gradient(x, g, sum, into)
+            })?;
+            if self.bias.is_some() {
+                gradients.accumulate(&format!("{module}.bias"), self.outputs, |sum, _| add_columns(sum, g))?;
+            }
+        }
+        if let Some(adapter) = linear.adapter {
+            let (narrow, narrow_g) = (linear.narrow(&adapter, x), linear.narrow_gradient(&adapter, g));
+            linear.add_input_gradient(&adapter, &narrow_g, dx);
+            let (name, shape) = (format!("{module}.lora_A.weight"), (adapter.rank, self.inputs));
+            gradients.accumulate(&name, shape, |sum, into| {
+                linear.a_gradient(&adapter, x, &narrow_g, sum, into)
+            })?;
+            let (name, shape) = (format!("{module}.lora_B.weight"), (self.outputs, adapter.rank));
+            gradients.accumulate(&name, shape, |sum, into| {
+                linear.b_gradient(&adapter, &narrow, g, sum, into)
+            })?;
+        }
+        Ok(())
+    }
+}

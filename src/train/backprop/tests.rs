@@ -1,0 +1,269 @@
+use super::*;
+use crate::config::LINEAR_PROJECTIONS;
+use crate::model::ModelConfig;
+use crate::model::config::Family;
+use crate::model::lora::LoraConfig;
+use crate::model::weights::{Trainable, random_tensors};
+use crate::train::packing::{RowView, pack};
+
+/// Random weights; biases, norms and adapters' B moved off the values that they begin with, which hide mistakes.
+fn weights(config: ModelConfig, trainable: &Trainable) -> Weights {
+    let tensors = random_tensors(&config, 0.3, 7).unwrap();
+    let weights = Weights::new(config, tensors, trainable).unwrap();
+    for (i, (name, var)) in weights.trainable().iter().enumerate() {
+        if var.rank() == 1 || name.ends_with("lora_B.weight") {
+            let offset = candle_core::Tensor::arange(0f32, var.elem_count() as f32, var.device()).unwrap();
+            let offset = offset.affine(0.01, 0.02 * (i % 10) as f64).unwrap();
+            let moved = (var.as_tensor() + offset.reshape(var.shape()).unwrap()).unwrap();
+            var.set(&moved).unwrap();
+        }
+    }
+    weights
+}
+
+fn lora() -> Trainable {
+    let targets = LINEAR_PROJECTIONS.map(String::from).to_vec();
+    Trainable::Lora(LoraConfig {
+        rank: 2,
+        alpha: 4.0,
+        targets,
+        seed: 0,
+    })
+}
+
+/// All families, trained whole and by adapters.
+fn models() -> Vec<(String, Weights)> {
+    let mut models = Vec::new();
+    for family in [Family::Llama, Family::Qwen2, Family::Qwen3] {
+        for trainable in [Trainable::All, lora()] {
+            let weights = weights(ModelConfig::small(family), &trainable);
+            models.push((format!("{family:?}, lora {}", weights.lora.is_some()), weights));
+        }
+    }
+    models
+}
+
+/// Rows that begin alike in three ways, and one by itself.
+fn rows() -> Vec<(Vec<u32>, Vec<usize>)> {
+    vec![
+        (vec![1, 2, 3, 4, 5, 6, 7, 8], vec![5, 6, 7]),
+        (vec![1, 2, 3, 4, 5, 9, 10], vec![5, 6]),
+        (vec![1, 2, 3, 10, 11], vec![3, 4]),
+        (vec![12, 13, 14], vec![1, 2]),
+    ]
+}
+
+fn micro(rows: &[(Vec<u32>, Vec<usize>)], share: bool) -> MicroBatch {
+    let views: Vec<RowView> = rows
+        .iter()
+        .map(|(tokens, targets)| RowView { tokens, targets })
+        .collect();
+    pack(&views, usize::MAX, share).remove(0)
+}
+
+/// The ways of this machine on kernels as exact as f32.
+fn exact_ways() -> Vec<Way> {
+    Method::available(Precision::F32)
+        .into_iter()
+        .map(Way::Kernels)
+        .collect()
+}
+
+struct Found {
+    log_probs: Vec<f32>,
+    entropies: Vec<f32>,
+    gradients: Gradients,
+}
+
+fn run(way: Way, weights: &Weights, micro: &MicroBatch, recompute: bool) -> Found {
+    let mut backprop = Backprop::new(way);
+    let forward = backprop
+        .forward(Transformer::new(weights), micro, 0.7, recompute)
+        .unwrap();
+    let (log_probs, entropies) = forward.outputs().unwrap();
+    let slope = |i: usize| ((i * 7) % 5) as f32 * 0.4 - 0.7;
+    let by_log_prob: Vec<f32> = (0..log_probs.len()).map(slope).collect();
+    let by_entropy: Vec<f32> = by_log_prob.iter().map(|by| 0.1 - 0.2 * by).collect();
+    let mut gradients = Gradients::default();
+    let bad = forward.backward(&by_log_prob, &by_entropy, &mut gradients).unwrap();
+    assert!(bad.is_empty(), "{way:?}: {bad:?}");
+    Found {
+        log_probs,
+        entropies,
+        gradients,
+    }
+}
+
+fn values(gradients: &Gradients, name: &str) -> Vec<f32> {
+    let gradient = gradients.by_name.get(name);
+    let gradient = gradient.unwrap_or_else(|| panic!("{name} has no gradient"));
+    gradient.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+fn norm(values: impl Iterator<Item = f32>) -> f64 {
+    values.map(|v| v as f64 * v as f64).sum::<f64>().sqrt()
+}
+
+fn relative_l2(a: &[f32], b: &[f32]) -> f64 {
+    norm(a.iter().zip(b).map(|(a, b)| a - b)) / norm(b.iter().copied())
+}
+
+/// Same outputs, and for every trained parameter (and no other) a gradient that is not zero and the same.
+fn assert_alike(weights: &Weights, found: &Found, expected: &Found, tolerance: f64, what: &str) {
+    let pairs = found.log_probs.iter().zip(&expected.log_probs);
+    for (a, b) in pairs.chain(found.entropies.iter().zip(&expected.entropies)) {
+        assert!(((a - b) as f64).abs() < tolerance * 3.0, "{what}: {a}, not {b}");
+    }
+    let trained = weights.trainable();
+    assert_eq!(found.gradients.by_name.len(), trained.len(), "{what}: gradients");
+    for (name, _) in trained {
+        let (a, b) = (values(&found.gradients, &name), values(&expected.gradients, &name));
+        assert!(norm(b.iter().copied()) > 1e-6, "{what}: the gradient of {name} is zero");
+        let distance = relative_l2(&a, &b);
+        assert!(
+            distance < tolerance,
+            "{what}: the gradient of {name} is off by {distance}"
+        );
+    }
+}
+
+#[test]
+fn every_kernel_gives_every_trained_tensor_the_gradient_of_the_tape() {
+    for (what, weights) in models() {
+        let micro = micro(&rows(), true);
+        let expected = run(Way::Tape, &weights, &micro, false);
+        for way in exact_ways() {
+            for recompute in [false, true] {
+                let found = run(way, &weights, &micro, recompute);
+                assert_alike(
+                    &weights,
+                    &found,
+                    &expected,
+                    1e-4,
+                    &format!("{what}, {way:?}, recompute {recompute}"),
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_tree_gives_the_gradients_of_its_rows_one_by_one() {
+    let (tree, single) = (micro(&rows(), true), micro(&rows(), false));
+    assert!(tree.batch.len() < single.batch.len());
+    let weights = weights(ModelConfig::small(Family::Qwen2), &Trainable::All);
+    for way in exact_ways().into_iter().chain([Way::Tape]) {
+        // Slopes belong to predictions, of which a tree has fewer: both are given 1.
+        let gradients = |micro: &MicroBatch| {
+            let mut backprop = Backprop::new(way);
+            let forward = backprop.forward(Transformer::new(&weights), micro, 1.0, false).unwrap();
+            let mut by = vec![0.0; micro.predictions.len()];
+            for row in &micro.rows {
+                row.predictions.iter().for_each(|p| by[*p] += 1.0);
+            }
+            let mut gradients = Gradients::default();
+            forward.backward(&by, &vec![0.0; by.len()], &mut gradients).unwrap();
+            gradients
+        };
+        let (shared, apart) = (gradients(&tree), gradients(&single));
+        for (name, _) in weights.trainable() {
+            let distance = relative_l2(&values(&shared, &name), &values(&apart, &name));
+            assert!(distance < 1e-5, "{way:?}: {name} is off by {distance}");
+        }
+    }
+}
+
+/// Rows longer than any block, a tree, and a vocabulary that is not a multiple of anything.
+fn long() -> (Weights, MicroBatch) {
+    let mut config = ModelConfig::small(Family::Llama);
+    config.vocab_size = 301;
+    let weights = weights(config, &Trainable::All);
+    let tokens: Vec<u32> = (0..400).map(|i| (i * 37 + i / 7) % 301).collect();
+    let row = |tokens: Vec<u32>| {
+        let targets = (tokens.len() / 2..tokens.len()).collect();
+        (tokens, targets)
+    };
+    let rows = [
+        row(tokens[..290].to_vec()),
+        row([&tokens[..150], &tokens[200..300]].concat()),
+        row(tokens[5..75].to_vec()),
+    ];
+    (weights, micro(&rows, true))
+}
+
+#[test]
+fn long_rows_and_wide_vocabularies_cross_the_kernels_blocks() {
+    let (weights, micro) = long();
+    let expected = run(Way::Tape, &weights, &micro, false);
+    for way in exact_ways() {
+        let found = run(way, &weights, &micro, false);
+        assert_alike(&weights, &found, &expected, 1e-4, &format!("{way:?}"));
+    }
+}
+
+/// bf16 has 8 bits: a product's operands are off by up to 1/512, which this model's large weights make more of.
+#[test]
+fn products_of_bf16_stay_within_fifteen_percent() {
+    let (weights, micro) = long();
+    let expected = run(Way::Tape, &weights, &micro, false);
+    for method in Method::available(Precision::Bf16) {
+        let found = run(Way::Kernels(method), &weights, &micro, false);
+        assert_alike(&weights, &found, &expected, 0.15, &format!("{method:?}"));
+    }
+}
+
+#[test]
+fn computing_again_and_used_memory_give_the_same_bits() {
+    let (weights, micro) = long();
+    for way in exact_ways() {
+        let mut backprop = Backprop::new(way);
+        let mut gradients = |recompute: bool| {
+            let forward = backprop
+                .forward(Transformer::new(&weights), &micro, 1.0, recompute)
+                .unwrap();
+            let by = vec![1.0; micro.predictions.len()];
+            let mut gradients = Gradients::default();
+            forward.backward(&by, &by, &mut gradients).unwrap();
+            gradients
+        };
+        let first = gradients(false);
+        for recompute in [false, true] {
+            let again = gradients(recompute);
+            for (name, _) in weights.trainable() {
+                assert_eq!(values(&first, &name), values(&again, &name), "{way:?}: {name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_gradient_that_is_not_finite_names_its_tokens() {
+    let weights = weights(ModelConfig::small(Family::Llama), &Trainable::All);
+    let micro = micro(&rows(), true);
+    for way in exact_ways().into_iter().chain([Way::Tape]) {
+        let mut backprop = Backprop::new(way);
+        let forward = backprop
+            .forward(Transformer::new(&weights), &micro, 1.0, false)
+            .unwrap();
+        let mut by = vec![0.1; micro.predictions.len()];
+        let last = micro.rows[3].predictions[1];
+        by[last] = f32::NAN;
+        let bad = forward
+            .backward(&by, &vec![0.0; by.len()], &mut Gradients::default())
+            .unwrap();
+        assert_eq!(micro.rows_through(&bad), [3], "{way:?}");
+    }
+}
+
+#[test]
+fn tokens_outside_the_vocabulary_are_refused() {
+    let weights = weights(ModelConfig::small(Family::Llama), &Trainable::All);
+    for way in [Way::Tape, Way::Kernels(Method::best(Precision::F32))] {
+        for row in [vec![1, 1_000_000, 2], vec![1, 2, 1_000_000]] {
+            let micro = micro(&[(row, vec![1, 2])], true);
+            let mut backprop = Backprop::new(way);
+            let result = backprop.forward(Transformer::new(&weights), &micro, 1.0, false);
+            assert!(result.is_err(), "{way:?}");
+        }
+    }
+}
