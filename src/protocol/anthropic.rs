@@ -3,6 +3,7 @@
 //! Requests keep their contents as JSON, since blocks of kinds that we do not know must be told by name; answers have
 //! exactly the SDKs' shape.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -240,7 +241,8 @@ pub struct TokenCount {
 }
 
 /// Body of every error on `/v1/messages`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "AnthropicErrorBody")]
 pub struct ErrorBody {
     /// `error`.
     #[serde(rename = "type")]
@@ -250,7 +252,8 @@ pub struct ErrorBody {
 }
 
 /// Anthropic's error object.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "AnthropicErrorObject")]
 pub struct ErrorObject {
     /// Such as `invalid_request_error`.
     #[serde(rename = "type")]

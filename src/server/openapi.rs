@@ -5,8 +5,8 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use super::router::{Kind, Route};
-use crate::protocol::openai::ErrorBody;
 use crate::protocol::swarm::ErrorDetail;
+use crate::protocol::{anthropic, openai};
 
 /// The document (OpenAPI 3.1, whose schemas are JSON Schema's).
 pub fn document(routes: &[Route]) -> Value {
@@ -39,9 +39,10 @@ pub fn document(routes: &[Route]) -> Value {
 }
 
 fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
-    let error = match route.path.starts_with("/v1/") {
-        true => generator.subschema_for::<ErrorBody>(),
-        false => generator.subschema_for::<ErrorDetail>(),
+    let error = match route.path {
+        path if path.starts_with("/v1/messages") => generator.subschema_for::<anthropic::ErrorBody>(),
+        path if path.starts_with("/v1/") => generator.subschema_for::<openai::ErrorBody>(),
+        _ => generator.subschema_for::<ErrorDetail>(),
     };
     let mut operation = json!({
         "summary": route.about,
