@@ -475,7 +475,8 @@ impl Default for TimelineMergingPolicy {
 pub struct Engine {
     /// `auto`, `cpu`, `cuda:N` or `metal`.
     pub device: String,
-    /// Type of weights and matrix products. On a CPU `bf16` is the sampler's only, and wants importance correction.
+    /// Type of weights and matrix products. On a CPU `bf16` is that of the products, in the sampler and the trainer; the
+    /// trainer's weights and moments stay f32, and importance correction is wanted.
     pub dtype: Dtype,
     /// Which kernels compute.
     pub kernels: Kernels,
