@@ -4,6 +4,7 @@ Usage: sdks.py WORK_DIRECTORY NODE_PROGRAM...
 """
 
 import asyncio
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -14,7 +15,6 @@ import threading
 import time
 
 import anthropic
-import httpx
 import openai
 from langchain_core.messages import HumanMessage, SystemMessage, ToolMessage
 from langchain_openai import ChatOpenAI
@@ -225,18 +225,26 @@ def node(program):
     return play
 
 
-class Counted(httpx.HTTPTransport):
-    """Counts what an SDK sends."""
+def counted(sdk):
+    """A transport that counts what an SDK sends, and a client with it, of the HTTP package that this SDK wants."""
+    needs = importlib.metadata.requires(sdk.__name__)
+    http = importlib.import_module("httpx2" if any(need.startswith("httpx2") for need in needs) else "httpx")
 
-    def __init__(self):
-        super().__init__()
-        self.requests, self.answers = 0, []
+    class Counted(http.HTTPTransport):
+        requests = 0
 
-    def handle_request(self, request):
-        self.requests += 1
-        answer = super().handle_request(request)
-        self.answers.append((answer.status_code, answer.headers.get("retry-after")))
-        return answer
+        def __init__(self):
+            super().__init__()
+            self.answers = []
+
+        def handle_request(self, request):
+            self.requests += 1
+            answer = super().handle_request(request)
+            self.answers.append((answer.status_code, answer.headers.get("retry-after")))
+            return answer
+
+    transport = Counted()
+    return transport, http.Client(transport=transport)
 
 
 def outcome(call):
@@ -250,13 +258,11 @@ def outcome(call):
 def both_sdks(episode, key=None):
     """For each SDK: its name, its module, the transport, and a call with given fields."""
     key = key or episode.key
-    transport = Counted()
-    chat = openai.OpenAI(base_url=episode.base_url, api_key=key, http_client=httpx.Client(transport=transport)).chat.completions
+    transport, http = counted(openai)
+    chat = openai.OpenAI(base_url=episode.base_url, api_key=key, http_client=http).chat.completions
     yield openai, transport, lambda **given: chat.create(**{"model": "m", "messages": [{"role": "user", "content": "plain"}], **given})
-    transport = Counted()
-    messages = anthropic.Anthropic(
-        base_url=episode.anthropic_base_url, api_key=key, http_client=httpx.Client(transport=transport)
-    ).messages
+    transport, http = counted(anthropic)
+    messages = anthropic.Anthropic(base_url=episode.anthropic_base_url, api_key=key, http_client=http).messages
     yield anthropic, transport, lambda **given: messages.create(
         **{"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "plain"}], **given}
     )
