@@ -343,13 +343,8 @@ async fn killed_at_any_moment_it_ends_with_the_weights_of_an_unbroken_run() {
         let of = |m: &Value| (m["global_step"].clone(), m["episodes"].clone(), m["loss"].clone());
         metrics(dir).iter().map(of).collect()
     };
-    // Every line is that of the unbroken run, once and in order. A kill between a checkpoint and the line of its step
-    // loses the line: the checkpoint holds the update, so it is not repeated.
-    let (lines, mut expected) = (told(broken.path()), told(unbroken.path()));
-    assert_eq!(expected.len() as u64, steps);
-    assert!(lines.len() + kills >= expected.len(), "{lines:?}");
-    expected.retain(|line| lines.contains(line));
-    assert_eq!(lines, expected);
+    assert_eq!(told(broken.path()), told(unbroken.path()));
+    assert_eq!(told(broken.path()).len() as u64, steps);
 }
 
 #[tokio::test(flavor = "multi_thread")]

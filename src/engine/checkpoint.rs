@@ -132,13 +132,15 @@ impl CheckpointStore {
         }
     }
 
-    /// Writes the checkpoint of `global_step`: `fill` puts model and trainer state into the directory it is given.
+    /// Writes the checkpoint of `global_step`: `fill` puts model and trainer state into the directory it is given, and
+    /// `before_it_counts` is called when all of it is on disk and a resume does not see it yet.
     ///
     /// Returns where it is. After an error the checkpoints are as they were before.
     pub fn write<E: std::fmt::Display>(
         &self,
         global_step: u64,
         fill: impl FnOnce(&Path) -> Result<(), E>,
+        before_it_counts: impl FnOnce(),
     ) -> Result<PathBuf, CheckpointError> {
         let io = |source| CheckpointError::Io {
             global_step,
@@ -153,7 +155,11 @@ impl CheckpointStore {
                 global_step,
                 message: e.to_string(),
             })
-            .and_then(|()| self.publish(&temporary, global_step).map_err(io));
+            .and_then(|()| self.complete(&temporary, global_step).map_err(io))
+            .and_then(|()| {
+                before_it_counts();
+                self.publish(&temporary, global_step).map_err(io)
+            });
         if written.is_err() {
             let _ = std::fs::remove_dir_all(&temporary); // room for the next try; what is left goes with that one
         }
@@ -188,8 +194,8 @@ impl CheckpointStore {
         (None, warnings)
     }
 
-    /// Names, checks and prunes.
-    fn publish(&self, temporary: &Path, global_step: u64) -> io::Result<PathBuf> {
+    /// Lists what is there and brings all of it to the disk.
+    fn complete(&self, temporary: &Path, global_step: u64) -> io::Result<()> {
         let manifest = Manifest {
             format: FORMAT,
             global_step,
@@ -197,7 +203,11 @@ impl CheckpointStore {
             files: list_files(temporary)?,
         };
         std::fs::write(temporary.join(MANIFEST), serde_json::to_vec_pretty(&manifest)?)?;
-        durable::sync_tree(temporary)?;
+        durable::sync_tree(temporary)
+    }
+
+    /// Names and prunes.
+    fn publish(&self, temporary: &Path, global_step: u64) -> io::Result<PathBuf> {
         let name = format!("{STEP_PREFIX}{global_step}");
         let finished = self.dir.join(&name);
         if finished.exists() {
@@ -299,7 +309,7 @@ mod tests {
                 std::fs::write(dir.join("model.safetensors"), format!("weights of {step}"))?;
                 std::fs::write(dir.join(TRAINER_DIR).join("state.json"), "{}")
             };
-            self.store.write(step, fill).unwrap()
+            self.store.write(step, fill, || ()).unwrap()
         }
 
         fn names(&self) -> Vec<String> {
@@ -312,6 +322,18 @@ mod tests {
         fn resumes_at(&self) -> Option<u64> {
             self.store.resume_point().0.map(|c| c.manifest.global_step)
         }
+    }
+
+    // Seen in a kill between a checkpoint and what was to be written of its step.
+    #[test]
+    fn what_comes_before_it_counts_comes_before_a_resume_sees_it() {
+        let scratch = Scratch::new(2);
+        scratch.write(1);
+        let mut seen = None;
+        let nothing = |_: &Path| io::Result::Ok(());
+        let before_it_counts = || seen = Some(scratch.resumes_at());
+        scratch.store.write(2, nothing, before_it_counts).unwrap();
+        assert_eq!((seen, scratch.resumes_at()), (Some(Some(1)), Some(2)));
     }
 
     #[test]
@@ -397,7 +419,7 @@ mod tests {
             std::fs::write(dir.join("model.safetensors"), "half").unwrap();
             Err("no space left on device")
         };
-        let error = scratch.store.write(2, fill).unwrap_err().to_string();
+        let error = scratch.store.write(2, fill, || ()).unwrap_err().to_string();
         assert_eq!(
             error,
             "the checkpoint of step 2 could not be written: no space left on device"

@@ -225,7 +225,7 @@ impl Core {
         blocking(move || {
             let done = core.ledger().global_step() - 1;
             if done > core.saved_step.load(Ordering::Acquire) {
-                match core.export(done) {
+                match core.export(done, || ()) {
                     Ok(_) => core.cut_journal(done),
                     Err(error) => core.hub.warn(error.to_string()),
                 }
@@ -255,27 +255,24 @@ impl Core {
         let step = closed.global_step;
         let due = step.is_multiple_of(self.save_every);
         let mut own = Metrics::from_iter([("seconds/update".to_owned(), seconds)]);
-        let mut saved = None;
+        let (mut done, mut saved) = (None, None);
         if due && step > self.saved_step.load(Ordering::Acquire) {
             let begun = Instant::now();
-            let outcome = self.export(step);
-            own.insert("seconds/export".to_owned(), begun.elapsed().as_secs_f64());
-            own.insert("export_failed".to_owned(), f64::from(outcome.is_err()));
-            saved = Some(outcome);
+            let told = |failed: bool, own: &mut Metrics| {
+                own.insert("seconds/export".to_owned(), begun.elapsed().as_secs_f64());
+                own.insert("export_failed".to_owned(), f64::from(failed));
+            };
+            // Before a resume would not repeat the update any more, its metrics are written.
+            let outcome_of_export = self.export(step, || {
+                told(false, &mut own);
+                done = Some(self.close_step(closed, &outcome, own.clone()));
+            });
+            if done.is_none() {
+                told(true, &mut own);
+            }
+            saved = Some(outcome_of_export);
         }
-        own.extend(metrics::peak_memory_mb().map(|mb| ("peak_memory_mb".to_owned(), mb)));
-
-        let mut ledger = self.ledger();
-        self.report_left_out(&mut ledger, closed, &outcome);
-        let sampled = self.model.sampling_totals();
-        let mut all = ledger.step_metrics(closed, sampled);
-        all.extend(own);
-        for (name, value) in outcome.metrics.into_iter().filter(|(_, value)| value.is_finite()) {
-            // What both tell is told as the clients sent it, before the trainer's penalties.
-            all.entry(name).or_insert(value);
-        }
-        let (pool, trouble) = ledger.advance(&mut all, sampled);
-        drop(ledger);
+        let (all, pool, trouble) = done.unwrap_or_else(|| self.close_step(closed, &outcome, own));
         let trouble = match saved {
             Some(Ok(_)) => {
                 self.cut_journal(step);
@@ -298,6 +295,27 @@ impl Core {
         trouble
     }
 
+    /// Writes a step's metrics and opens the next batch. Returns the metrics, the next pool and what went wrong.
+    fn close_step(
+        &self,
+        closed: &ClosedBatch,
+        outcome: &UpdateOutcome,
+        mut own: Metrics,
+    ) -> (Metrics, PoolSnapshot, Option<String>) {
+        own.extend(metrics::peak_memory_mb().map(|mb| ("peak_memory_mb".to_owned(), mb)));
+        let mut ledger = self.ledger();
+        self.report_left_out(&mut ledger, closed, outcome);
+        let sampled = self.model.sampling_totals();
+        let mut all = ledger.step_metrics(closed, sampled);
+        all.extend(own);
+        for (name, value) in outcome.metrics.iter().filter(|(_, value)| value.is_finite()) {
+            // What both tell is told as the clients sent it, before the trainer's penalties.
+            all.entry(name.clone()).or_insert(*value);
+        }
+        let (pool, trouble) = ledger.advance(&mut all, sampled);
+        (all, pool, trouble)
+    }
+
     fn report_left_out(&self, ledger: &mut Ledger, closed: &ClosedBatch, outcome: &UpdateOutcome) {
         self.hub.dropped(DropReason::Dummy, closed.batch.left_out.len() as u64);
         for (reason, count) in &outcome.dropped {
@@ -311,10 +329,12 @@ impl Core {
         }
     }
 
-    /// Writes the checkpoint of a step.
-    fn export(&self, step: u64) -> Result<PathBuf, CheckpointError> {
+    /// Writes the checkpoint of a step; see [`CheckpointStore::write`].
+    fn export(&self, step: u64, before_it_counts: impl FnOnce()) -> Result<PathBuf, CheckpointError> {
         self.hub.detail(format!("exporting step {step}"));
-        let written = self.checkpoints.write(step, |dir| self.model.save_blocking(dir));
+        let written = self
+            .checkpoints
+            .write(step, |dir| self.model.save_blocking(dir), before_it_counts);
         if let Ok(dir) = &written {
             self.saved_step.store(step, Ordering::Release);
             self.hub.info(format!("checkpoint written: {}", dir.display()));
