@@ -26,8 +26,12 @@ const RUNNING: u64 = 1000;
 const CYCLES: u64 = 100_000;
 const STATUS_POLLERS: u64 = 200;
 const DASHBOARDS: u64 = 4;
-/// An agent's own work before its chat and after it.
-const WORK: Duration = Duration::from_millis(400);
+/// Episodes of a batch.
+const BATCH: u64 = 4 * RUNNING;
+/// An agent's own work before its chat and after it: between this and three times this.
+const WORK: Duration = Duration::from_millis(800);
+/// Wait after a refused claim, as the clients have it; up to half as much again.
+const RETRY: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_secs(1);
 
 fn main() {
@@ -58,7 +62,7 @@ async fn serve() {
     .await;
     swarm
         .rolling_with(json!({
-            "data": {"train_batch_size": RUNNING / 4}, "rollout": {"num_repeat": 4, "max_env_worker": RUNNING},
+            "data": {"train_batch_size": BATCH / 4}, "rollout": {"num_repeat": 4, "max_env_worker": RUNNING},
             "swarm_mode_sample_collection_method": "rollout_until_finish_enough_episodes",
         }))
         .await;
@@ -132,7 +136,7 @@ impl Tally {
                     cause.contains("Engine not ready") || cause.contains("No available episodes"),
                     "{cause}"
                 );
-                tokio::time::sleep(Duration::from_millis(100 + number % 100)).await;
+                tokio::time::sleep(RETRY + RETRY.mul_f64(spread(number, 0) / 2.0)).await;
             };
             let running = self.running.fetch_add(1, Ordering::Relaxed) + 1;
             self.most_running.fetch_max(running, Ordering::Relaxed);
@@ -144,10 +148,10 @@ impl Tally {
                 self.claimed.lock().unwrap().insert(uuid.to_owned()),
                 "{uuid} was given out twice"
             );
-            tokio::time::sleep(WORK).await;
+            tokio::time::sleep(WORK + WORK.mul_f64(2.0 * spread(number, 1))).await;
             let chat = json!({"model": "m", "messages": [{"role": "user", "content": "What is 6 times 7?"}]});
             self.timed(1, post("/v1/chat/completions", chat).bearer_auth(key)).await;
-            tokio::time::sleep(WORK).await;
+            tokio::time::sleep(WORK + WORK.mul_f64(2.0 * spread(number, 2))).await;
             let task = format!("t{}", number / 4);
             let output = json!({"reward": number, "metadata": {"task_id": task}});
             let end = json!({"client_uuid": client, "episode_uuid": uuid, "task_id": task, "workflow_output": output});
@@ -166,6 +170,12 @@ impl Tally {
             tokio::time::sleep(POLL).await;
         }
     }
+}
+
+/// From 0 up to 1, another for each number and purpose.
+fn spread(number: u64, purpose: u64) -> f64 {
+    let mixed = (number * 4 + purpose + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 11) as f64 / (1u64 << 53) as f64
 }
 
 fn client() -> reqwest::Client {
