@@ -1,7 +1,7 @@
 //! AdamW (decoupled weight decay, arXiv 1711.05101) with f32 moments and, where the model computes in a narrower type,
 //! f32 master weights.
 
-use candle_core::{DType, Tensor, Var};
+use candle_core::{DType, Device, Tensor, Var};
 use indexmap::IndexMap;
 
 use super::adamw_groups::Group;
@@ -9,7 +9,7 @@ use super::error::Result;
 use super::gradients::Gradients;
 use crate::config::schema::Optim;
 use crate::model::kernels::train::adamw::{AdamWStep, adamw};
-use crate::model::kernels::train::slices::{Numbers, with_mut};
+use crate::model::kernels::train::slices::{Numbers, with_mut, zeros};
 use crate::model::{ModelError, Weights};
 
 /// The optimizer of a set of weights.
@@ -141,7 +141,10 @@ pub(super) fn decays(parameter: &Tensor) -> bool {
 
 impl Slot {
     fn new(var: &Var) -> Result<Self> {
-        let zeros = || Tensor::zeros(var.shape(), DType::F32, var.device());
+        let zeros = || match var.device() {
+            Device::Cpu => zeros(var.shape()),
+            device => Tensor::zeros(var.shape(), DType::F32, device),
+        };
         let narrow = var.dtype() != DType::F32;
         let master = narrow
             .then(|| var.as_detached_tensor().to_dtype(DType::F32))

@@ -1,13 +1,13 @@
 //! Gradients by parameter name, summed over micro-batches.
 
 use candle_core::backprop::GradStore;
-use candle_core::{DType, Device, Shape, Tensor};
+use candle_core::{DType, Shape, Tensor};
 use indexmap::IndexMap;
 
 use super::error::Result;
 use crate::model::kernels::train::accumulate;
 use crate::model::kernels::train::gemm::Into;
-use crate::model::kernels::train::slices::{Numbers, with_mut};
+use crate::model::kernels::train::slices::{Numbers, with_mut, zeros};
 use crate::model::{ModelError, Weights};
 
 /// Gradients of the trained parameters, f32, in the order in which they came.
@@ -70,7 +70,7 @@ impl Gradients {
         if let Some(sum) = self.by_name.get(name) {
             return Ok(with_mut(sum, |sum| kernel(sum, Into::Add))?);
         }
-        let sum = Tensor::zeros(shape, DType::F32, &Device::Cpu)?;
+        let sum = zeros(shape)?;
         with_mut(&sum, |sum| kernel(sum, Into::Replace))?;
         self.by_name.insert(name.to_string(), sum);
         Ok(())

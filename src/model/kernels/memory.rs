@@ -2,7 +2,7 @@
 //! it is large, so that streaming it does not wait for address translation.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 
 const CACHE_LINE: usize = 64;
@@ -61,18 +61,30 @@ fn layout<T>(len: usize) -> Layout {
     Layout::from_size_align(bytes, align).expect("lengths are those of matrices, far below the address space")
 }
 
-/// What is not done costs some speed and nothing else, so nobody is told.
+/// Asks for huge pages for what is not in use yet. What is not done costs some speed and nothing else, so nobody is
+/// told.
 ///
 /// # Safety
 /// `start` was allocated with the layout.
 unsafe fn ask_for_huge_pages(start: *mut u8, layout: Layout) {
-    #[cfg(target_os = "linux")]
     if layout.align() == HUGE_PAGE {
-        // SAFETY: advice about memory that is ours, from a page's start on.
-        unsafe { nix::libc::madvise(start.cast(), layout.size(), nix::libc::MADV_HUGEPAGE) };
+        // SAFETY: the caller's promise.
+        prefer_huge_pages(unsafe { std::slice::from_raw_parts(start.cast::<std::mem::MaybeUninit<u8>>(), layout.size()) });
+    }
+}
+
+/// Asks for huge pages where whole ones fit into memory of others' that is fresh, such as a large tensor of zeros.
+pub fn prefer_huge_pages<T>(fresh: &[T]) {
+    let Range { start, end } = fresh.as_ptr_range();
+    let start = (start as usize).next_multiple_of(HUGE_PAGE);
+    let end = end as usize / HUGE_PAGE * HUGE_PAGE;
+    #[cfg(target_os = "linux")]
+    if start < end {
+        // SAFETY: advice about pages inside of the slice; what they hold stays.
+        unsafe { nix::libc::madvise(start as *mut _, end - start, nix::libc::MADV_HUGEPAGE) };
     }
     #[cfg(not(target_os = "linux"))]
-    let _ = (start, layout);
+    let _ = (start, end);
 }
 
 impl<T> Deref for Memory<T> {
@@ -88,6 +100,13 @@ impl<T> DerefMut for Memory<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as above, and the borrow is unique.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl<T: Number> Default for Memory<T> {
+    /// None.
+    fn default() -> Self {
+        Self::zeroed(0)
     }
 }
 
@@ -112,7 +131,8 @@ mod tests {
             assert!(memory.len() == len && memory.iter().all(|&x| x == 0.0));
             assert!(len == 0 || (memory.as_ptr() as usize).is_multiple_of(CACHE_LINE));
             memory.fill(1.5);
-            assert!(memory.iter().all(|&x| x == 1.5));
+            prefer_huge_pages(&memory);
+            assert!(memory.iter().all(|&x| x == 1.5), "advice changes nothing");
         }
     }
 }

@@ -7,7 +7,7 @@
 mod attention;
 pub mod ceilings;
 mod matmul;
-mod memory;
+pub mod memory;
 mod rowwise;
 mod simd;
 #[cfg(test)]

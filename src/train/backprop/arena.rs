@@ -1,9 +1,11 @@
 //! Memory for a pass's results, kept from one pass to the next: fresh pages for every result would cost more time than
 //! much of what is computed.
 
+use crate::model::kernels::memory::Memory;
+
 /// Numbers that passes cut their results from.
 #[derive(Default)]
-pub struct Arena(Vec<f32>);
+pub struct Arena(Memory<f32>);
 
 /// What is left of an arena.
 pub(super) struct Rest<'a>(&'a mut [f32]);
@@ -12,8 +14,8 @@ impl Arena {
     /// At least `count` numbers, whatever they are.
     pub(super) fn cut(&mut self, count: usize) -> Rest<'_> {
         if self.0.len() < count {
-            self.0 = Vec::new(); // the old ones go before the new ones come
-            self.0 = vec![0.0; count];
+            self.0 = Memory::default(); // the old ones go before the new ones come
+            self.0 = Memory::zeroed(count);
         }
         Rest(&mut self.0[..count])
     }

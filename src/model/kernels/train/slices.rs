@@ -3,7 +3,9 @@
 use std::cell::RefCell;
 use std::ops::Deref;
 
-use candle_core::{CpuStorage, Error, InplaceOp1, Layout, Result, Storage, Tensor};
+use candle_core::{CpuStorage, DType, Device, Error, InplaceOp1, Layout, Result, Shape, Storage, Tensor};
+
+use crate::model::kernels::memory::prefer_huge_pages;
 
 /// A tensor's numbers, borrowed.
 pub struct Numbers<'a> {
@@ -54,6 +56,16 @@ pub fn with_mut<R>(tensor: &Tensor, f: impl FnOnce(&mut [f32]) -> R) -> Result<R
         .into_inner()
         .1
         .ok_or_else(|| Error::Msg("an in-place CPU kernel did not run".into()))
+}
+
+/// A tensor of f32 zeros on the CPU, in huge pages where it is large: fresh small pages cost more time than filling them.
+///
+/// # Errors
+/// Out of memory.
+pub fn zeros(shape: impl Into<Shape>) -> Result<Tensor> {
+    let zeros = Tensor::zeros(shape, DType::F32, &Device::Cpu)?;
+    with_mut(&zeros, |numbers| prefer_huge_pages(numbers))?;
+    Ok(zeros)
 }
 
 /// Carries a closure, and what it returns, through candle's in-place operation.

@@ -1,6 +1,6 @@
 //! Tiles of f32 multiply-adds, on the vectors of any instruction set.
 
-use super::{Matrix, Shape, Side, Target};
+use super::{Matrix, Shape, Side, Target, panel};
 use crate::model::kernels::simd::{Isa, Kernel, Vector};
 
 /// The largest tile of any instruction set.
@@ -23,23 +23,7 @@ pub(super) fn pack(isa: Isa, side: Side, lines: Matrix, scale: f32, into: &mut [
         Side::First => isa.tile_rows(),
         Side::Second => isa.panel_width(),
     };
-    let steps = into.chunks_exact_mut(width).take(lines.columns);
-    if lines.row_stride == 1 {
-        for (k, step) in steps.enumerate() {
-            let source = &lines.data[k * lines.column_stride..][..lines.rows];
-            for (word, value) in step.iter_mut().zip(source) {
-                *word = (value * scale).to_bits();
-            }
-            step[lines.rows..].fill(0);
-        }
-        return;
-    }
-    for (k, step) in steps.enumerate() {
-        for (line, word) in step[..lines.rows].iter_mut().enumerate() {
-            *word = (lines.data[line * lines.row_stride + k * lines.column_stride] * scale).to_bits();
-        }
-        step[lines.rows..].fill(0);
-    }
+    panel::pack(width, lines, scale, into);
 }
 
 /// # Safety

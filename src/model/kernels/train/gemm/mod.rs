@@ -7,6 +7,7 @@
 #[cfg(target_arch = "x86_64")]
 mod bf16;
 mod fma;
+mod panel;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 
@@ -15,6 +16,7 @@ use std::sync::OnceLock;
 
 use rayon::prelude::*;
 
+use crate::model::kernels::memory::Memory;
 use crate::model::kernels::simd::Isa;
 use crate::model::kernels::threads::SharedMut;
 
@@ -270,12 +272,12 @@ impl Product<'_> {
         let mut packed = PACKED_SECOND.take();
         grow(&mut packed, panels * panel_words);
         let lines = b.t();
-        let pack = |(panel, into): (usize, &mut [Line])| {
+        let pack = |(panel, into): (usize, &mut [u32])| {
             let line = first + panel * columns;
             let block = lines.part((line, columns.min(first + count - line)), (0, k));
-            pack(self.method, Side::Second, block, 1.0, words_of(into));
+            pack(self.method, Side::Second, block, 1.0, into);
         };
-        let packed_panels = packed[..(panels * panel_words).div_ceil(16)].chunks_mut(panel_words.div_ceil(16));
+        let packed_panels = packed[..panels * panel_words].chunks_mut(panel_words);
         match self.threads {
             Threads::All => packed_panels
                 .enumerate()
@@ -291,12 +293,11 @@ impl Product<'_> {
                 .div_ceil(row_blocks)
                 .min(count.div_ceil(LEAST_COLUMNS)),
         };
-        let packed_words = words_ref(&packed);
         let task = |number: usize| {
             let (row, part) = (number / column_blocks, number % column_blocks);
             let rows = row * ROW_BLOCK..m.min((row + 1) * ROW_BLOCK);
             let panels = panels * part / column_blocks..panels * (part + 1) / column_blocks;
-            self.block(rows, panels, packed_words, (first, count), out);
+            self.block(rows, panels, &packed, (first, count), out);
         };
         let tasks = row_blocks * column_blocks;
         match self.threads {
@@ -336,14 +337,14 @@ impl Product<'_> {
             for panel in 0..row_panels {
                 let row = rows.start + panel * self.shape.rows;
                 let block = self.a.part((row, self.shape.rows.min(rows.end - row)), (start, length));
-                let into = &mut words_of(&mut packed)[panel * first_words..(panel + 1) * first_words];
+                let into = &mut packed[panel * first_words..(panel + 1) * first_words];
                 pack(self.method, Side::First, block, self.scale, into);
             }
             let add = self.into == Into::Add || start > 0;
             for panel in panels.clone() {
                 let b = &second[panel * panel_words + start / depth * words[1]..][..steps * words[1]];
                 for row_panel in 0..row_panels {
-                    let a = &words_ref(&packed)[row_panel * first_words..][..first_words];
+                    let a = &packed[row_panel * first_words..][..first_words];
                     let (row, column) = (rows.start + row_panel * self.shape.rows, panel * columns);
                     // SAFETY: the tile lies within the result, whose size was checked, and no other task has these
                     // rows and columns.
@@ -422,32 +423,16 @@ unsafe fn tile(method: Method, steps: usize, a: &[u32], b: &[u32], target: Targe
     }
 }
 
-/// A cache line, so that panels begin at one.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct Line([u32; 16]);
-
 thread_local! {
     /// A thread's buffers for packed operands, kept from one product to the next; taken while in use.
-    static PACKED_FIRST: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
-    static PACKED_SECOND: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
+    static PACKED_FIRST: Cell<Memory<u32>> = Cell::default();
+    static PACKED_SECOND: Cell<Memory<u32>> = Cell::default();
 }
 
-fn grow(lines: &mut Vec<Line>, words: usize) {
-    let count = words.div_ceil(16);
-    if lines.len() < count {
-        lines.resize(count, Line([0; 16]));
+fn grow(words: &mut Memory<u32>, count: usize) {
+    if words.len() < count {
+        *words = Memory::zeroed(count);
     }
-}
-
-fn words_ref(lines: &[Line]) -> &[u32] {
-    // SAFETY: a line is 16 words without padding.
-    unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), lines.len() * 16) }
-}
-
-fn words_of(lines: &mut [Line]) -> &mut [u32] {
-    // SAFETY: as above.
-    unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * 16) }
 }
 
 #[cfg(test)]
