@@ -146,16 +146,12 @@ pub fn run(
     ajet.rollout.max_num_seqs = plan.batches.iter().copied().max().unwrap_or(1);
     ajet.rollout.max_model_len = Some(plan.prompt + plan.tokens);
     let mut scheduler = Scheduler::new(weights, &ajet)?;
-    // Touches every page and wakes every thread once.
-    measure(
-        &mut scheduler,
-        &weights.config,
-        &Plan {
-            tokens: 4.min(plan.tokens),
-            ..plan.clone()
-        },
-        1,
-    )?;
+    // Wakes every thread once.
+    let few = Plan {
+        tokens: 4.min(plan.tokens),
+        ..plan.clone()
+    };
+    measure(&mut scheduler, &weights.config, &few, 1)?;
     for &batch in &plan.batches {
         let timing = measure(&mut scheduler, &weights.config, plan, batch)?;
         each(Measurement::of(&timing, weights, &ajet, plan, batch, ceilings));

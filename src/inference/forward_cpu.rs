@@ -10,7 +10,11 @@ use super::error::Result;
 use super::forward::{BLOCK_TOKENS, BlockId, Chunk, Forward, Logits};
 use super::packed_model::{PackedLayer, PackedModel};
 use crate::model::Weights;
+use crate::model::kernels::memory::{Memory, Part};
 use crate::model::kernels::{self, AttentionRows, BlockLayout, Isa, Pool, Precision, RowScratch};
+
+/// Numbers that cache blocks are allocated for at a time, 8 MB: the first touch of fresh memory goes by huge pages.
+const SLAB: usize = 2 << 20;
 
 /// A packed model with its cache blocks.
 pub struct CpuForward {
@@ -18,8 +22,8 @@ pub struct CpuForward {
     isa: Isa,
     model: PackedModel,
     layout: BlockLayout,
-    /// By [`BlockId`]; empty until first used.
-    blocks: Vec<Box<[f32]>>,
+    /// By [`BlockId`]; empty until one of its slab is used.
+    blocks: Vec<Part<f32>>,
     buffers: Buffers,
 }
 
@@ -71,12 +75,19 @@ impl CpuForward {
 
     fn ensure_blocks(&mut self, ids: impl Iterator<Item = BlockId>) {
         for id in ids {
-            if id >= self.blocks.len() {
-                self.blocks.resize_with(id + 1, Box::default);
+            if id < self.blocks.len() && !self.blocks[id].is_empty() {
+                continue;
             }
-            if self.blocks[id].is_empty() {
-                self.blocks[id] = vec![0.0; self.layout.len()].into();
+            let count = (SLAB / self.layout.len()).max(1);
+            let first = id / count * count;
+            if first + count > self.blocks.len() {
+                self.blocks.resize_with(first + count, Part::default);
             }
+            let slab = Memory::zeroed(count * self.layout.len()).into_parts(self.layout.len());
+            self.blocks[first..first + count]
+                .iter_mut()
+                .zip(slab)
+                .for_each(|(block, part)| *block = part);
         }
     }
 

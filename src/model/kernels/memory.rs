@@ -4,6 +4,7 @@
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 const CACHE_LINE: usize = 64;
 /// A huge page of x86-64 and of aarch64 with small pages.
@@ -53,6 +54,60 @@ impl<T: Number> Memory<T> {
         };
         Self { start, len }
     }
+
+    /// Cuts it in parts of `len`; what is left at the end belongs to nobody. The memory goes with the last part.
+    ///
+    /// # Panics
+    /// `len` is 0.
+    pub fn into_parts(self, len: usize) -> impl Iterator<Item = Part<T>> {
+        let count = self.len / len;
+        let whole = Arc::new(self);
+        (0..count).map(move |number| Part {
+            // SAFETY: the part lies within the whole.
+            start: unsafe { whole.start.add(number * len) },
+            len,
+            _whole: Some(whole.clone()),
+        })
+    }
+}
+
+/// A part of [`Memory`] that belongs to its holder alone, or nothing.
+pub struct Part<T> {
+    start: NonNull<T>,
+    len: usize,
+    _whole: Option<Arc<Memory<T>>>,
+}
+
+// SAFETY: parts do not overlap, and the whole is touched through nothing but them.
+unsafe impl<T: Number> Send for Part<T> {}
+// SAFETY: as above.
+unsafe impl<T: Number> Sync for Part<T> {}
+
+impl<T> Default for Part<T> {
+    /// Nothing.
+    fn default() -> Self {
+        Self {
+            start: NonNull::dangling(),
+            len: 0,
+            _whole: None,
+        }
+    }
+}
+
+impl<T> Deref for Part<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: `start` is valid for `len` written numbers while the whole is held, or dangling with none.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl<T> DerefMut for Part<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as above, and no other part has these numbers.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
 }
 
 fn layout<T>(len: usize) -> Layout {
@@ -69,7 +124,9 @@ fn layout<T>(len: usize) -> Layout {
 unsafe fn ask_for_huge_pages(start: *mut u8, layout: Layout) {
     if layout.align() == HUGE_PAGE {
         // SAFETY: the caller's promise.
-        prefer_huge_pages(unsafe { std::slice::from_raw_parts(start.cast::<std::mem::MaybeUninit<u8>>(), layout.size()) });
+        prefer_huge_pages(unsafe {
+            std::slice::from_raw_parts(start.cast::<std::mem::MaybeUninit<u8>>(), layout.size())
+        });
     }
 }
 
@@ -123,6 +180,19 @@ impl<T> Drop for Memory<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_are_apart_and_outlive_the_whole() {
+        let mut parts: Vec<_> = Memory::<f32>::zeroed(10).into_parts(3).collect();
+        assert_eq!(parts.len(), 3, "what is left is nobody's");
+        for (number, part) in parts.iter_mut().enumerate() {
+            part.fill(number as f32);
+        }
+        let last = parts.pop().unwrap();
+        drop(parts);
+        assert_eq!(&last[..], [2.0; 3]);
+        assert!(Part::<f32>::default().is_empty());
+    }
 
     #[test]
     fn it_is_zero_aligned_and_written_like_a_slice() {
