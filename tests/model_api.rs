@@ -447,7 +447,6 @@ async fn a_script_is_played_through_parsers_and_streams() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "on the scripted template the forced beginning splits the row: not understood yet"]
 async fn a_forced_tool_call_begins_as_one_and_its_beginning_is_not_trained() {
     let engine = Engine::scripted(&[
         json!({"text": tool_call("look", &json!({"at": 1})), "turn": 0}),

@@ -180,9 +180,9 @@ fn end_text(call: &Call, renderer: &dyn Renderer) -> Option<String> {
     Some(renderer.decode(&[*end]))
 }
 
-/// What follows the sampled text in the template's text of the turn, which may differ in white space (templates strip
-/// contents and lay out JSON in their own way).
-fn after_answer<'a>(turn: &'a str, sampled: &str) -> Option<&'a str> {
+/// What follows a sampled text in the template's text of it, which may differ in white space (templates strip contents
+/// and lay out JSON in their own way). None where `turn` does not begin with it.
+pub fn after_answer<'a>(turn: &'a str, sampled: &str) -> Option<&'a str> {
     if let Some(rest) = turn.strip_prefix(sampled) {
         return Some(rest);
     }

@@ -326,16 +326,21 @@ def check_overflow(directory):
 def check_full_queue(directory):
     """With room for one request, another is told to come again, and the SDKs do."""
     with Swarm(directory / "queue", SCRIPT, {"max_num_seqs": 1, "max_queued_requests": 0}) as swarm:
-        for sdk, transport, call in both_sdks(swarm.claim()):
-            long = [{"role": "user", "content": "long"}]
-            busy = threading.Thread(target=lambda: call(messages=long, max_tokens=2000))
-            busy.start()
-            time.sleep(0.2)
-            first = len(transport.answers)
-            call()
-            busy.join()
-            retried = [answer for answer in transport.answers[first:] if answer[0] == 429]
-            assert retried and all(after for _, after in retried), (sdk.__name__, transport.answers)
+        episode = swarm.claim()
+        for sdk, transport, call in both_sdks(episode):
+            long = {"messages": [{"role": "user", "content": "long"}], "stream": True}
+            with swarm.open("/v1/chat/completions", long, key=episode.key) as busy:
+                busy.readline()  # so it has the only place
+
+                def hang_up():
+                    while not transport.answers:
+                        time.sleep(0.01)
+                    busy.close()
+
+                threading.Thread(target=hang_up).start()
+                call()
+            (refused, after), *_, (answered, _) = transport.answers
+            assert (refused, answered) == (429, 200) and after, (sdk.__name__, transport.answers)
 
 
 def check_restart(swarm):

@@ -97,12 +97,16 @@ class Swarm:
         with urllib.request.urlopen(self.url + path, timeout=60) as answer:
             return json.load(answer)
 
-    def call(self, path, body, key=None):
+    def open(self, path, body, key=None):
+        """The answer to a call, to be read."""
         headers = {"content-type": "application/json"}
         if key:
             headers["authorization"] = f"Bearer {key}"
         request = urllib.request.Request(self.url + path, json.dumps(body).encode(), headers)
-        with urllib.request.urlopen(request, timeout=600) as answer:
+        return urllib.request.urlopen(request, timeout=600)
+
+    def call(self, path, body, key=None):
+        with self.open(path, body, key) as answer:
             return json.load(answer)
 
     def claim(self, episode_type="train"):

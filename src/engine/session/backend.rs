@@ -12,7 +12,7 @@ use super::script::{self, Script};
 use crate::config::schema::{Ajet, Rollout};
 use crate::inference::SampleRequest;
 use crate::inference::parsers::{ReasoningFormat, ToolFormat};
-use crate::timeline::{MergePolicy, Prompt, Renderer};
+use crate::timeline::{MergePolicy, Prompt, Renderer, after_answer};
 
 /// A model as far as text is concerned.
 pub trait ChatModel: Renderer + Send + Sync {
@@ -155,7 +155,7 @@ impl ChatBackend {
                 param: Some("messages".into()),
                 message: script::no_answer(&prompt.conversation),
             })?;
-        let text = text.strip_prefix(&prompt.opening).unwrap_or(text);
+        let text = after_answer(text, &prompt.opening).unwrap_or(text);
         let ids = self
             .model
             .encode(text)
