@@ -37,6 +37,7 @@ SCRIPT = [
     {"contains": "long", "text": "and so on " * 300},
 ]
 START = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": QUESTIONS[0]}]
+LONG = [{"role": "user", "content": "long"}]
 
 
 def bare(episode):
@@ -327,15 +328,19 @@ def check_full_queue(directory):
     """With room for one request, another is told to come again, and the SDKs do."""
     with Swarm(directory / "queue", SCRIPT, {"max_num_seqs": 1, "max_queued_requests": 0}) as swarm:
         for sdk, transport, call in both_sdks(swarm.claim()):
-            long = [{"role": "user", "content": "long"}]
-            busy = threading.Thread(target=lambda: call(messages=long, max_tokens=2000))
-            busy.start()
-            time.sleep(0.2)
-            first = len(transport.answers)
-            call()
-            busy.join()
-            retried = [answer for answer in transport.answers[first:] if answer[0] == 429]
-            assert retried and all(after for _, after in retried), (sdk.__name__, transport.answers)
+            # An answer that is known to be under way until the other call was refused.
+            busy = client(swarm.claim()).chat.completions.create(model="m", messages=LONG, stream=True)
+            next(iter(busy))
+            asking = threading.Thread(target=call)
+            asking.start()
+            until = time.time() + 60
+            while not transport.answers and time.time() < until:
+                time.sleep(0.01)
+            busy.close()
+            asking.join()
+            refused, given = transport.answers[:-1], transport.answers[-1]
+            assert refused and all(status == 429 and after for status, after in refused), (sdk.__name__, transport.answers)
+            assert given[0] == 200, (sdk.__name__, transport.answers)
 
 
 def check_restart(swarm):
@@ -384,7 +389,7 @@ def check_hundred_turns(directory):
 def check_hang_up(swarm):
     """An agent that hangs up in the middle of a stream leaves nothing."""
     episode = swarm.claim()
-    stream = client(episode).chat.completions.create(model="m", messages=[{"role": "user", "content": "long"}], stream=True)
+    stream = client(episode).chat.completions.create(model="m", messages=LONG, stream=True)
     for _, _ in zip(range(5), stream):
         pass
     stream.close()
