@@ -1,6 +1,6 @@
 //! The engine's side of the model API: whole episodes on real models, and the rows that they come to.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ajet_swarm::engine::boot::{EngineError, Options, run};
 use ajet_swarm::model::{PackedBatch, Trainable, Transformer, Weights, load};
@@ -10,7 +10,7 @@ use ajet_swarm::server::engine_client::{EngineAnswer, EngineClient};
 use ajet_swarm::timeline::Row;
 use candle_core::{DType, Device, Tensor};
 use futures_util::StreamExt;
-use futures_util::future::join_all;
+use futures_util::future::{join_all, select_all};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
@@ -98,10 +98,14 @@ impl Engine {
 
     /// The scripted model with these answers.
     async fn scripted(lines: &[Value]) -> Self {
+        Self::scripted_with(lines, 400).await
+    }
+
+    async fn scripted_with(lines: &[Value], turn: usize) -> Self {
         let file = tempfile::NamedTempFile::new().unwrap();
         let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
         std::fs::write(file.path(), text).unwrap();
-        Self::start(&format!("builtin:scripted:{}", file.path().display()), 16_000, 400).await
+        Self::start(&format!("builtin:scripted:{}", file.path().display()), 16_000, turn).await
     }
 
     async fn send(&self, episode: &str, request: Value) -> EngineAnswer {
@@ -501,6 +505,36 @@ async fn an_answer_whose_agent_hangs_up_is_not_recorded() {
     let rows = engine.end_with_rows("e", &[call]).await;
     assert_eq!(rows.len(), 1);
     assert_eq!(engine.journaled("e")["usage"]["llm_calls"], 1);
+}
+
+/// Four answers run at once, so that a fifth begins only where one has given its place and cache back.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_hangs_up_makes_room_at_once() {
+    let engine = Engine::scripted_with(
+        &[
+            json!({"contains": "long", "text": "and so on ".repeat(700)}),
+            json!({"contains": "short", "text": "done"}),
+        ],
+        8000,
+    )
+    .await;
+    let mut streams = Vec::new();
+    for episode in ["a", "b", "c", "d"] {
+        let request = json!({"messages": [user("long")], "stream": true});
+        let mut stream = Box::pin(engine.send(episode, request).await.into_bytes_stream());
+        stream.next().await.unwrap().unwrap();
+        streams.push(stream);
+    }
+    drop(streams.pop());
+    let hung_up = Instant::now();
+    let others = streams.into_iter().map(|stream| Box::pin(stream.count()));
+    tokio::select! {
+        _ = engine.chat("short", json!({"messages": [user("short")]})) => {}
+        _ = select_all(others) => panic!("the place was free only after an answer had ended"),
+    }
+    println!("another answer was whole {:?} after the hang-up", hung_up.elapsed());
+    let outcome = engine.end("d").await;
+    assert_eq!((outcome.llm_calls, outcome.rows), (0, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]

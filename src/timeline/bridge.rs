@@ -105,7 +105,7 @@ fn bridge(call: &Call, request: &Conversation, renderer: &dyn Renderer) -> Resul
             SplitReason::TemplateRewrites
         });
     };
-    let suffix = match after_answer(turn, &call.sampled_text) {
+    let suffix = match after_text(turn, &call.sampled_text) {
         Some(suffix) => suffix,
         None => after_rewritten_answer(call, &conversation, turn, renderer)?,
     };
@@ -180,14 +180,14 @@ fn end_text(call: &Call, renderer: &dyn Renderer) -> Option<String> {
     Some(renderer.decode(&[*end]))
 }
 
-/// What follows a sampled text in the template's text of it, which may differ in white space (templates strip contents
-/// and lay out JSON in their own way). None where `turn` does not begin with it.
-pub fn after_answer<'a>(turn: &'a str, sampled: &str) -> Option<&'a str> {
-    if let Some(rest) = turn.strip_prefix(sampled) {
+/// What follows `beginning` in a text that may write it with other white space (templates strip contents and lay out
+/// JSON in their own way).
+pub fn after_text<'a>(text: &'a str, beginning: &str) -> Option<&'a str> {
+    if let Some(rest) = text.strip_prefix(beginning) {
         return Some(rest);
     }
-    let mut rest = turn;
-    for c in sampled.chars().filter(|c| !c.is_whitespace()) {
+    let mut rest = text;
+    for c in beginning.chars().filter(|c| !c.is_whitespace()) {
         rest = rest.trim_start().strip_prefix(c)?;
     }
     Some(rest)

@@ -14,7 +14,7 @@ pub mod row;
 #[cfg(test)]
 mod tests;
 
-pub use bridge::{Prompt, after_answer, prompt_for};
+pub use bridge::{Prompt, after_text, prompt_for};
 pub use call::{Call, Conversation, RenderError, Renderer, TurnEnd};
 pub use counters::{Counters, SplitReason};
 pub use merge::{MergePolicy, merge};

@@ -16,7 +16,8 @@ from swarm import BINARY, Swarm, tool_call, trained
 QUERY = "Write the word hello into the file greeting.txt in this directory."
 DONE = "The file is written."
 TITLE = "A greeting"
-PATIENCE = 900
+# Seconds that an agent may take; one that hangs is a failure, not a hanging check.
+PATIENCE = 120
 
 OPENCODE = {
     "autoupdate": False,

@@ -12,7 +12,7 @@ use super::script::{self, Script};
 use crate::config::schema::{Ajet, Rollout};
 use crate::inference::SampleRequest;
 use crate::inference::parsers::{ReasoningFormat, ToolFormat};
-use crate::timeline::{MergePolicy, Prompt, Renderer, after_answer};
+use crate::timeline::{MergePolicy, Prompt, Renderer, after_text};
 
 /// A model as far as text is concerned.
 pub trait ChatModel: Renderer + Send + Sync {
@@ -155,7 +155,8 @@ impl ChatBackend {
                 param: Some("messages".into()),
                 message: script::no_answer(&prompt.conversation),
             })?;
-        let text = after_answer(text, &prompt.opening).unwrap_or(text);
+        // What is in the prompt already is not answered again, however the script lays out its JSON.
+        let text = after_text(text, &prompt.opening).unwrap_or(text);
         let ids = self
             .model
             .encode(text)
