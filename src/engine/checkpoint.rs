@@ -1,15 +1,18 @@
 //! Checkpoints on disk: `<experiment_dir>/checkpoints/global_step_<n>/`.
 //!
 //! A checkpoint is written into a temporary directory, made durable, renamed, and only then named in `latest`; so a kill
-//! at any moment leaves the one before loadable. Its `manifest.json` lists every file with its size, by which a missing
-//! or truncated file is found without loading anything. What stands in the files is the writer's business: the model in
-//! the Hugging Face layout (or the PEFT adapter) at the top, the trainer's state under `trainer/`.
+//! at any moment leaves the one before loadable. Its `manifest.json` lists every file with its size and its SHA-256, by
+//! which a missing, truncated or altered file is found before anything is loaded. What stands in the files is the
+//! writer's business: the model in the Hugging Face layout (or the PEFT adapter) at the top, the trainer's state under
+//! `trainer/`.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, BufRead};
 use std::path::{Path, PathBuf};
 
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use super::durable;
 use super::identity::RunIdentity;
@@ -35,11 +38,14 @@ pub struct Manifest {
     pub run: RunIdentity,
     /// File → size in bytes; paths relative to the checkpoint.
     pub files: IndexMap<String, u64>,
+    /// File → SHA-256 of its contents in hexadecimal; empty in checkpoints from before there were any.
+    #[serde(default)]
+    pub sha256: IndexMap<String, String>,
 }
 
 const FORMAT: u32 = 1;
 
-/// A checkpoint whose files are all there.
+/// A checkpoint whose files are all there, as they were written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
     /// Where it is.
@@ -49,7 +55,7 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// The checkpoint in a directory, if every file of its manifest is there in its size; else a sentence.
+    /// The checkpoint in a directory, if every file of its manifest is there as it was written; else a sentence.
     fn load(dir: PathBuf) -> Result<Self, String> {
         let text = std::fs::read(dir.join(MANIFEST)).map_err(|e| format!("{MANIFEST}: {e}"))?;
         let manifest: Manifest = serde_json::from_slice(&text).map_err(|e| format!("{MANIFEST}: {e}"))?;
@@ -65,6 +71,12 @@ impl Checkpoint {
                 .len();
             if found != *size {
                 return Err(format!("{name} has {found} bytes instead of {size}"));
+            }
+        }
+        for (name, expected) in &manifest.sha256 {
+            let found = sha256(&dir.join(name)).map_err(|e| format!("{name}: {e}"))?;
+            if found != *expected {
+                return Err(format!("the contents of {name} are not those that were written"));
             }
         }
         Ok(Self { dir, manifest })
@@ -196,11 +208,17 @@ impl CheckpointStore {
 
     /// Lists what is there and brings all of it to the disk.
     fn complete(&self, temporary: &Path, global_step: u64) -> io::Result<()> {
+        let files = list_files(temporary)?;
+        let sha256 = files
+            .keys()
+            .map(|name| Ok((name.clone(), sha256(&temporary.join(name))?)))
+            .collect::<io::Result<_>>()?;
         let manifest = Manifest {
             format: FORMAT,
             global_step,
             run: self.run.clone(),
-            files: list_files(temporary)?,
+            files,
+            sha256,
         };
         std::fs::write(temporary.join(MANIFEST), serde_json::to_vec_pretty(&manifest)?)?;
         durable::sync_tree(temporary)
@@ -266,6 +284,22 @@ impl CheckpointStore {
 
 fn parse_step(name: &str) -> Option<u64> {
     name.strip_prefix(STEP_PREFIX)?.parse().ok()
+}
+
+/// SHA-256 of a file's contents in hexadecimal.
+fn sha256(path: &Path) -> io::Result<String> {
+    let mut file = io::BufReader::with_capacity(1 << 20, File::open(path)?);
+    let mut hasher = Sha256::new();
+    loop {
+        let part = file.fill_buf()?;
+        if part.is_empty() {
+            break;
+        }
+        hasher.update(part);
+        let length = part.len();
+        file.consume(length);
+    }
+    Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// Every file below `dir` with its size, by its path relative to `dir`.
@@ -354,12 +388,15 @@ mod tests {
     #[test]
     fn damage_of_any_kind_sends_the_resume_to_the_one_before_with_a_warning() {
         type Damage = fn(&Path);
-        let damages: [(&str, Damage); 4] = [
+        let damages: [(&str, Damage); 5] = [
             ("model.safetensors", |d| {
                 std::fs::remove_file(d.join("model.safetensors")).unwrap()
             }),
             ("has 3 bytes instead of 12", |d| {
                 std::fs::write(d.join("model.safetensors"), "wei").unwrap()
+            }),
+            ("the contents of model.safetensors", |d| {
+                std::fs::write(d.join("model.safetensors"), "weights of 3").unwrap()
             }),
             (MANIFEST, |d| std::fs::remove_file(d.join(MANIFEST)).unwrap()),
             (MANIFEST, |d| std::fs::write(d.join(MANIFEST), "{\"for").unwrap()),
@@ -376,6 +413,16 @@ mod tests {
             );
             assert!(warnings[1].contains("global_step_1"));
         }
+    }
+
+    #[test]
+    fn a_checkpoint_from_before_there_were_checksums_is_still_resumed() {
+        let scratch = Scratch::new(3);
+        let path = scratch.write(1).join(MANIFEST);
+        let mut manifest: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        manifest.as_object_mut().unwrap().remove("sha256").unwrap();
+        std::fs::write(&path, manifest.to_string()).unwrap();
+        assert_eq!(scratch.resumes_at(), Some(1));
     }
 
     #[test]

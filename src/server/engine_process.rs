@@ -24,6 +24,10 @@ const LONGEST_LINE: u64 = 64 * 1024;
 /// How long an engine that was told to terminate may take before it is killed.
 const TERMINATE_PATIENCE: Duration = Duration::from_secs(2);
 
+/// How many pools glibc's allocator keeps. With one for each thread, what each has freed and not given back adds up, and
+/// the engine's resident memory grows from update to update. A user's own value holds.
+const ARENAS_VARIABLE: &str = "MALLOC_ARENA_MAX";
+
 /// What an engine is started with.
 #[derive(Clone, Debug)]
 pub struct Launch {
@@ -121,6 +125,7 @@ impl EngineLauncher for ChildLauncher {
         let socket = runtime.path().join("engine.sock");
         let config = runtime.path().join("config.yaml");
         fs::write(&config, &launch.config_yaml)?;
+        let arenas = std::env::var_os(ARENAS_VARIABLE).unwrap_or_else(|| "1".into());
         let child = Command::new(&self.program)
             .arg("engine")
             .arg("--socket")
@@ -131,6 +136,7 @@ impl EngineLauncher for ChildLauncher {
             .arg(&launch.experiment_dir)
             // The engine has no use for the server's secret.
             .env_remove(TOKEN_VARIABLE)
+            .env(ARENAS_VARIABLE, arenas)
             // Held open: the engine ends itself when it closes, so a killed server leaves none behind.
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -303,6 +309,14 @@ mod tests {
             "{words}"
         );
         assert!(!runtime.exists(), "removed with the engine");
+    }
+
+    #[tokio::test]
+    async fn the_engine_has_one_pool_of_memory_unless_the_user_wants_otherwise() {
+        let wanted = std::env::var(ARENAS_VARIABLE).unwrap_or_else(|_| "1".into());
+        let (_dir, handle) = launched(r#"echo "error: pools: $MALLOC_ARENA_MAX" >&2; exit 1"#);
+        let words = handle.wait().await;
+        assert!(words.ends_with(&format!("pools: {wanted}")), "{words}");
     }
 
     #[tokio::test]

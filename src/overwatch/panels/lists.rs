@@ -13,6 +13,8 @@ use crate::overwatch::state::State;
 const WIDE: u16 = 50;
 /// Columns of a panel's left and right border.
 const BORDERS: u16 = 2;
+/// For the task of a running episode whose claim named none: it is told only with the end.
+const NOT_TOLD: &str = "-";
 
 /// What runs: which task, how many LLM calls, idle for how long (and when it is discarded), whose.
 pub(super) fn episodes(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
@@ -27,7 +29,10 @@ pub(super) fn episodes(frame: &mut Frame, area: Rect, state: &State, theme: Them
         }
         Row::new([
             short(episode),
-            ending(&detail.optional_task_id, task_width),
+            match detail.optional_task_id.as_str() {
+                "" => NOT_TOLD.to_owned(),
+                task => ending(task, task_width),
+            },
             detail.llm_call_count.clone(),
             idle,
             short(&detail.client_uuid),

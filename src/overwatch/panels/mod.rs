@@ -170,6 +170,14 @@ mod tests {
     }
 
     #[test]
+    fn a_running_episode_whose_task_is_not_told_has_a_dash() {
+        let (rows, _) = screen(&watching(), 80, 24, true);
+        let row = rows.iter().find(|row| row.contains("77777777")).unwrap();
+        let after = row.split("77777777").nth(1).unwrap();
+        assert_eq!(after.split_whitespace().next(), Some("-"), "{row}");
+    }
+
+    #[test]
     fn lists_scroll() {
         let mut state = watching();
         let shown = |state: &State, what: &str| screen(state, 80, 24, true).0.join("\n").contains(what);
