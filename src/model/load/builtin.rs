@@ -11,7 +11,6 @@ macro_rules! asset {
     };
 }
 
-const WEIGHTS: &[u8] = asset!("tiny", "model.safetensors");
 const TOKENIZER: &[u8] = asset!("tiny", "tokenizer.json");
 const TOKENIZER_CONFIG: &[u8] = asset!("tiny", "tokenizer_config.json");
 const GENERATION_CONFIG: &[u8] = asset!("tiny", "generation_config.json");
@@ -23,20 +22,20 @@ const MODELS: &[Embedded] = &[
         &[
             ("config.json", asset!("tiny", "config.json")),
             ("generation_config.json", GENERATION_CONFIG),
-            ("model.safetensors", WEIGHTS),
+            ("model.safetensors", asset!("tiny", "model.safetensors")),
             ("tokenizer.json", TOKENIZER),
             ("tokenizer_config.json", TOKENIZER_CONFIG),
         ],
     ),
-    // The same weights with room for the prompts of coding agents, whose lengths it was not trained for, and a template
-    // with tools and thinking. Its answers are given (`engine::session::script`).
+    // Its answers are given (`engine::session::script`). The template has tools and thinking, the context room for the
+    // prompts of coding agents, and the few random weights compute them in seconds (`scripts/make-scripted-model.py`).
     (
         "scripted",
         &[
             ("config.json", asset!("scripted", "config.json")),
             ("chat_template.jinja", asset!("scripted", "chat_template.jinja")),
             ("generation_config.json", GENERATION_CONFIG),
-            ("model.safetensors", WEIGHTS),
+            ("model.safetensors", asset!("scripted", "model.safetensors")),
             ("tokenizer.json", TOKENIZER),
             ("tokenizer_config.json", TOKENIZER_CONFIG),
         ],
