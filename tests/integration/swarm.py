@@ -70,11 +70,18 @@ class Swarm:
         self.process = subprocess.Popen([BINARY, "start", f"--swarm-port={self.port}"], stdout=self.log, stderr=self.log)
 
     def __enter__(self):
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def start(self):
         self.wait("health", lambda: self.get("/health"))
         self.call("/sync_train_config", {"yaml_as_string": json.dumps({"ajet": self.config})})
         self.call("/start_engine", {})
         self.wait("a rolling engine", lambda: self.get("/get_engine_status")["engine_status"] == "ENGINE.ROLLING")
-        return self
 
     def __exit__(self, *_):
         self.process.send_signal(signal.SIGTERM)
