@@ -26,13 +26,13 @@ NOTHING = {
 
 
 def processes(root):
-    """A process and its children."""
-    children = pathlib.Path(f"/proc/{root}/task/{root}/children").read_text().split()
+    """A process and the children of all of its threads."""
+    children = [pid for task in pathlib.Path(f"/proc/{root}/task").iterdir() for pid in (task / "children").read_text().split()]
     return [root, *(pid for child in children for pid in processes(int(child)))]
 
 
 def cpu_seconds(root):
-    """Of user and system, of a process and its children; those of other threads' children are missed."""
+    """Of user and system, of a process and its children."""
     ticks = 0
     for pid in processes(root):
         fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()

@@ -58,7 +58,7 @@ async def chat(port, key, messages, max_tokens):
             first = time.perf_counter() - begun
     seconds = time.perf_counter() - begun
     writer.close()
-    usages = [json.loads(line[6:]) for line in received.decode().splitlines() if line.startswith("data: {") and '"usage":{' in line]
+    usages = [json.loads(line[6:]) for line in received.decode().split("\n") if line.startswith("data: {") and '"usage":{' in line]
     if not usages:
         raise SystemExit(f"the server did not answer as expected: {received[:2000].decode()}")
     return Answer(first or seconds, seconds, usages[-1]["usage"])

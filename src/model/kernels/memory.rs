@@ -2,6 +2,7 @@
 //! it is large, so that streaming it does not wait for address translation.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -48,7 +49,10 @@ impl<T: Number> Memory<T> {
             if start.is_null() {
                 handle_alloc_error(layout);
             }
-            ask_for_huge_pages(start, layout);
+            prefer_huge_pages(std::slice::from_raw_parts(
+                start.cast::<MaybeUninit<u8>>(),
+                layout.size(),
+            ));
             start.write_bytes(0, layout.size());
             NonNull::new_unchecked(start.cast())
         };
@@ -110,27 +114,14 @@ impl<T> DerefMut for Part<T> {
     }
 }
 
+/// Not on the bounds of huge pages: what is allocated and freed again on such bounds leaves holes in the heap.
 fn layout<T>(len: usize) -> Layout {
-    let bytes = len * size_of::<T>();
-    let align = if bytes >= HUGE_PAGE { HUGE_PAGE } else { CACHE_LINE };
-    Layout::from_size_align(bytes, align).expect("lengths are those of matrices, far below the address space")
+    Layout::from_size_align(len * size_of::<T>(), CACHE_LINE)
+        .expect("lengths are those of matrices, far below the address space")
 }
 
-/// Asks for huge pages for what is not in use yet. What is not done costs some speed and nothing else, so nobody is
-/// told.
-///
-/// # Safety
-/// `start` was allocated with the layout.
-unsafe fn ask_for_huge_pages(start: *mut u8, layout: Layout) {
-    if layout.align() == HUGE_PAGE {
-        // SAFETY: the caller's promise.
-        prefer_huge_pages(unsafe {
-            std::slice::from_raw_parts(start.cast::<std::mem::MaybeUninit<u8>>(), layout.size())
-        });
-    }
-}
-
-/// Asks for huge pages where whole ones fit into memory of others' that is fresh, such as a large tensor of zeros.
+/// Asks for huge pages where whole ones fit into memory that is fresh, such as a large tensor of zeros. What is not done
+/// costs some speed and nothing else, so nobody is told.
 pub fn prefer_huge_pages<T>(fresh: &[T]) {
     let Range { start, end } = fresh.as_ptr_range();
     let start = (start as usize).next_multiple_of(HUGE_PAGE);
