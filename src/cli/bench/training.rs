@@ -13,8 +13,8 @@ use crate::train::bench::{self, Measurement, Plan};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The share of the arithmetic counts each matrix product of a step once, however often it is computed and as if no row \
-shared a prompt; the ceiling, that of f32 multiply-adds, is measured first, with the same threads. Tiles of bf16, which \
-f32 products are made of where the machine has them, can pass it.
+shared a prompt; the ceiling, that of f32 multiply-adds or with --dtype bf16 of the machine's products of bf16, is \
+measured first, with the same threads. f32 products made of tiles of bf16, where the machine has them, can pass theirs.
 
 Example:
   ajet-swarm bench training --model Qwen/Qwen2.5-0.5B-Instruct --rows 32 --tokens 128 --lora-rank 16")]

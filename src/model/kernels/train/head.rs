@@ -1,15 +1,21 @@
-//! LM head, log-softmax, the log-probability of a target and the entropy in one: a few rows of logits at a time, never
-//! tokens × vocabulary.
+//! LM head, log-softmax, the log-probability of a target and the entropy in one: the logits of a part of the vocabulary
+//! at a time, never tokens × vocabulary. So each part of the weight is packed and its gradient written once for many
+//! tokens.
+
+use std::ops::Range;
 
 use rayon::prelude::*;
 
 use super::gemm::{Into, Matrix, Method, Threads, gemm};
 use super::vectorize::{exp, max, sum, vectorized};
 
-/// Most logits held at a time: 100 MB.
-const LOGITS: usize = 25 << 20;
-/// Most tokens that are taken at a time.
-const MOST_TOKENS: usize = 512;
+/// Most tokens that are taken at a time. Few in tests, so that small models have several blocks.
+const MOST_TOKENS: usize = if cfg!(test) { 24 } else { 2048 };
+/// Numbers of the part of the weight that is taken at a time: 8 MB.
+const PART: usize = if cfg!(test) { 2048 } else { 2 << 20 };
+/// A part is a multiple of so many words, and a row of logits longer than a part by half as many, so that rows begin in
+/// different sets of the caches.
+const WORDS: usize = 32;
 
 /// The distributions softmax(hidden·headᵀ / temperature) of some tokens, of whose parts only what is asked for is kept.
 pub struct Head<'a> {
@@ -36,42 +42,61 @@ pub struct Distributions {
     log_sums: Vec<f32>,
 }
 
+/// What is known of a token's distribution after some of its logits.
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    largest: f32,
+    /// Σ e^(x − largest).
+    total: f32,
+    /// Σ (x − largest)·e^(x − largest).
+    weighted: f32,
+    /// The target's logit, once it was among them.
+    target: f32,
+}
+
+/// Tokens and words whose logits are held.
+struct Block {
+    tokens: Range<usize>,
+    words: Range<usize>,
+}
+
 impl Head<'_> {
-    /// Logits that are held at a time.
+    /// Numbers that the logits held at a time take.
     pub fn buffer_len(&self) -> usize {
-        self.rows_at_a_time().min(self.targets.len()) * self.vocabulary()
+        self.targets.len().min(MOST_TOKENS) * self.stride()
     }
 
     /// Log-probabilities and entropies, given hidden states (tokens × width) and room for
     /// [`buffer_len`](Self::buffer_len) logits.
     ///
     /// # Panics
-    /// Lengths do not fit, or a target is outside the vocabulary.
+    /// Lengths do not fit.
     pub fn forward(&self, hidden: &[f32], buffer: &mut [f32]) -> Distributions {
-        let (tokens, vocabulary) = (self.targets.len(), self.vocabulary());
-        let mut found = Distributions {
-            log_probs: vec![0.0; tokens],
-            entropies: vec![0.0; tokens],
-            log_sums: vec![0.0; tokens],
-        };
-        for rows in self.steps() {
-            let logits = &mut buffer[..rows.len() * vocabulary];
-            self.logits(&hidden[rows.start * self.width..rows.end * self.width], logits);
-            let log_sums = found.log_sums[rows.clone()].par_iter_mut();
-            let outputs = log_sums
-                .zip(&mut found.entropies[rows.clone()])
-                .zip(&mut found.log_probs[rows.clone()]);
-            let inputs = logits.par_chunks(vocabulary).zip(&self.targets[rows]);
-            outputs
-                .zip(inputs)
-                .for_each(|(((log_sum, entropy), log_prob), (logits, target))| {
-                    let (largest, sum, weighted) = exp_sums(logits);
-                    *log_sum = largest + sum.ln();
-                    *entropy = sum.ln() - weighted / sum;
-                    *log_prob = logits[*target as usize] - *log_sum;
-                });
+        let mut sums = vec![Sums::default(); self.targets.len()];
+        for block in self.blocks() {
+            self.logits(hidden, &block, buffer);
+            let tokens = sums[block.tokens.clone()]
+                .par_iter_mut()
+                .zip(&self.targets[block.tokens]);
+            let rows = buffer.par_chunks(self.stride());
+            tokens.zip(rows).for_each(|((sums, target), row)| {
+                let logits = &row[..block.words.len()];
+                let found = Sums::of(logits);
+                *sums = if block.words.start == 0 { found } else { sums.and(found) };
+                if block.words.contains(&(*target as usize)) {
+                    sums.target = logits[*target as usize - block.words.start];
+                }
+            });
         }
-        found
+        let log_sum = |sums: &Sums| sums.largest + sums.total.ln();
+        Distributions {
+            log_probs: sums.iter().map(|sums| sums.target - log_sum(sums)).collect(),
+            entropies: sums
+                .iter()
+                .map(|sums| sums.total.ln() - sums.weighted / sums.total)
+                .collect(),
+            log_sums: sums.iter().map(log_sum).collect(),
+        }
     }
 
     /// Given the slopes of a loss by each log-probability and entropy, that by the hidden states overwrites `dx`, and
@@ -83,79 +108,129 @@ impl Head<'_> {
         &self,
         hidden: &[f32],
         found: &Distributions,
-        (by_log_prob, by_entropy): (&[f32], &[f32]),
+        by: (&[f32], &[f32]),
         buffer: &mut [f32],
         dx: &mut [f32],
         mut dw: Option<(&mut [f32], Into)>,
     ) {
-        let (vocabulary, width) = (self.vocabulary(), self.width);
-        let scale = 1.0 / self.temperature;
-        for rows in self.steps() {
-            let x = &hidden[rows.start * width..rows.end * width];
-            let slopes = &mut buffer[..rows.len() * vocabulary];
-            self.logits(x, slopes);
-            let tasks = slopes.par_chunks_mut(vocabulary).zip(rows.clone());
-            tasks.for_each(|(row, token)| {
-                let by_log_prob = by_log_prob[token];
-                to_slopes(
-                    row,
-                    found.log_sums[token],
-                    found.entropies[token],
-                    by_log_prob,
-                    by_entropy[token],
-                );
-                row[self.targets[token] as usize] += by_log_prob;
-            });
-            let slopes = Matrix::new(slopes, rows.len(), vocabulary);
-            let dx = &mut dx[rows.start * width..rows.end * width];
-            let weight = Matrix::new(self.weight, vocabulary, width);
-            gemm(
-                self.method,
-                (dx, width),
-                Into::Replace,
-                scale,
-                slopes,
-                weight,
-                Threads::All,
-            );
+        let (width, scale) = (self.width, 1.0 / self.temperature);
+        for block in self.blocks() {
+            self.logits(hidden, &block, buffer);
+            self.slopes(found, by, &block, buffer);
+            let Block { tokens, words } = block;
+            let slopes = Matrix::strided(buffer, tokens.len(), words.len(), self.stride());
+            let weight = Matrix::new(self.part(self.weight, &words), words.len(), width);
+            let into = if words.start == 0 { Into::Replace } else { Into::Add };
+            let rows = tokens.start * width..tokens.end * width;
+            let dx = (&mut dx[rows.clone()], width);
+            gemm(self.method, dx, into, scale, slopes, weight, Threads::All);
             if let Some((dw, into)) = &mut dw {
-                let x = Matrix::new(x, rows.len(), width);
-                gemm(self.method, (dw, width), *into, scale, slopes.t(), x, Threads::All);
-                *into = Into::Add;
+                let into = if tokens.start == 0 { *into } else { Into::Add };
+                let x = Matrix::new(&hidden[rows], tokens.len(), width);
+                let dw = (&mut dw[words.start * width..words.end * width], width);
+                gemm(self.method, dw, into, scale, slopes.t(), x, Threads::All);
             }
         }
+    }
+
+    /// Logits of a block become derivatives by them.
+    fn slopes(
+        &self,
+        found: &Distributions,
+        (by_log_prob, by_entropy): (&[f32], &[f32]),
+        block: &Block,
+        rows: &mut [f32],
+    ) {
+        let tasks = rows.par_chunks_mut(self.stride()).zip(block.tokens.clone());
+        tasks.for_each(|(row, token)| {
+            let row = &mut row[..block.words.len()];
+            let (log_sum, entropy) = (found.log_sums[token], found.entropies[token]);
+            to_slopes(row, log_sum, entropy, by_log_prob[token], by_entropy[token]);
+            let target = self.targets[token] as usize;
+            if block.words.contains(&target) {
+                row[target - block.words.start] += by_log_prob[token];
+            }
+        });
     }
 
     fn vocabulary(&self) -> usize {
         self.weight.len() / self.width
     }
 
-    fn rows_at_a_time(&self) -> usize {
-        (LOGITS / self.vocabulary()).clamp(1, MOST_TOKENS)
+    /// Words of a part.
+    fn words(&self) -> usize {
+        let words = (PART / self.width / WORDS).max(1) * WORDS;
+        words.min(self.vocabulary())
     }
 
-    fn steps(&self) -> impl Iterator<Item = std::ops::Range<usize>> {
-        let (tokens, step) = (self.targets.len(), self.rows_at_a_time());
-        (0..tokens)
-            .step_by(step)
-            .map(move |start| start..(start + step).min(tokens))
+    /// From one row of logits to the next.
+    fn stride(&self) -> usize {
+        self.words().next_multiple_of(WORDS) + WORDS / 2
     }
 
-    /// Logits over temperature of some rows.
-    fn logits(&self, x: &[f32], out: &mut [f32]) {
-        let vocabulary = self.vocabulary();
-        let x = Matrix::new(x, x.len() / self.width, self.width);
-        let weight = Matrix::new(self.weight, vocabulary, self.width);
-        let scale = 1.0 / self.temperature;
+    fn blocks(&self) -> impl Iterator<Item = Block> {
+        let parts = |total: usize, step: usize| {
+            (0..total)
+                .step_by(step)
+                .map(move |start| start..total.min(start + step))
+        };
+        let (vocabulary, step) = (self.vocabulary(), self.words());
+        parts(self.targets.len(), MOST_TOKENS).flat_map(move |tokens| {
+            parts(vocabulary, step).map(move |words| Block {
+                tokens: tokens.clone(),
+                words,
+            })
+        })
+    }
+
+    fn part<'x>(&self, weight: &'x [f32], words: &Range<usize>) -> &'x [f32] {
+        &weight[words.start * self.width..words.end * self.width]
+    }
+
+    /// Logits over temperature of a block.
+    fn logits(&self, hidden: &[f32], block: &Block, out: &mut [f32]) {
+        let Block { tokens, words } = block;
+        let x = &hidden[tokens.start * self.width..tokens.end * self.width];
+        let x = Matrix::new(x, tokens.len(), self.width);
+        let weight = Matrix::new(self.part(self.weight, words), words.len(), self.width);
+        let out = (out, self.stride());
         gemm(
             self.method,
-            (out, vocabulary),
+            out,
             Into::Replace,
-            scale,
+            1.0 / self.temperature,
             x,
             weight.t(),
             Threads::All,
         );
+    }
+}
+
+impl Sums {
+    fn of(logits: &[f32]) -> Self {
+        let (largest, total, weighted) = exp_sums(logits);
+        Self {
+            largest,
+            total,
+            weighted,
+            target: 0.0,
+        }
+    }
+
+    /// Those of this one's logits and of `next`'s.
+    fn and(self, next: Self) -> Self {
+        let largest = self.largest.max(next.largest);
+        let shifted = |sums: Self| {
+            let (by, share) = (sums.largest - largest, (sums.largest - largest).exp());
+            (share * sums.total, share * (sums.weighted + by * sums.total))
+        };
+        let ((total, weighted), (next_total, next_weighted)) = (shifted(self), shifted(next));
+        Self {
+            largest,
+            total: total + next_total,
+            weighted: weighted + next_weighted,
+            ..self
+        }
     }
 }
 

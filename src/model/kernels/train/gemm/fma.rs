@@ -1,6 +1,6 @@
 //! Tiles of f32 multiply-adds, on the vectors of any instruction set.
 
-use super::{Matrix, Shape, Side, Target, panel};
+use super::{First, Shape, Target};
 use crate::model::kernels::simd::{Isa, Kernel, Vector};
 
 /// The largest tile of any instruction set.
@@ -13,42 +13,33 @@ pub(super) fn shape(isa: Isa) -> Shape {
         columns,
         depth: 1,
         words: [rows, columns],
-        k_block: 256,
+        // 20 kB of a panel 16 wide, 32 kB of one 32 wide.
+        k_block: if columns <= 16 { 320 } else { 256 },
     }
-}
-
-/// Lines side by side for each inner step.
-pub(super) fn pack(isa: Isa, side: Side, lines: Matrix, scale: f32, into: &mut [u32]) {
-    let width = match side {
-        Side::First => isa.tile_rows(),
-        Side::Second => isa.panel_width(),
-    };
-    panel::pack(width, lines, scale, into);
 }
 
 /// # Safety
 /// As [`super::tile`].
-pub(super) unsafe fn tile(isa: Isa, steps: usize, a: &[u32], b: &[u32], target: Target) {
+pub(super) unsafe fn tile(isa: Isa, steps: usize, a: First, b: &[u32], target: Target) {
     let shape = shape(isa);
-    assert!(a.len() >= steps * shape.rows && b.len() >= steps * shape.columns);
-    let kernel = Tile {
-        steps,
-        a: a.as_ptr().cast(),
-        b: b.as_ptr().cast(),
-        target,
-    };
+    assert!(b.len() >= steps * shape.columns);
+    match &a {
+        First::Packed(words) => assert!(words.len() >= steps * shape.rows),
+        First::InPlace(rows) => assert!(rows.rows == target.rows && rows.extent() <= rows.data.len()),
+    }
+    let b = b.as_ptr().cast();
     // SAFETY: the operands were measured, the result is the caller's promise.
-    unsafe { isa.run(kernel) }
+    unsafe { isa.run(Tile { steps, a, b, target }) }
 }
 
-struct Tile {
+struct Tile<'a> {
     steps: usize,
-    a: *const f32,
+    a: First<'a>,
     b: *const f32,
     target: Target,
 }
 
-impl Kernel for Tile {
+impl Kernel for Tile<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -64,23 +55,30 @@ impl Kernel for Tile {
     }
 }
 
-impl Tile {
+impl Tile<'_> {
     #[inline(always)]
     unsafe fn rows<V: Vector, const ROWS: usize>(self) {
         // SAFETY: `steps` lines of ROWS and of two vectors are there; a tile that is cut goes through a buffer.
         unsafe {
-            let mut sums = [[V::splat(0.0); 2]; ROWS];
-            for step in 0..self.steps {
-                let b = self.b.add(step * 2 * V::LANES);
-                let (left, right) = (V::load(b), V::load(b.add(V::LANES)));
-                let a = self.a.add(step * ROWS);
-                for (row, sum) in sums.iter_mut().enumerate() {
-                    let factor = V::splat(*a.add(row));
-                    sum[0] = left.mul_add(factor, sum[0]);
-                    sum[1] = right.mul_add(factor, sum[1]);
-                }
-            }
             let target = self.target;
+            for row in 0..target.rows {
+                // Asked for now, the result's lines are there when the sums are.
+                let start = target.corner.add(row * target.stride);
+                V::prefetch(start.cast());
+                V::prefetch(start.wrapping_add(2 * V::LANES - 1).cast());
+            }
+            let sums = match self.a {
+                First::Packed(words) => {
+                    let a: *const f32 = words.as_ptr().cast();
+                    sums::<V, ROWS>(self.steps, |step, row| a.add(step * ROWS + row), self.b)
+                }
+                First::InPlace(rows) => {
+                    // The last row stands for those that are missing, whose sums nobody wants.
+                    let row = |row: usize| rows.data.as_ptr().add(row.min(rows.rows - 1) * rows.row_stride);
+                    let lines: [*const f32; ROWS] = std::array::from_fn(row);
+                    sums::<V, ROWS>(self.steps, |step, row| lines[row].add(step), self.b)
+                }
+            };
             if (target.rows, target.columns) == (ROWS, 2 * V::LANES) {
                 put(&sums, target.corner, target.stride, target.add);
                 return;
@@ -89,6 +87,32 @@ impl Tile {
             put(&sums, whole.as_mut_ptr(), 2 * V::LANES, false);
             target.put_part(&whole, 2 * V::LANES);
         }
+    }
+}
+
+/// The sums of a tile's products. `a` says where the first operand's number for an inner step and a row is.
+///
+/// # Safety
+/// `a` is valid for the steps and rows, `b` for two vectors a step.
+#[inline(always)]
+unsafe fn sums<V: Vector, const ROWS: usize>(
+    steps: usize,
+    a: impl Fn(usize, usize) -> *const f32,
+    b: *const f32,
+) -> [[V; 2]; ROWS] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut sums = [[V::splat(0.0); 2]; ROWS];
+        for step in 0..steps {
+            let b = b.add(step * 2 * V::LANES);
+            let (left, right) = (V::load(b), V::load(b.add(V::LANES)));
+            for (row, sum) in sums.iter_mut().enumerate() {
+                let factor = V::splat(*a(step, row));
+                sum[0] = left.mul_add(factor, sum[0]);
+                sum[1] = right.mul_add(factor, sum[1]);
+            }
+        }
+        sums
     }
 }
 

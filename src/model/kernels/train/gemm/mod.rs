@@ -1,8 +1,9 @@
 //! Matrix products of the weight update.
 //!
-//! Both operands are packed block by block into panels as the register tile wants them, so that any operand may be
-//! transposed at no cost, and the tile is computed by what the machine has ([`Method`]). Each element of a result is
-//! summed in an order that depends on the inner size alone: neither on the other rows nor on the threads.
+//! Operands are packed block by block into panels as the register tile wants them, so that any operand may be
+//! transposed, and the tile is computed by what the machine has ([`Method`]). Where it reads a number of the first
+//! operand at a time and a line's numbers lie side by side, that operand is read where it is. Each element of a result
+//! is summed in an order that depends on the inner size alone: neither on the other rows nor on the threads.
 
 #[cfg(target_arch = "x86_64")]
 mod bf16;
@@ -12,6 +13,7 @@ mod panel;
 mod tiles;
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::sync::OnceLock;
 
 use rayon::prelude::*;
@@ -95,7 +97,7 @@ struct Shape {
     depth: usize,
     /// Words that a panel of the first and of the second operand takes for `depth` inner steps.
     words: [usize; 2],
-    /// Inner steps of a block: a panel of the second operand then stays in the first-level cache.
+    /// Most inner steps of a block: a panel of the second operand then stays in the first-level cache.
     k_block: usize,
 }
 
@@ -172,6 +174,11 @@ impl<'a> Matrix<'a> {
         self.columns
     }
 
+    /// Whether the numbers of a row lie side by side.
+    fn has_whole_rows(&self) -> bool {
+        self.column_stride == 1
+    }
+
     /// One more than the largest index.
     fn extent(&self) -> usize {
         match self.rows * self.columns {
@@ -192,12 +199,14 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// Rows of the result that a task computes: their packed block of the first operand stays in the second-level cache.
+/// Most rows of the result that a task computes: their block of the first operand stays in the second-level cache.
 const ROW_BLOCK: usize = 192;
 /// Most words that the packed second operand takes: 8 MB.
 const MOST_WORDS: usize = 2 << 20;
 /// Columns of the result that a task computes at least, where rows alone do not make enough tasks.
 const LEAST_COLUMNS: usize = 128;
+/// Tasks for each thread where they cost nothing, so that one that is held up is waited for shortly.
+const TASKS: usize = 4;
 
 /// out = scale · a·b, or out += scale · a·b; the rows of `out` are `out_stride` apart.
 ///
@@ -266,7 +275,7 @@ impl Product<'_> {
         let Shape {
             depth, columns, words, ..
         } = self.shape;
-        let (m, k) = (self.a.rows, self.a.columns);
+        let k = self.a.columns;
         let panels = count.div_ceil(columns);
         let panel_words = k.div_ceil(depth) * words[1];
         let mut packed = PACKED_SECOND.take();
@@ -275,7 +284,7 @@ impl Product<'_> {
         let pack = |(panel, into): (usize, &mut [u32])| {
             let line = first + panel * columns;
             let block = lines.part((line, columns.min(first + count - line)), (0, k));
-            pack(self.method, Side::Second, block, 1.0, into);
+            pack(self.method, Side::Second, block, self.scale, into);
         };
         let packed_panels = packed[..panels * panel_words].chunks_mut(panel_words);
         match self.threads {
@@ -286,17 +295,11 @@ impl Product<'_> {
                 .for_each(pack),
             Threads::One => packed_panels.enumerate().for_each(pack),
         }
-        let row_blocks = m.div_ceil(ROW_BLOCK);
-        let column_blocks = match self.threads {
-            Threads::One => 1,
-            Threads::All => (4 * rayon::current_num_threads())
-                .div_ceil(row_blocks)
-                .min(count.div_ceil(LEAST_COLUMNS)),
-        };
+        let row_panels = self.a.rows.div_ceil(self.shape.rows);
+        let (row_blocks, column_blocks) = self.tasks(row_panels, count);
         let task = |number: usize| {
-            let (row, part) = (number / column_blocks, number % column_blocks);
-            let rows = row * ROW_BLOCK..m.min((row + 1) * ROW_BLOCK);
-            let panels = panels * part / column_blocks..panels * (part + 1) / column_blocks;
+            let rows = share(row_panels, row_blocks, number / column_blocks);
+            let panels = share(panels, column_blocks, number % column_blocks);
             self.block(rows, panels, &packed, (first, count), out);
         };
         let tasks = row_blocks * column_blocks;
@@ -307,52 +310,77 @@ impl Product<'_> {
         PACKED_SECOND.set(packed);
     }
 
-    /// Some rows and panels of the result, one inner block after the other.
+    /// Into how many blocks of rows and of columns the result is cut. They are as many for each thread, and alike.
+    fn tasks(&self, row_panels: usize, columns: usize) -> (usize, usize) {
+        let row_blocks = (row_panels * self.shape.rows).div_ceil(ROW_BLOCK);
+        match self.threads {
+            Threads::One => (row_blocks, 1),
+            Threads::All => {
+                let threads = rayon::current_num_threads();
+                let row_blocks = row_blocks.next_multiple_of(threads).min(row_panels);
+                // Each block of columns packs the rows again.
+                let tasks = if self.in_place() { TASKS * threads } else { threads };
+                let wanted = tasks.div_ceil(row_blocks);
+                (row_blocks, wanted.min(columns.div_ceil(LEAST_COLUMNS)))
+            }
+        }
+    }
+
+    /// Whether tiles read the first operand where it is.
+    fn in_place(&self) -> bool {
+        matches!(self.method, Method::Fma(_)) && self.a.has_whole_rows()
+    }
+
+    /// Some panels of rows and of columns of the result, one inner block after the other.
     fn block(
         &self,
-        rows: std::ops::Range<usize>,
-        panels: std::ops::Range<usize>,
+        row_panels: Range<usize>,
+        panels: Range<usize>,
         second: &[u32],
         (first_column, count): (usize, usize),
         out: &SharedMut<f32>,
     ) {
         let Shape {
+            rows,
             depth,
             columns,
             words,
             k_block,
-            ..
         } = self.shape;
         #[cfg(target_arch = "x86_64")]
         let _session = matches!(self.method, Method::Tiles { .. }).then(tiles::Session::begin);
         let k = self.a.columns;
         let panel_words = k.div_ceil(depth) * words[1];
-        let row_panels = rows.len().div_ceil(self.shape.rows);
+        let in_place = self.in_place();
+        let present = |row_panel: usize| rows.min(self.a.rows - row_panel * rows);
         let mut packed = PACKED_FIRST.take();
+        let k_block = k.div_ceil(k.div_ceil(k_block)).next_multiple_of(depth);
         for start in (0..k).step_by(k_block) {
             let length = k_block.min(k - start);
             let steps = length.div_ceil(depth);
             let first_words = steps * words[0];
-            grow(&mut packed, row_panels * first_words);
-            for panel in 0..row_panels {
-                let row = rows.start + panel * self.shape.rows;
-                let block = self.a.part((row, self.shape.rows.min(rows.end - row)), (start, length));
-                let into = &mut packed[panel * first_words..(panel + 1) * first_words];
-                pack(self.method, Side::First, block, self.scale, into);
+            if !in_place {
+                grow(&mut packed, row_panels.len() * first_words);
+                let lines = row_panels.start * rows..self.a.rows.min(row_panels.end * rows);
+                let lines = self.a.part((lines.start, lines.len()), (start, length));
+                pack_first(self.method, lines, first_words, &mut packed);
             }
             let add = self.into == Into::Add || start > 0;
             for panel in panels.clone() {
                 let b = &second[panel * panel_words + start / depth * words[1]..][..steps * words[1]];
-                for row_panel in 0..row_panels {
-                    let a = &packed[row_panel * first_words..][..first_words];
-                    let (row, column) = (rows.start + row_panel * self.shape.rows, panel * columns);
+                for row_panel in row_panels.clone() {
+                    let (row, column) = (row_panel * rows, panel * columns);
+                    let a = match in_place {
+                        true => First::InPlace(self.a.part((row, present(row_panel)), (start, length))),
+                        false => First::Packed(&packed[(row_panel - row_panels.start) * first_words..][..first_words]),
+                    };
                     // SAFETY: the tile lies within the result, whose size was checked, and no other task has these
                     // rows and columns.
                     unsafe {
                         let target = Target {
                             corner: out.at(row * self.out_stride + first_column + column),
                             stride: self.out_stride,
-                            rows: self.shape.rows.min(rows.end - row),
+                            rows: present(row_panel),
                             columns: columns.min(count - column),
                             add,
                         };
@@ -365,14 +393,52 @@ impl Product<'_> {
     }
 }
 
+/// The `number`th of `shares` nearly equal parts of 0..total.
+fn share(total: usize, shares: usize, number: usize) -> Range<usize> {
+    total * number / shares..total * (number + 1) / shares
+}
+
+/// A panel of the first operand.
+enum First<'a> {
+    /// As the tile wants it.
+    Packed(&'a [u32]),
+    /// Rows of the operand itself.
+    InPlace(Matrix<'a>),
+}
+
+#[cfg(target_arch = "x86_64")]
+impl<'a> First<'a> {
+    /// The words of a packed panel; none of one in place, which only multiply-adds read.
+    fn packed(self) -> &'a [u32] {
+        match self {
+            Self::Packed(words) => words,
+            Self::InPlace(_) => &[],
+        }
+    }
+}
+
+/// Packs lines × inner steps of the first operand into panels of `words`.
+fn pack_first(method: Method, lines: Matrix, words: usize, into: &mut [u32]) {
+    if let Method::Fma(isa) = method {
+        return panel::pack_all(isa.tile_rows(), lines, words, into);
+    }
+    let rows = method.shape().rows;
+    for (panel, into) in into.chunks_mut(words).take(lines.rows.div_ceil(rows)).enumerate() {
+        let line = panel * rows;
+        let block = lines.part((line, rows.min(lines.rows - line)), (0, lines.columns));
+        pack(method, Side::First, block, 1.0, into);
+    }
+}
+
 /// Packs a panel: `lines` is its lines × inner steps.
 fn pack(method: Method, side: Side, lines: Matrix, scale: f32, into: &mut [u32]) {
-    match method {
-        Method::Fma(isa) => fma::pack(isa, side, lines, scale, into),
+    match (method, side) {
+        (Method::Fma(isa), Side::First) => panel::pack(isa.tile_rows(), lines, scale, into),
+        (Method::Fma(isa), Side::Second) => panel::pack(isa.panel_width(), lines, scale, into),
         #[cfg(target_arch = "x86_64")]
-        Method::Pairs => bf16::pack(side, lines, scale, into),
+        (Method::Pairs, side) => bf16::pack(side, lines, scale, into),
         #[cfg(target_arch = "x86_64")]
-        Method::Tiles { parts } => tiles::pack(parts, side, lines, scale, into),
+        (Method::Tiles { parts }, side) => tiles::pack(parts, side, lines, scale, into),
     }
 }
 
@@ -410,15 +476,15 @@ impl Target {
 ///
 /// # Safety
 /// The target is valid for its rows and columns.
-unsafe fn tile(method: Method, steps: usize, a: &[u32], b: &[u32], target: Target) {
+unsafe fn tile(method: Method, steps: usize, a: First, b: &[u32], target: Target) {
     // SAFETY: the caller's promise; a method is only made where the machine has it.
     unsafe {
         match method {
             Method::Fma(isa) => fma::tile(isa, steps, a, b, target),
             #[cfg(target_arch = "x86_64")]
-            Method::Pairs => bf16::tile(steps, a, b, target),
+            Method::Pairs => bf16::tile(steps, a.packed(), b, target),
             #[cfg(target_arch = "x86_64")]
-            Method::Tiles { parts } => tiles::tile(parts, steps, a, b, target),
+            Method::Tiles { parts } => tiles::tile(parts, steps, a.packed(), b, target),
         }
     }
 }
