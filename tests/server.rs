@@ -10,6 +10,7 @@ use ajet_swarm::server::{Options, Token, unfinished};
 use futures_util::StreamExt;
 use reqwest::Method;
 use serde_json::{Value, json};
+use support::fake_engine::HANGS_UP;
 use support::swarm::{Swarm, answer, end_body, quick};
 
 const EPISODES: &str = "rollout_until_finish_enough_episodes";
@@ -332,6 +333,29 @@ async fn an_engine_that_does_not_update_is_replaced_instead_of_waited_for() {
     );
     swarm.episode("a", "t", 1.0).await;
     swarm.until_step(2).await;
+}
+
+/// Seen in CI: a boot without its model was told as "the engine tells no events: Connection refused".
+#[tokio::test]
+async fn an_engine_that_hangs_up_on_us_is_told_by_its_own_last_words() {
+    let swarm = Swarm::start().await;
+    swarm.engines.behave(|engine| engine.dies_at = Some("/events"));
+    swarm.sync(json!({})).await;
+    assert_eq!(swarm.post("/start_engine", json!({})).await.0, 200);
+    let offline = swarm.until("ENGINE.OFFLINE").await["engine_status_detail"].clone();
+    assert_eq!(offline.as_str(), Some(HANGS_UP));
+
+    swarm.engines.behave(|engine| engine.dies_at = Some("/update"));
+    swarm.rolling(EPISODES, 1, 1).await;
+    swarm.episode("a", "t", 1.0).await;
+    swarm
+        .until_true("another engine", async |swarm| {
+            (swarm.engines.record().launches == 3).then_some(())
+        })
+        .await;
+    swarm.engines.behave(|engine| engine.dies_at = None);
+    let again = swarm.until("ENGINE.ROLLING").await["engine_status_detail"].clone();
+    assert!(again.as_str().unwrap().starts_with(HANGS_UP), "{again}");
 }
 
 #[tokio::test]

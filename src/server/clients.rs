@@ -9,6 +9,9 @@ use crate::protocol::swarm::ActiveClient;
 /// Seconds without a claim, LLM call or end after which a client is no longer active.
 pub const ACTIVE_SECONDS: f64 = 600.0;
 
+/// Most clients that are listed: past them the one that was silent for longest leaves.
+const MOST_CLIENTS: usize = 10_000;
+
 #[derive(Debug)]
 struct Client {
     last_activity: f64,
@@ -25,6 +28,9 @@ impl ActiveClients {
     /// An end or abort makes a client active.
     pub fn enter(&mut self, client_uuid: &str, now: f64) {
         if !self.refresh(client_uuid, now) {
+            if self.clients.len() >= MOST_CLIENTS {
+                self.expel_quietest();
+            }
             self.clients.insert(
                 client_uuid.to_owned(),
                 Client {
@@ -32,6 +38,14 @@ impl ActiveClients {
                     agreed: false,
                 },
             );
+        }
+    }
+
+    fn expel_quietest(&mut self) {
+        let times = self.clients.values().map(|client| client.last_activity);
+        let quietest = times.enumerate().min_by(|(_, a), (_, b)| a.total_cmp(b));
+        if let Some((index, _)) = quietest {
+            self.clients.shift_remove_index(index);
         }
     }
 
@@ -115,6 +129,22 @@ mod tests {
         assert_eq!(
             (list[0].client_uuid.as_str(), list[0].last_activity_at),
             ("busy", 599.0)
+        );
+    }
+
+    #[test]
+    fn names_made_up_without_end_take_bounded_memory() {
+        let mut clients = ActiveClients::default();
+        clients.enter("worker", 0.0);
+        for number in 0..MOST_CLIENTS + 5 {
+            clients.refresh("worker", number as f64);
+            clients.enter(&number.to_string(), number as f64);
+        }
+        let list = clients.list();
+        assert_eq!(list.len(), MOST_CLIENTS);
+        assert_eq!(
+            (list[0].client_uuid.as_str(), list[1].client_uuid.as_str()),
+            ("worker", "6")
         );
     }
 

@@ -18,6 +18,9 @@ use crate::protocol::engine::{CONTRACT_VERSION, EngineEvent, EnginePhase, Forget
 
 /// How long the engine may take to hang up after it closed its event stream.
 const END_PATIENCE: Duration = Duration::from_secs(5);
+/// How long an engine that failed a call of ours is given to prove that it was dying: it hangs up a moment before its end
+/// and last words are known, and they say more than the failed call does.
+const LAST_WORDS_PATIENCE: Duration = Duration::from_secs(2);
 /// How long an engine may take to serve its socket; it does so before it loads anything.
 const SERVING_PATIENCE: Duration = Duration::from_secs(60);
 /// Between attempts to reach an engine that has just been started.
@@ -160,14 +163,22 @@ async fn carry_out(
 
 /// The engine is of no use any more: its end is what [`supervise`] acts on.
 async fn fail(shared: &Shared, generation: u64, reason: String) {
+    let link = shared
+        .link()
+        .filter(|_| shared.with(|core, _| core.generation() == generation));
+    let Some(link) = link else { return };
+    if ends_by_itself(&link.process).await {
+        tracing::debug!("{reason}");
+        return;
+    }
     tracing::error!("{reason}");
     shared.with(|core, _| core.engine_fails(generation, reason));
-    if let Some(link) = shared
-        .link()
-        .filter(|_| shared.with(|core, _| core.generation() == generation))
-    {
-        link.process.end_within(Duration::ZERO).await;
-    }
+    link.process.end_within(Duration::ZERO).await;
+}
+
+/// Whether the engine was dying when it failed a call of ours.
+async fn ends_by_itself(process: &EngineHandle) -> bool {
+    tokio::time::timeout(LAST_WORDS_PATIENCE, process.wait()).await.is_ok()
 }
 
 /// Follows an engine, and those that are started in its place, until it is over.
@@ -202,11 +213,18 @@ async fn follow(shared: &Shared, process: &EngineHandle, generation: u64) -> Str
         ended = process.wait() => return ended,
         outcome = listen(shared, &client, generation) => outcome,
     };
-    let patience = if ended.is_ok() { END_PATIENCE } else { Duration::ZERO };
-    process.end_within(patience).await;
-    match ended {
-        Ok(Some(fatal)) | Err(fatal) => fatal,
-        Ok(None) => process.wait().await,
+    let patience = if ended.is_ok() {
+        END_PATIENCE
+    } else {
+        LAST_WORDS_PATIENCE
+    };
+    let by_itself = tokio::time::timeout(patience, process.wait()).await;
+    process.end_within(Duration::ZERO).await;
+    match (ended, by_itself) {
+        (Ok(Some(fatal)), _) => fatal,
+        (Err(_), Ok(own_words)) => own_words,
+        (Err(ours), Err(_)) => ours,
+        (Ok(None), _) => process.wait().await,
     }
 }
 

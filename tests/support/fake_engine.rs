@@ -14,8 +14,9 @@ use ajet_swarm::protocol::openai::{ErrorBody, ErrorObject};
 use ajet_swarm::protocol::swarm::EpisodeType;
 use ajet_swarm::server::{EngineHandle, EngineLauncher, Kill, Launch};
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -28,6 +29,9 @@ use tokio::net::UnixListener;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::JoinSet;
 
+/// The last words of an engine that ends at a call.
+pub const HANGS_UP: &str = "the engine was ended by signal 6: the weights are torn";
+
 /// What the engines of a launcher do; tests change it before a start or while one runs.
 #[derive(Clone, Debug)]
 pub struct Behaviour {
@@ -36,6 +40,8 @@ pub struct Behaviour {
     pub boot_error: Option<String>,
     /// The boot waits until this is false.
     pub hold_boot: bool,
+    /// A call of this path is the engine's end: it hangs up, and is known to have ended a moment later.
+    pub dies_at: Option<&'static str>,
     /// Updates wait until this is false.
     pub hold_updates: bool,
     /// An update is refused.
@@ -56,6 +62,7 @@ impl Default for Behaviour {
             contract_version: CONTRACT_VERSION,
             boot_error: None,
             hold_boot: false,
+            dies_at: None,
             hold_updates: false,
             refuse_updates: false,
             hold_chats: false,
@@ -160,6 +167,9 @@ impl EngineLauncher for FakeLauncher {
                 },
                 words = ending_receiver.wait_for(Option::is_some) => words.unwrap().clone().unwrap(),
             };
+            if words == HANGS_UP {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
             ended_sender.send_replace(Some(words));
         });
         Ok(EngineHandle {
@@ -197,6 +207,7 @@ impl Engine {
             .route("/update", post(update))
             .route("/events", get(events))
             .route("/shutdown", post(shutdown))
+            .layer(from_fn_with_state(self.clone(), die_at))
             .with_state(self.clone());
         let boot = async {
             if let Some(error) = self.behaviour().boot_error.clone() {
@@ -254,6 +265,14 @@ async fn accept(listener: UnixListener, router: Router) -> std::convert::Infalli
         connections.spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
         while connections.try_join_next().is_some() {}
     }
+}
+
+async fn die_at(State(engine): State<Engine>, request: Request, next: Next) -> Response {
+    if engine.behaviour().dies_at == Some(request.uri().path()) {
+        engine.end(HANGS_UP);
+        return std::future::pending().await;
+    }
+    next.run(request).await
 }
 
 async fn hello(State(engine): State<Engine>) -> Json<Hello> {
