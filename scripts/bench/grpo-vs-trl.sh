@@ -13,16 +13,17 @@ out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 bench() { ./target/release/ajet-swarm bench "${@:2}" --model "$model" --json > "$out/$1.json"; }
 step=(training --rows 32 --tokens 128 --prompt 64 --group 8 --repeats 2)
-long=(training --rows 32 --tokens 576 --prompt 512 --group 8 --repeats 1)
-bench sampling inference --batch 32 --prompt 64 --tokens 64
-bench sampling-bf16 inference --batch 32 --prompt 64 --tokens 64 ${BF16_SAMPLING:---dtype bf16}
+long=(training --rows 32 --tokens 576 --prompt 512 --group 8 --repeats 1 --micro-batch-tokens 4608)
+MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=8589934592 MALLOC_TOP_PAD_=268435456 \
+  "$python" scripts/bench/trl_grpo.py --model "$model" 2> "$out/err" | tail -1 > "$out/trl.json" || { cat "$out/err" >&2; exit 1; }
+sampling=(inference --batch 32 --group 8 --prompt 64 --tokens 64)
+bench sampling "${sampling[@]}"
+bench sampling-bf16 "${sampling[@]}" --bf16
 bench update "${step[@]}"
 bench update-bf16 "${step[@]}" --dtype bf16
 bench update-kl "${step[@]}" --kl
 bench long "${long[@]}"
-bench long-apart "${long[@]}" --no-sharing --recompute
-export MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=8589934592 MALLOC_TOP_PAD_=268435456
-"$python" scripts/bench/trl_grpo.py --model "$model" 2> "$out/err" | tail -1 > "$out/trl.json" || { cat "$out/err" >&2; exit 1; }
+bench long-apart "${long[@]}" --no-sharing
 "$python" - "$out" <<'PY'
 import json, pathlib, sys
 runs = {p.stem: json.loads(p.read_text().strip().splitlines()[-1]) for p in pathlib.Path(sys.argv[1]).glob("*.json")}
@@ -35,6 +36,7 @@ print(f"TRL: {trl['step_s']:.2f} s, of which generation {trl['generation_s']:.2f
 for name, seconds in steps.items():
     print(f"ours {name}: {seconds:.2f} s, {seconds / trl['step_s']:.2f} of TRL's f32")
 print(f"update alone: {update('update'):.2f} s, peak {runs['update']['peak_rss_mb']:.0f} MB")
+print(f"peak memory {runs['update']['peak_rss_mb'] / trl['peak_rss_mb']:.2f} of TRL's (aim: 0.65)")
 print(f"KL adds {steps['f32 with KL'] / steps['f32'] - 1:.0%}")
 print(f"512-token prompts: update {update('long'):.2f} s, without sharing {update('long-apart'):.2f} s, ratio {update('long') / update('long-apart'):.2f}")
 PY

@@ -52,6 +52,7 @@ def main():
     if not file.endswith(".gguf"):
         where = {"pretrained_model_name_or_path": args.model}
     model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+    model.is_quantized = False  # a GGUF file's weights were widened to f32 while they were read
     tokenizer = AutoTokenizer.from_pretrained(**where)
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
 

@@ -45,6 +45,9 @@ struct InferenceArgs {
     /// Tokens sampled for each request.
     #[arg(long, value_name = "N", default_value_t = 64)]
     tokens: usize,
+    /// Requests that share a prompt, as the repeats of a task do.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    group: usize,
     /// Where to compute: auto, cpu, cuda, cuda:N or metal. In bf16 on a GPU.
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: String,
@@ -82,6 +85,7 @@ fn run_inference(args: InferenceArgs) -> anyhow::Result<ExitCode> {
         "--batch has a 0; a batch is at least 1 request"
     );
     ensure!(*prompt > 0, "--prompt is 0; a prompt is at least 1 token");
+    ensure!(args.group > 0, "--group is 0; a prompt is at least that of 1 request");
     ensure!(
         *tokens > 1,
         "--tokens is {tokens}; decoding is measured from the second token on, so at least 2"
@@ -108,6 +112,7 @@ fn run_inference(args: InferenceArgs) -> anyhow::Result<ExitCode> {
         batches: batch.clone(),
         prompt: *prompt,
         tokens: *tokens,
+        group: args.group,
     };
     bench::run(&weights, &ajet, &plan, ceilings, |measurement| match args.json {
         true => println!("{}", serde_json::json!(measurement)),

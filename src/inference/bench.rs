@@ -25,6 +25,8 @@ pub struct Plan {
     pub prompt: usize,
     /// Tokens sampled for each.
     pub tokens: usize,
+    /// Requests that share a prompt, as the repeats of a task do.
+    pub group: usize,
 }
 
 /// Side of the matrices that a GPU multiplies to show what it can do, and how often: 1.1 TFLOP a product.
@@ -50,7 +52,7 @@ pub struct Measurement {
     pub batch: usize,
     /// Sampled tokens a second in all, after every prompt is in the cache.
     pub decode_tokens_per_s: f64,
-    /// Prompt tokens a second in all, until every request has its first token.
+    /// Prompt tokens a second in all, those of shared prompts counted for each, until every request has its first token.
     pub prefill_tokens_per_s: f64,
     /// Mean time to the first token, all requests arriving at once.
     pub ttft_ms: f64,
@@ -212,16 +214,18 @@ struct Timing {
     first_token: Duration,
 }
 
-/// Samples `batch` requests of different random prompts.
+/// Samples `batch` requests, each group of a random prompt.
 fn measure(scheduler: &mut Scheduler, config: &ModelConfig, plan: &Plan, batch: usize) -> Result<Timing> {
     scheduler.release_caches();
     let mut rng = ChaCha8Rng::seed_from_u64(batch as u64);
+    let vocabulary = 0..config.vocab_size as u32;
+    let mut prompt = || -> Vec<u32> { (0..plan.prompt).map(|_| rng.random_range(vocabulary.clone())).collect() };
+    let prompts: Vec<_> = (0..batch.div_ceil(plan.group)).map(|_| prompt()).collect();
     let start = Instant::now();
     let mut answers: Vec<(UnboundedReceiver<SampleEvent>, Option<Duration>)> = (0..batch)
         .map(|id| {
             let (events, receiver) = unbounded_channel();
-            let vocabulary = 0..config.vocab_size as u32;
-            let prompt = (0..plan.prompt).map(|_| rng.random_range(vocabulary.clone())).collect();
+            let prompt = prompts[id / plan.group].clone();
             let (id, group) = (id as u64, id.to_string());
             scheduler.submit(SampleRequest {
                 id,
