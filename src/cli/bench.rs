@@ -85,7 +85,7 @@ fn run_inference(args: InferenceArgs) -> anyhow::Result<ExitCode> {
         "--batch has a 0; a batch is at least 1 request"
     );
     ensure!(*prompt > 0, "--prompt is 0; a prompt is at least 1 token");
-    ensure!(args.group > 0, "--group is 0; a prompt is at least that of 1 request");
+    ensure!(args.group > 0, "--group is 0; a prompt is that of at least 1 request");
     ensure!(
         *tokens > 1,
         "--tokens is {tokens}; decoding is measured from the second token on, so at least 2"
