@@ -70,8 +70,13 @@ impl Head<'_> {
     /// [`buffer_len`](Self::buffer_len) logits.
     ///
     /// # Panics
-    /// Lengths do not fit.
+    /// Lengths do not fit, or a target is outside the vocabulary.
     pub fn forward(&self, hidden: &[f32], buffer: &mut [f32]) -> Distributions {
+        let vocabulary = self.vocabulary();
+        assert!(
+            self.targets.iter().all(|target| (*target as usize) < vocabulary),
+            "a target is outside the vocabulary of {vocabulary}"
+        );
         let mut sums = vec![Sums::default(); self.targets.len()];
         for block in self.blocks() {
             self.logits(hidden, &block, buffer);
@@ -264,5 +269,24 @@ vectorized! {
             let log_p = *value - log_sum;
             *value = -exp(log_p) * (by_log_prob + by_entropy * (log_p + entropy));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::kernels::train::gemm::Precision;
+
+    #[test]
+    #[should_panic(expected = "a target is outside the vocabulary of 3")]
+    fn a_target_in_no_part_of_the_vocabulary_is_caught() {
+        let head = Head {
+            weight: &[0.0; 6],
+            width: 2,
+            targets: &[3],
+            temperature: 1.0,
+            method: Method::best(Precision::F32),
+        };
+        head.forward(&[0.0; 2], &mut vec![0.0; head.buffer_len()]);
     }
 }
