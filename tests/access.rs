@@ -21,11 +21,19 @@ struct Server {
 
 impl Server {
     fn start(args: &[&str]) -> Self {
+        Self::run(&[&["--token-file", "token"], args].concat())
+    }
+
+    fn without_token(args: &[&str]) -> Self {
+        Self::run(args)
+    }
+
+    fn run(args: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("token"), TOKEN).unwrap();
         let log = std::fs::File::create(dir.path().join("log")).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_ajet-swarm"))
-            .args(["start", "--swarm-port", "0", "--token-file", "token"])
+            .args(["start", "--swarm-port", "0"])
             .args(args)
             .env_remove("AJET_SWARM_TOKEN")
             .env("RUST_LOG", "trace")
@@ -65,18 +73,27 @@ impl Drop for Server {
 
 /// One request on a connection of its own: the status and the body. Plain sockets, so that nothing is added to it.
 fn ask(address: &str, method: &str, path: &str, bearer: Option<&str>, body: &Value) -> (u16, String) {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let body = if body.is_null() {
         String::new()
     } else {
         body.to_string()
     };
-    let authorization = bearer.map_or(String::new(), |token| format!("authorization: Bearer {token}\r\n"));
+    let authorization = bearer.map_or(String::new(), |token| format!("\r\nauthorization: Bearer {token}"));
+    send(
+        address,
+        &format!("{method} {path} HTTP/1.1\r\nhost: {address}{authorization}"),
+        &body,
+    )
+}
+
+/// The same with a request line and headers as they are given.
+fn send(address: &str, head: &str, body: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let length = body.len();
     write!(
         stream,
-        "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{authorization}content-length: {length}\r\n\r\n{body}"
+        "{head}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
     )
     .unwrap();
     let mut answer = String::new();
@@ -283,6 +300,53 @@ fn engine_environment(dir: &Path) -> String {
     let environment = engines.flatten().collect::<Vec<_>>();
     assert!(!environment.is_empty(), "the engine's environment can be read");
     String::from_utf8_lossy(&environment).into_owned()
+}
+
+// Seen with a page whose name was made to resolve to this machine: it sends that name, and reads the answer.
+#[test]
+fn without_a_token_only_our_names_and_allowed_ones_are_answered_to() {
+    let server = Server::without_token(&["--allowed-host", "swarm.example"]);
+    let address = format!("127.0.0.1:{}", server.port);
+    let paths = paths(&address);
+    for (method, path) in paths
+        .iter()
+        .map(|(m, p)| (m.as_str(), p.as_str()))
+        .chain([("GET", "/nothing"), ("OPTIONS", "/health")])
+    {
+        for head in [
+            "host: evil.example:10086",
+            "host: localhost\r\norigin: http://localhost:x@evil.com",
+            "host: localhost\r\nhost: evil",
+        ] {
+            let (status, answer) = send(&address, &format!("{method} {path} HTTP/1.1\r\n{head}"), "{}");
+            assert_eq!(status, 403, "{method} {path} {head}: {answer}");
+            assert_eq!(
+                answer.contains("\"error\""),
+                path.starts_with("/v1/"),
+                "each API's own shape: {answer}"
+            );
+        }
+        let absolute = format!("{method} http://evil.example{path} HTTP/1.1\r\nhost: {address}");
+        assert_eq!(send(&address, &absolute, "{}").0, 403, "{absolute}");
+    }
+    let refused = send(&address, "GET /health HTTP/1.1\r\nhost: evil.example", "").1;
+    assert!(refused.contains("--allowed-host NAME"), "{refused}");
+    for head in [
+        "HTTP/1.1\r\nhost: swarm.example:443",
+        "HTTP/1.1\r\nhost: localhost:1",
+        "HTTP/1.1\r\nhost: [::1]",
+        "HTTP/1.0",
+    ] {
+        assert_eq!(
+            send(&address, &format!("GET /get_engine_status {head}"), "").0,
+            200,
+            "{head}"
+        );
+    }
+    assert_eq!(
+        send(&address, "GET http://localhost/health HTTP/1.1\r\nhost: localhost", "").0,
+        200
+    );
 }
 
 fn fixture(name: &str) -> String {

@@ -89,7 +89,7 @@ async fn connections_on_which_nothing_is_asked_are_closed() {
     half.write_all(b"GET /health HTTP/1.1\r\nhost: ").await.unwrap();
     let mut kept_alive = connect(&swarm).await;
     kept_alive
-        .write_all(b"GET /health HTTP/1.1\r\nhost: h\r\n\r\n")
+        .write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
         .await
         .unwrap();
     let (half, kept_alive) = tokio::join!(until_closed(&mut half), until_closed(&mut kept_alive));
@@ -108,7 +108,7 @@ async fn a_body_that_stops_halfway_is_answered_and_its_episode_may_go() {
     let episode = swarm.claim_kind("a", "train", 0.3).await;
     let mut half = connect(&swarm).await;
     let head = format!(
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: h\r\nauthorization: Bearer {}\r\ncontent-length: 100\r\n\r\n{{",
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\ncontent-length: 100\r\n\r\n{{",
         episode.key
     );
     half.write_all(head.as_bytes()).await.unwrap();
@@ -137,7 +137,7 @@ async fn a_reader_that_takes_nothing_of_a_stream_loses_it() {
     let body = json!({"messages": [{"role": "user", "content": content}], "stream": true}).to_string();
     let mut lazy = connect(&swarm).await;
     let head = format!(
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: h\r\nauthorization: Bearer {}\r\ncontent-length: {}\r\n\r\n{body}",
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\ncontent-length: {}\r\n\r\n{body}",
         episode.key,
         body.len()
     );
@@ -159,11 +159,11 @@ async fn bodies_over_their_limit_are_refused_by_their_length_before_they_are_sen
         ("/claim_episode", 1 << 20),
         ("/end_episode", 64 << 20),
         ("/abort_episode", 64 << 20),
-        ("/sync_train_config", 8 << 20),
+        ("/sync_train_config", 1 << 20),
     ] {
         let mut stream = connect(&swarm).await;
         let head = format!(
-            "POST {path} HTTP/1.1\r\nhost: h\r\nconnection: close\r\nauthorization: Bearer {}\r\ncontent-length: {}\r\n\r\n",
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nauthorization: Bearer {}\r\ncontent-length: {}\r\n\r\n",
             episode.key,
             bytes + 1
         );

@@ -15,7 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::client::SwarmClient;
 use crate::config::{Strictness, experiment, load_over};
 use crate::protocol::swarm::DEFAULT_PORT;
-use crate::server::{ChildLauncher, Limits, Options, Server, TOKEN_VARIABLE, Token, tls, unfinished};
+use crate::server::{ChildLauncher, Hosts, Limits, Options, Server, TOKEN_VARIABLE, Token, tls, unfinished};
 
 /// Python clients that start a server wait for this line in its output.
 const SERVING: &str = "Interchange server is running in blocking mode";
@@ -42,6 +42,10 @@ pub struct Args {
     /// Let everyone in who reaches the port: to use the GPU, to read and to steer the training.
     #[arg(long, conflicts_with = "token_file")]
     insecure: bool,
+    /// Host name that clients reach a server without a token by, such as that of a container or a reverse proxy. May be
+    /// repeated. IP addresses, localhost and this machine's own name are always answered to.
+    #[arg(long, value_name = "NAME")]
+    allowed_host: Vec<String>,
     /// Speak TLS: file with the certificate chain (PEM). Clients use https://.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -120,6 +124,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     banner(&args, port, made.as_deref(), token.is_some(), offer.as_deref()).context("writing to standard output")?;
     let options = Options {
         token,
+        hosts: Hosts::new(args.allowed_host),
         default_config,
         boot_patience,
         start_with,

@@ -5,12 +5,16 @@ use serde_yaml::{Mapping, Value};
 use super::error::{Error, Problem};
 use super::keys::{Class, Keys, join, keys, nearest};
 use super::schema::Ajet;
+use super::size;
 use super::validate;
 use super::value::{as_written, fit, same, show, show_quoted};
 
 /// What says how Python reads the document or loads its own engine; never told as being without effect, since every
 /// document has it.
 const PYTHONS_OWN: [&str; 4] = ["hydra", "defaults", "ajet.lora.load_format", "ajet.lora.layered_summon"];
+
+/// Maximum number of unknown keys that are told by name, and of keys without effect; looking up what was meant is slow.
+const NAMED: usize = 20;
 
 /// How an unknown key is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,11 +70,14 @@ fn load_layers(layers: &[&str], strictness: Strictness) -> Result<Loaded, Error>
         keys: keys(),
         strictness,
         layers,
+        unknown: 0,
+        without_effect: 0,
         problems: vec![],
         warnings: vec![],
         ignored: vec![],
     };
     let ajet = reader.document(&document);
+    reader.count_unnamed();
     if !reader.problems.is_empty() {
         return Err(Error::Problems(reader.problems));
     }
@@ -90,6 +97,7 @@ fn load_layers(layers: &[&str], strictness: Strictness) -> Result<Loaded, Error>
 
 fn parse(yaml: &str) -> Result<Value, Error> {
     let syntax = |err: serde_yaml::Error| Error::Syntax(err.to_string());
+    size::check(yaml).map_err(syntax)?;
     let mut value: Value = serde_yaml::from_str(yaml).map_err(syntax)?;
     value.apply_merge().map_err(syntax)?;
     Ok(value)
@@ -117,6 +125,10 @@ struct Reader<'a> {
     keys: &'static Keys,
     strictness: Strictness,
     layers: &'a [&'a str],
+    /// Number of unknown keys.
+    unknown: usize,
+    /// Number of keys without effect.
+    without_effect: usize,
     problems: Vec<Problem>,
     warnings: Vec<String>,
     ignored: Vec<String>,
@@ -133,7 +145,7 @@ impl Reader<'_> {
                 // The client's own part.
                 "roll" => {}
                 _ => match nearest(&name, ["ajet", "roll"].into_iter()) {
-                    Some(meant) if self.strictness == Strictness::Job => {
+                    Some(meant) if self.strictness == Strictness::Job && self.problems.len() < NAMED => {
                         let message = format!("unknown section; did you mean `{meant}`?");
                         self.problems.push(Problem::new(name, message));
                     }
@@ -196,11 +208,20 @@ impl Reader<'_> {
                 }
             }
             (Class::Unknown, _) if path.starts_with("ajet.") => self.unknown(path.to_owned()),
-            _ => self.ignored.push(format!("{path} = {}", show(value))),
+            _ => {
+                self.without_effect += 1;
+                if self.without_effect <= NAMED {
+                    self.ignored.push(format!("{path} = {}", show(value)));
+                }
+            }
         }
     }
 
     fn unknown(&mut self, path: String) {
+        self.unknown += 1;
+        if self.unknown > NAMED {
+            return;
+        }
         let meant = match self.keys.nearest(&path) {
             Some(meant) => format!("; did you mean `{meant}`?"),
             None => String::new(),
@@ -210,6 +231,22 @@ impl Reader<'_> {
             Strictness::Synced => self
                 .warnings
                 .push(format!("{path}: unknown key, without effect{meant}")),
+        }
+    }
+
+    /// Tells how many keys were left out of the lists.
+    fn count_unnamed(&mut self) {
+        let unnamed = self.unknown.saturating_sub(NAMED);
+        if unnamed > 0 {
+            let message = format!("{unnamed} more unknown keys");
+            match self.strictness {
+                Strictness::Job => self.problems.push(Problem::new("ajet", message)),
+                Strictness::Synced => self.warnings.push(message),
+            }
+        }
+        let unnamed = self.without_effect.saturating_sub(NAMED);
+        if unnamed > 0 {
+            self.ignored.push(format!("{unnamed} more"));
         }
     }
 }
@@ -411,6 +448,40 @@ mod tests {
                 "trainer.new_in_verl.a = 2",
                 "trinity.sync = nccl",
             ]
+        );
+    }
+
+    // Seen with 4,000 unknown keys, each compared with every known one.
+    #[test]
+    fn many_unknown_keys_are_counted_and_the_first_ones_named() {
+        let keys = |name: &str| (0..4000).map(|i| format!("{name}{i}: {i}\n")).collect::<String>();
+        let synced = load(&job(&keys("num_repeat")), Strictness::Synced).unwrap();
+        assert_eq!(synced.warnings.len(), NAMED + 1);
+        assert_eq!(synced.warnings[NAMED], "3980 more unknown keys");
+        let told = error(&job(&keys("train_batch_size")));
+        assert_eq!(told.lines().count(), NAMED + 1);
+        assert!(told.ends_with("\najet: 3980 more unknown keys"), "{told}");
+        let loaded = load(
+            &(job("") + "verl:\n  " + &keys("x").replace('\n', "\n  ")),
+            Strictness::Job,
+        )
+        .unwrap();
+        assert_eq!(
+            (loaded.ignored.len(), &*loaded.ignored[NAMED]),
+            (NAMED + 1, "3980 more")
+        );
+        let sections = (0..4000).map(|i| format!("ajet{i}: 1\n")).collect::<String>();
+        assert_eq!(error(&(job("") + &sections)).lines().count(), NAMED);
+        let wrong = (0..4000).map(|i| format!("'k{i}': {{}}\n")).collect::<String>();
+        assert_eq!(
+            load(
+                &job(&format!("rollout:\n  {}", wrong.replace('\n', "\n  "))),
+                Strictness::Synced
+            )
+            .unwrap()
+            .warnings
+            .len(),
+            NAMED + 1
         );
     }
 

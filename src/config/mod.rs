@@ -11,6 +11,7 @@ pub mod keys;
 mod load;
 mod reference;
 pub mod schema;
+mod size;
 pub mod validate;
 mod value;
 

@@ -20,7 +20,7 @@ const CALL_BYTES: usize = 1024 * 1024;
 /// Largest body of an end or an abort, in whose metadata transcripts travel.
 pub const END_BYTES: usize = 64 * 1024 * 1024;
 /// Largest training configuration; a whole dump of Python's has some 50 kB.
-pub const CONFIG_BYTES: usize = 8 * 1024 * 1024;
+pub const CONFIG_BYTES: usize = 1024 * 1024;
 /// Largest chat request.
 pub const CHAT_BYTES: usize = 16 * 1024 * 1024;
 

@@ -101,9 +101,15 @@ pub enum Error {
     TokenMissing,
     /// A web page of another site.
     #[error(
-        "a web page of another site may not use this server; hint: start it with a token, which such pages then need"
+        "cross-origin request refused; hint: start the server with a token (--token-file) to use it from web pages"
     )]
     ForeignPage,
+    /// `Host` names something that a server without a token does not answer to.
+    #[error(
+        "this server does not answer to the host {0:?}, as it has no token; hint: use its IP address or localhost, or \
+         start it with --allowed-host NAME or with a token (--token-file)"
+    )]
+    ForeignHost(String),
     /// The model API without an episode key.
     #[error("no API key; hint: use the openai_api_key that claim_episode returned")]
     KeyMissing,
@@ -153,7 +159,7 @@ impl Error {
             | Self::ResponseNotFound(_)
             | Self::Body(_) => StatusCode::BAD_REQUEST,
             Self::TokenMissing | Self::KeyMissing | Self::KeyUnknown => StatusCode::UNAUTHORIZED,
-            Self::ForeignPage => StatusCode::FORBIDDEN,
+            Self::ForeignPage | Self::ForeignHost(_) => StatusCode::FORBIDDEN,
             Self::ForeignEpisode(_) | Self::NoCallYet | Self::EpisodeGone | Self::NoSuchPath(_) => {
                 StatusCode::NOT_FOUND
             }

@@ -74,9 +74,12 @@ pub async fn stop_for_good(shared: &Shared) {
 }
 
 /// Starts an engine without a client, with a configuration that was synced to an earlier server.
-pub async fn start_with(shared: &Arc<Shared>, config_yaml: &str) {
-    let config = synced_config::read(config_yaml, None);
-    let started = match shared.with(|core, _| core.sync_config(config)) {
+pub async fn start_with(shared: &Arc<Shared>, config_yaml: String) {
+    let config = shared
+        .config_checks
+        .run(move || synced_config::read(&config_yaml, None))
+        .await;
+    let started = match config.and_then(|config| shared.with(|core, _| core.sync_config(config))) {
         Ok(()) => start(shared).await,
         Err(error) => Err(error),
     };

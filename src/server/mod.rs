@@ -17,6 +17,8 @@ mod engine_process;
 mod episodes;
 mod error;
 mod handlers;
+mod hosts;
+mod lane;
 mod lenient_json;
 mod lifecycle;
 mod openapi;
@@ -52,6 +54,7 @@ use tower::ServiceExt;
 pub use auth::{TOKEN_VARIABLE, Token, TokenError};
 pub use connections::Limits;
 pub use engine_process::{ChildLauncher, EngineHandle, EngineLauncher, Kill, Launch};
+pub use hosts::Hosts;
 
 use connections::Connections;
 use shared::Shared;
@@ -61,6 +64,8 @@ use shared::Shared;
 pub struct Options {
     /// Wanted of everyone, where set.
     pub token: Option<Token>,
+    /// Host names that are answered to where there is no token.
+    pub hosts: Hosts,
     /// A configuration (YAML) that gives what a synced one leaves out.
     pub default_config: Option<String>,
     /// How long states stay visible to clients that poll a cached status every few seconds.
@@ -89,6 +94,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             token: None,
+            hosts: Hosts::default(),
             default_config: None,
             slow_poll: Duration::from_secs(6),
             tick: Duration::from_millis(250),
@@ -136,7 +142,7 @@ impl Server {
         let connections = Connections::new(router::app(Arc::clone(&shared)), tls, limits);
         if let Some(config_yaml) = shared.options.start_with.clone() {
             let shared = Arc::clone(&shared);
-            tokio::spawn(async move { lifecycle::start_with(&shared, &config_yaml).await });
+            tokio::spawn(async move { lifecycle::start_with(&shared, config_yaml).await });
         }
         let stopped = async {
             shutdown.await;

@@ -10,6 +10,7 @@ use super::clock::Clock;
 use super::core::{Core, Effect};
 use super::engine_client::EngineClient;
 use super::engine_process::{EngineHandle, EngineLauncher};
+use super::lane::Lane;
 use super::replay::LatestCall;
 use super::verbose_log::VerboseLogs;
 
@@ -41,6 +42,8 @@ pub struct Shared {
     pub lifecycle: tokio::sync::Mutex<()>,
     /// One snapshot of code at a time.
     pub code_sync: tokio::sync::Mutex<()>,
+    /// Where configurations are checked.
+    pub config_checks: Lane,
     /// For request bodies.
     pub body_room: BodyRoom,
     /// Places of the LLM calls that are being answered.
@@ -64,6 +67,7 @@ impl Shared {
             base_url,
             lifecycle: tokio::sync::Mutex::new(()),
             code_sync: tokio::sync::Mutex::new(()),
+            config_checks: Lane::new(1, 16),
             body_room: BodyRoom::default(),
             calls,
             end_is_through: Notify::new(),

@@ -31,7 +31,9 @@ pub async fn sync_train_config(
     State(shared): Server,
     JsonBody(request): JsonBody<SyncTrainConfigRequest, CONFIG_BYTES>,
 ) -> Result<Json<SuccessAnswer>, Error> {
-    let config = synced_config::read(&request.yaml_as_string, shared.options.default_config.as_deref());
+    let defaults = shared.options.default_config.clone();
+    let check = move || synced_config::read(&request.yaml_as_string, defaults.as_deref());
+    let config = shared.config_checks.run(check).await?;
     shared.with(|core, _| core.sync_config(config))?;
     Ok(Json(SuccessAnswer { success: true }))
 }

@@ -1,0 +1,300 @@
+//! Which host names a server without a token answers to.
+//!
+//! Browsers let any page send requests to this machine, and a page whose own name is made to resolve to this machine
+//! (DNS rebinding) may even read the answers. Such a request carries that name in `Host`, and an IP address can never be
+//! rebound, so the server answers to addresses, to names that no outsider can own, and to those that its user allows.
+//! What only browsers send (`Origin`, `Sec-Fetch-Site`) keeps out the pages of other sites.
+
+use std::net::IpAddr;
+
+use axum::http::{HeaderMap, Uri, header};
+
+/// Names of this machine: its own, and those by which containers reach their host.
+const OURS: [&str; 3] = ["localhost", "host.docker.internal", "host.containers.internal"];
+/// Maximum number of characters of a refused name that are shown.
+const SHOWN: usize = 100;
+
+/// Host names that the server answers to besides IP addresses, in lower case.
+#[derive(Clone, Debug)]
+pub struct Hosts(Vec<String>);
+
+impl Default for Hosts {
+    fn default() -> Self {
+        Self::new([])
+    }
+}
+
+/// Why a request is refused.
+#[derive(Debug, PartialEq)]
+pub enum Foreign {
+    /// It names a host that is not served.
+    Host(String),
+    /// It comes from a web page of another site.
+    Page,
+}
+
+impl Hosts {
+    /// The names of this machine, and `allowed` ones.
+    pub fn new(allowed: impl IntoIterator<Item = String>) -> Self {
+        let machine = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+        let names = OURS.map(str::to_owned).into_iter().chain(machine).chain(allowed);
+        Self(names.map(|name| normalised(&name)).collect())
+    }
+
+    /// Checks where a request is sent to and which page sends it. A request without `Host` passes: no browser sends one.
+    ///
+    /// # Errors
+    ///
+    /// The host is not served, or the page is of another site.
+    pub fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Foreign> {
+        let named: Vec<String> = uri.authority().map(ToString::to_string).into_iter().collect();
+        let named = named.into_iter().chain(values(headers, header::HOST.as_str()));
+        let named: Vec<String> = named.collect();
+        let unserved = |authority: &&String| !Authority::parse(authority).is_some_and(|asked| self.serves(&asked.host));
+        if let Some(host) = named.iter().find(unserved) {
+            return Err(Foreign::Host(host.chars().take(SHOWN).collect()));
+        }
+        if headers.get_all(header::HOST).iter().count() > 1 {
+            return Err(Foreign::Host(named.join(", ").chars().take(SHOWN).collect()));
+        }
+        let mut origins = values(headers, header::ORIGIN.as_str()).peekable();
+        let is_ours = match origins.peek() {
+            Some(_) => origins.all(|origin| self.is_our_page(&origin, named.first())),
+            None => !is_embedded_elsewhere(headers),
+        };
+        if is_ours { Ok(()) } else { Err(Foreign::Page) }
+    }
+
+    fn serves(&self, host: &Host) -> bool {
+        match host {
+            Host::Address(_) => true,
+            Host::Name(name) => self.0.contains(name),
+        }
+    }
+
+    /// Whether a page's origin is this machine, an allowed name, or the very host that is asked.
+    fn is_our_page(&self, origin: &str, asked: Option<&String>) -> bool {
+        let authority = origin
+            .strip_prefix("http://")
+            .or_else(|| origin.strip_prefix("https://"));
+        let Some(page) = authority.and_then(Authority::parse) else {
+            return false; // `null` and the like
+        };
+        match &page.host {
+            Host::Name(_) => self.serves(&page.host),
+            Host::Address(address) => {
+                address.to_canonical().is_loopback() || asked.and_then(|asked| Authority::parse(asked)) == Some(page)
+            }
+        }
+    }
+}
+
+/// A page of another site includes this request without saying its origin. Following a link is no such thing.
+fn is_embedded_elsewhere(headers: &HeaderMap) -> bool {
+    let is = |name, value| values(headers, name).any(|given| given == value);
+    is("sec-fetch-site", "cross-site") && !is("sec-fetch-mode", "navigate")
+}
+
+fn values<'a>(headers: &'a HeaderMap, name: &'static str) -> impl Iterator<Item = String> + 'a {
+    let values = headers.get_all(name).iter();
+    values.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
+}
+
+/// `host` or `host:port`, and nothing else.
+#[derive(Debug, PartialEq)]
+struct Authority {
+    host: Host,
+    port: Option<u16>,
+}
+
+#[derive(Debug, PartialEq)]
+enum Host {
+    Address(IpAddr),
+    Name(String),
+}
+
+impl Authority {
+    fn parse(text: &str) -> Option<Self> {
+        let (host, port) = match text.strip_prefix('[') {
+            Some(rest) => {
+                let (address, port) = rest.split_once(']')?;
+                // A zone says which of this machine's networks is meant.
+                let address = address.split('%').next()?;
+                (Host::Address(IpAddr::V6(address.parse().ok()?)), port)
+            }
+            None => {
+                let (name, port) = text.split_at(text.find(':').unwrap_or(text.len()));
+                let name = normalised(name);
+                let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+                if name.is_empty() || !name.chars().all(is_plain) {
+                    return None;
+                }
+                (name.parse().map_or(Host::Name(name), Host::Address), port)
+            }
+        };
+        let port = match port.strip_prefix(':') {
+            Some(port) if port.bytes().all(|digit| digit.is_ascii_digit()) => Some(port.parse().ok()?),
+            Some(_) => return None,
+            None if port.is_empty() => None,
+            None => return None,
+        };
+        Some(Self { host, port })
+    }
+}
+
+/// Names are compared in lower case and without the dot of the root.
+fn normalised(name: &str) -> String {
+    name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(uri: &str, headers: &[(&'static str, &str)]) -> Result<(), Foreign> {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.append(*name, value.parse().unwrap());
+        }
+        let hosts = Hosts::new(["Swarm.Example.com".to_owned()]);
+        hosts.check(&uri.parse().unwrap(), &map)
+    }
+
+    // Seen with `Host: evil:PORT` and the same `Origin`: DNS rebinding.
+    #[test]
+    fn only_addresses_our_names_and_allowed_names_are_served() {
+        for host in [
+            "localhost",
+            "LOCALHOST:10086",
+            "localhost.",
+            "localhost.:1",
+            "127.0.0.1:10086",
+            "127.8.9.10",
+            "[::1]:10086",
+            "[::1]",
+            "[fe80::1%25eth0]:80",
+            "192.168.1.5:10086",
+            "swarm.example.com",
+            "SWARM.example.com.:443",
+            "host.docker.internal:10086",
+        ] {
+            assert_eq!(check("/health", &[("host", host)]), Ok(()), "{host}");
+        }
+        for host in [
+            "evil.example:10086",
+            "evil",
+            "localhost.evil.example",
+            "evil.localhost.example",
+            "127.0.0.1.evil.example",
+            "127.0.0.1.nip.io:10086",
+            "localhost@evil.example",
+            "localhost:x@evil.example",
+            "localhost:10086:1",
+            "localhost:99999",
+            "localhost:+1",
+            "localhost ",
+            "localhost..",
+            "[::1].evil.example",
+            "[::1]evil",
+            "[evil]",
+            "2130706433",
+            "0x7f000001",
+            "127.1",
+            "0177.0.0.1",
+            "",
+            ":10086",
+            "swarm.example.com.evil",
+            "xn--localhost-",
+            "localhost,evil",
+            "evil/localhost",
+            "localhost#evil",
+            "ⓛocalhost",
+        ] {
+            let shown = Foreign::Host(host.to_owned());
+            assert_eq!(check("/health", &[("host", host)]), Err(shown), "{host}");
+        }
+        assert_eq!(
+            check("/health", &[]),
+            Ok(()),
+            "HTTP/1.0 and programs: no browser leaves the host out"
+        );
+    }
+
+    #[test]
+    fn every_place_that_names_a_host_is_checked() {
+        let evil = |host: &str| Err(Foreign::Host(host.to_owned()));
+        assert_eq!(
+            check("http://evil.example/health", &[("host", "localhost")]),
+            evil("evil.example")
+        );
+        assert_eq!(
+            check("http://localhost:1/health", &[("host", "evil.example")]),
+            evil("evil.example")
+        );
+        assert_eq!(check("http://localhost:1/health", &[("host", "localhost:1")]), Ok(()));
+        assert_eq!(check("http://a@localhost/health", &[]), evil("a@localhost"));
+        let twice = [("host", "localhost"), ("host", "evil.example")];
+        assert_eq!(check("/health", &twice), evil("evil.example"));
+        let twice = [("host", "localhost"), ("host", "127.0.0.1")];
+        assert_eq!(check("/health", &twice), evil("localhost, 127.0.0.1"));
+    }
+
+    #[test]
+    fn pages_of_other_sites_are_told_from_clients_and_our_own_pages() {
+        for (origin, host) in [
+            ("http://localhost:3000", "127.0.0.1:10086"),
+            ("http://[::1]:3000", "127.0.0.1:10086"),
+            ("http://127.0.0.1:3000", "localhost:10086"),
+            ("https://swarm.example.com", "swarm.example.com"),
+            ("http://10.0.0.5:10086", "10.0.0.5:10086"),
+        ] {
+            assert_eq!(check("/", &[("host", host), ("origin", origin)]), Ok(()), "{origin}");
+        }
+        // Seen with `http://localhost:x@evil.com`.
+        for origin in [
+            "null",
+            "",
+            "https://evil.example",
+            "http://127.0.0.1.evil.example",
+            "http://localhost:x@evil.com",
+            "http://localhost@evil.com",
+            "http://10.0.0.6:10086",
+            "http://10.0.0.5:80",
+            "http://2130706433",
+            "http://localhost.evil.example:10086",
+            "file://",
+            "file://localhost",
+            "chrome-extension://localhost",
+            "http://localhost/",
+            "localhost",
+        ] {
+            let headers = [("host", "10.0.0.5:10086"), ("origin", origin)];
+            assert_eq!(check("/", &headers), Err(Foreign::Page), "{origin}");
+        }
+        let twice = [
+            ("host", "localhost"),
+            ("origin", "http://localhost"),
+            ("origin", "http://evil.com"),
+        ];
+        assert_eq!(check("/", &twice), Err(Foreign::Page));
+    }
+
+    #[test]
+    fn what_other_pages_embed_is_refused_and_links_may_be_followed() {
+        let from = |site, mode| {
+            check(
+                "/",
+                &[
+                    ("host", "localhost"),
+                    ("sec-fetch-site", site),
+                    ("sec-fetch-mode", mode),
+                ],
+            )
+        };
+        assert_eq!(from("cross-site", "no-cors"), Err(Foreign::Page));
+        assert_eq!(from("cross-site", "cors"), Err(Foreign::Page));
+        assert_eq!(from("cross-site", "navigate"), Ok(()));
+        assert_eq!(from("same-origin", "cors"), Ok(()));
+        assert_eq!(from("none", "navigate"), Ok(()));
+    }
+}
