@@ -627,11 +627,11 @@ impl MadnessCheck {
 /// Answer to a prompt that does not fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnContextOverflow {
-    /// An empty answer with `finish_reason: length`.
+    /// An answer that is not trained, with `finish_reason: length`, that begins `AgentJet: Exceeded max model context length. token_overflow(`.
     #[default]
     #[serde(rename = "length")]
     Length,
-    /// 400 `context_length_exceeded`.
+    /// 400 `context_length_exceeded` in the wording that agents compact their history on.
     #[serde(rename = "error")]
     Error,
 }

@@ -236,6 +236,7 @@ impl IntoResponse for Refusal {
                 kind: kind.into(),
                 param: None,
                 code: self.code.map(str::to_owned),
+                prompt_tokens: None,
             },
         };
         let mut response = (self.status, Json(body)).into_response();

@@ -361,4 +361,16 @@ pub struct ErrorObject {
     pub param: Option<String>,
     /// Such as `context_length_exceeded`.
     pub code: Option<String>,
+    /// Extension: the numbers of a `context_length_exceeded`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_tokens: Option<PromptTokens>,
+}
+
+/// Length of a prompt that does not fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PromptTokens {
+    /// Tokens of the prompt.
+    pub given: u64,
+    /// Maximum number of tokens of a prompt.
+    pub max: u64,
 }

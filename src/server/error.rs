@@ -239,6 +239,7 @@ impl IntoResponse for ModelApiError {
             kind: kind.into(),
             param: self.0.param().map(str::to_owned),
             code: self.0.code().map(str::to_owned),
+            prompt_tokens: None,
         };
         self.0.with_headers(Json(ErrorBody { error }).into_response())
     }

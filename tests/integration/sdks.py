@@ -8,6 +8,7 @@ import importlib.metadata
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -305,23 +306,37 @@ def check_refusals(swarm):
 
 
 def check_overflow(directory):
-    """A prompt that does not fit: an error where that is configured, else an answer cut to nothing."""
+    """A prompt that does not fit: the words that agents compact on, or AgentJet's notice; a shorter one goes on."""
     too_long = [{"role": "user", "content": "x" * 3000}]
+    short = [{"role": "user", "content": "plain"}]
     limits = {"max_model_len": 1000}
     room = {"prompt": 500, "response": 500}
     with Swarm(directory / "overflow-error", SCRIPT, {**limits, "on_context_overflow": "error"}, **room) as swarm:
-        for sdk, transport, call in both_sdks(swarm.claim()):
+        episode = swarm.claim()
+        for sdk, transport, call in both_sdks(episode):
             error = outcome(lambda: call(messages=too_long))
             assert type(error) is sdk.BadRequestError and transport.requests == 1, error
-            assert "999" in error.message, error.message
             if sdk is openai:
                 assert error.code == "context_length_exceeded"
+                wording = r"maximum context length is 1000 tokens\. However, your messages resulted in 3\d\d\d tokens"
+            else:
+                assert error.body["error"]["type"] == "invalid_request_error", error.body
+                wording = r"prompt is too long: 3\d\d\d tokens > 999 maximum"
+            assert re.search(wording, error.message), error.message
+            call(messages=short)
+        error = outcome(lambda: client(episode).responses.create(model="m", input="x" * 3000))
+        assert error.code == "context_length_exceeded" and "maximum context length" in error.message, error
+        client(episode).responses.create(model="m", input="short")
     with Swarm(directory / "overflow-length", SCRIPT, limits, **room) as swarm:
         (_, _, chat), (_, _, messages) = both_sdks(swarm.claim())
         choice = chat(messages=too_long).choices[0]
-        assert (choice.finish_reason, choice.message.content) == ("length", ""), choice
+        notice = "AgentJet: Exceeded max model context length. token_overflow("
+        assert choice.finish_reason == "length" and choice.message.content.startswith(notice), choice
         message = messages(messages=too_long)
-        assert (message.stop_reason, message.content) == ("max_tokens", []), message
+        assert message.stop_reason == "max_tokens" and message.content[0].text.startswith(notice), message
+        compacted = [{"role": "user", "content": "a summary"}, {"role": "assistant", "content": choice.message.content}]
+        assert chat(messages=[*compacted, *short]).choices[0].finish_reason == "stop"
+        assert messages(messages=short).stop_reason == "end_turn"
 
 
 def check_full_queue(directory):

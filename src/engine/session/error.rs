@@ -1,6 +1,6 @@
 //! What a chat request can be refused with, as OpenAI's error objects.
 
-use crate::protocol::openai::{ErrorBody, ErrorObject};
+use crate::protocol::openai::{ErrorBody, ErrorObject, PromptTokens};
 
 /// Why a chat request was not answered.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -13,15 +13,17 @@ pub enum ChatError {
         /// A sentence with the given value and what is allowed.
         message: String,
     },
-    /// The prompt leaves no room for an answer.
+    /// The prompt leaves no room for an answer. Agents compact their history when they see OpenAI's wording.
     #[error(
-        "the prompt has {given} tokens, at most {limit} are allowed (ajet.rollout.max_model_len less one to sample)"
+        "This model's maximum context length is {max_model_len} tokens. However, your messages resulted in {given} \
+         tokens. Please reduce the length of the messages to at most {} tokens (ajet.rollout.max_model_len less 1).",
+        max_model_len.saturating_sub(1)
     )]
     ContextLengthExceeded {
         /// Tokens of the prompt.
         given: usize,
-        /// Most tokens of a prompt.
-        limit: usize,
+        /// Maximum number of tokens of prompt and answer together.
+        max_model_len: usize,
     },
     /// The episode has ended or was discarded.
     #[error("the episode `{0}` has ended or was discarded")]
@@ -76,12 +78,20 @@ impl ChatError {
             Self::ContextLengthExceeded { .. } => Some("messages".to_owned()),
             _ => None,
         };
+        let prompt_tokens = match self {
+            Self::ContextLengthExceeded { given, max_model_len } => Some(PromptTokens {
+                given: *given as u64,
+                max: max_model_len.saturating_sub(1) as u64,
+            }),
+            _ => None,
+        };
         ErrorBody {
             error: ErrorObject {
                 message: self.to_string(),
                 kind: kind.to_owned(),
                 param,
                 code: code.map(str::to_owned),
+                prompt_tokens,
             },
         }
     }

@@ -47,6 +47,9 @@ use answer::Sampled;
 use request::Request;
 use turn::Turn;
 
+/// How the answer to a prompt that does not fit begins. Agents written for AgentJet look for it.
+const OVERFLOW_CONTENT: &str = "AgentJet: Exceeded max model context length. token_overflow(";
+
 /// Answer of a chat request.
 pub enum ChatAnswer {
     /// All at once.
@@ -83,18 +86,9 @@ struct State {
     counters: Counters,
     /// Answers by the madness check that flagged them.
     madness: BTreeMap<&'static str, u64>,
-    /// Set where no further answer is sampled.
-    over: Option<Over>,
+    /// A madness check flagged an answer and no further one is sampled.
+    terminated: bool,
     requests: u64,
-}
-
-/// Why nothing more is sampled for an episode.
-#[derive(Clone, Copy)]
-enum Over {
-    /// A prompt of so many tokens did not fit.
-    Overflow(usize),
-    /// A madness check flagged an answer.
-    Mad,
 }
 
 impl Session {
@@ -115,11 +109,8 @@ impl Session {
     pub async fn chat(self: &Arc<Self>, body: Value, episode_type: EpisodeType) -> Result<ChatAnswer, ChatError> {
         let request = Arc::new(Request::read(body, episode_type, &self.backend.settings.rollout)?);
         let number = self.admit()?;
-        let over = self.lock().over;
-        match over {
-            Some(Over::Overflow(given)) => return self.answer_overflow(&request, given),
-            Some(Over::Mad) => return Ok(self.answer_nothing(&request, 0)),
-            None => {}
+        if self.lock().terminated {
+            return Ok(self.answer_unsampled(&request, 0, ""));
         }
         let prompt = Arc::new(self.prompt(request.clone()).await?);
         if prompt.ids.len() > self.prompt_limit() {
@@ -241,28 +232,23 @@ impl Session {
         self.backend.settings.max_model_len.saturating_sub(1)
     }
 
-    /// The prompt does not fit: from now on every request gets this answer, so that the agent stops.
+    /// The prompt does not fit. Only this request is answered so: an agent may compact its history and go on.
     fn overflowed(&self, request: &Request, given: usize) -> Result<ChatAnswer, ChatError> {
-        let limit = self.prompt_limit();
-        tracing::warn!(episode = %self.episode_uuid, given, limit, "a prompt is longer than the context allows");
-        {
-            let mut state = self.lock();
-            state.over = Some(Over::Overflow(given));
-            state.counters.episode_overflow = 1;
+        let max_model_len = self.backend.settings.max_model_len;
+        tracing::warn!(episode = %self.episode_uuid, given, max_model_len, "the prompt exceeds the context length");
+        self.lock().counters.episode_overflow = 1;
+        match self.backend.settings.rollout.on_context_overflow {
+            OnContextOverflow::Error => Err(ChatError::ContextLengthExceeded { given, max_model_len }),
+            OnContextOverflow::Length => {
+                let content = format!("{OVERFLOW_CONTENT}{given} > {})", self.prompt_limit());
+                Ok(self.answer_unsampled(request, given, &content))
+            }
         }
-        self.answer_overflow(request, given)
     }
 
-    fn answer_overflow(&self, request: &Request, given: usize) -> Result<ChatAnswer, ChatError> {
-        let limit = self.prompt_limit();
-        if self.backend.settings.rollout.on_context_overflow == OnContextOverflow::Error {
-            return Err(ChatError::ContextLengthExceeded { given, limit });
-        }
-        Ok(self.answer_nothing(request, given))
-    }
-
-    /// An empty answer that a limit cut, so that the agent stops. `prompt_tokens` of the prompt were counted.
-    fn answer_nothing(&self, request: &Request, prompt_tokens: usize) -> ChatAnswer {
+    /// An answer that the model did not sample and that is not recorded, with finish reason `length`, so that the agent
+    /// stops. `prompt_tokens` of the prompt were counted.
+    fn answer_unsampled(&self, request: &Request, prompt_tokens: usize, content: &str) -> ChatAnswer {
         self.lock().usage.llm_calls += 1;
         let head = Head::new(request);
         let usage = Usage {
@@ -271,19 +257,19 @@ impl Session {
             ..Usage::default()
         };
         if request.stream {
-            return ChatAnswer::Stream(stream::empty_answer(head, request, usage));
+            return ChatAnswer::Stream(stream::unsampled_answer(head, request, usage, content));
         }
-        let empty = |index| Choice {
+        let choice = |index| Choice {
             index,
             message: ChatMessage {
                 role: "assistant".into(),
-                content: "".into(),
+                content: content.into(),
                 ..ChatMessage::default()
             },
             finish_reason: Some("length".into()),
             ..Choice::default()
         };
-        head.whole((0..request.n as u32).map(empty).collect(), usage, None)
+        head.whole((0..request.n as u32).map(choice).collect(), usage, None)
     }
 
     /// Keeps a call that was sampled to its end. `first` is set for the first answer of a request: why it was split off,
@@ -320,7 +306,7 @@ impl Session {
             *state.madness.entry(check.as_str()).or_default() += 1;
         }
         if rollout.agent_madness_termination && !state.madness.is_empty() {
-            state.over.get_or_insert(Over::Mad);
+            state.terminated = true;
         }
     }
 }

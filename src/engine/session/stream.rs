@@ -72,18 +72,27 @@ impl Counts {
     }
 }
 
-/// The chunks of an answer that says nothing, since the prompt did not fit.
-pub fn empty_answer(head: Head, request: &Request, usage: Usage) -> Chunks {
+/// The chunks of an answer that the model did not sample.
+pub fn unsampled_answer(head: Head, request: &Request, usage: Usage, content: &str) -> Chunks {
+    let text = |index| ChunkChoice {
+        index,
+        delta: Delta {
+            content: Some(content.to_owned()),
+            ..Delta::default()
+        },
+        ..ChunkChoice::default()
+    };
     let end = |index| ChunkChoice {
         index,
         finish_reason: Some("length".into()),
         ..ChunkChoice::default()
     };
     let all = || 0..request.n as u32;
-    let mut chunks = vec![
-        head.chunk(all().map(role).collect()),
-        head.chunk(all().map(end).collect()),
-    ];
+    let mut chunks = vec![head.chunk(all().map(role).collect())];
+    if !content.is_empty() {
+        chunks.push(head.chunk(all().map(text).collect()));
+    }
+    chunks.push(head.chunk(all().map(end).collect()));
     if request.include_usage {
         chunks.push(head.usage_chunk(usage));
     }

@@ -378,33 +378,85 @@ async fn limits_of_a_turn() {
     assert_eq!(bench.session.finish().usage.counters["turn_length_cut"], 1);
 }
 
+/// A conversation of these messages, the user's and the model's in turn.
+fn talk(messages: &[&str]) -> Value {
+    let roles = ["user", "assistant"].into_iter().cycle();
+    let messages = roles
+        .zip(messages)
+        .map(|(role, content)| json!({"role": role, "content": content}));
+    json!({"model": "m", "messages": messages.collect::<Vec<_>>()})
+}
+
+/// Seen with AgentJet's helper, which looks for these words, and with agents that compact their history after them.
 #[tokio::test]
-async fn a_prompt_that_does_not_fit_gets_an_empty_answer_from_then_on() {
-    let bench = Bench::new([]);
-    let long = bench.whole(ask(&"x ".repeat(400))).await;
-    let choice = &long.choices[0];
-    assert_eq!(
-        (choice.message.content.as_str(), choice.finish_reason.as_deref()),
-        (Some(""), Some("length"))
-    );
-    assert!(long.usage.prompt_tokens > 400 && long.usage.completion_tokens == 0);
-    let (message, finish, ..) = sum(&bench.chunks(ask("short")).await);
-    assert_eq!(
-        (message.content.as_str(), finish.as_deref()),
-        (Some(""), Some("length"))
-    );
-    let record = bench.session.finish();
-    assert_eq!((record.rows.len(), record.usage.counters["episode_overflow"]), (0, 1));
+async fn a_prompt_that_does_not_fit_is_answered_in_agentjets_words_and_a_shorter_one_goes_on() {
+    let long = "x ".repeat(400);
+    let limit = 399;
+    let histories: [(&str, &[&str]); 4] = [
+        ("the same task, shorter", &["compact"]),
+        ("the conversation so far, shorter from there", &["q", "ab", "short"]),
+        ("the notice left in", &["q", "ab", "OVERFLOW", "short"]),
+        ("the notice left in behind a summary", &["summary", "OVERFLOW", "short"]),
+    ];
+    for (what, history) in histories {
+        let bench = Bench::new([Script::Says("ab"), Script::Says("ok")]);
+        bench.whole(ask("q")).await;
+        let answer = bench.whole(talk(&["q", "ab", &long])).await;
+        let choice = &answer.choices[0];
+        let given = answer.usage.prompt_tokens;
+        let notice = choice.message.content.as_str().unwrap();
+        assert_eq!(
+            notice,
+            format!("AgentJet: Exceeded max model context length. token_overflow({given} > {limit})")
+        );
+        assert_eq!(
+            (choice.finish_reason.as_deref(), answer.usage.completion_tokens),
+            (Some("length"), 0)
+        );
+        let (message, finish, ..) = sum(&bench.chunks(talk(&["q", "ab", &long])).await);
+        assert_eq!((&message.content, finish.as_deref()), (&json!(notice), Some("length")));
+
+        let history: Vec<&str> = history
+            .iter()
+            .map(|text| if *text == "OVERFLOW" { notice } else { text })
+            .collect();
+        let next = bench.whole(talk(&history)).await;
+        assert_eq!(next.choices[0].message.content, "ok", "{what}");
+        let record = bench.session.finish();
+        assert_eq!(record.usage.counters["episode_overflow"], 1, "{what}");
+        assert_eq!(record.calls.len(), 2, "{what}: notices are no calls");
+        let trained: usize = record.rows.iter().map(Row::response_tokens).sum();
+        let sampled: usize = record.calls.iter().map(|call| call.sampled.len()).sum();
+        assert_eq!(trained, sampled, "{what}: what the model sampled, and only that");
+    }
 }
 
 #[tokio::test]
-async fn a_prompt_that_does_not_fit_is_an_error_where_configured() {
-    let bench = Bench::configured([], |ajet| ajet.rollout.on_context_overflow = OnContextOverflow::Error);
-    let error = bench.train(ask(&"x ".repeat(400))).await.err().unwrap();
-    assert_eq!(error.status(), 400);
-    assert_eq!(error.body().error.code.as_deref(), Some("context_length_exceeded"));
-    assert!(error.to_string().contains("399"), "{error}");
-    assert_eq!(bench.train(ask("short")).await.err(), Some(error));
+async fn a_prompt_that_does_not_fit_is_openais_error_where_configured_and_a_shorter_one_goes_on() {
+    let bench = Bench::configured([Script::Says("ab"), Script::Says("ok")], |ajet| {
+        ajet.rollout.on_context_overflow = OnContextOverflow::Error
+    });
+    for words in [400, 1000] {
+        let error = bench.train(ask(&"x ".repeat(words))).await.err().unwrap();
+        let ChatError::ContextLengthExceeded { given, .. } = error else {
+            panic!("{error}");
+        };
+        let object = error.body().error;
+        let openais = format!(
+            "This model's maximum context length is 400 tokens. However, your messages resulted in {given} tokens."
+        );
+        assert!(object.message.starts_with(&openais), "{}", object.message);
+        assert_eq!(
+            (error.status(), object.code.as_deref(), object.kind.as_str()),
+            (400, Some("context_length_exceeded"), "invalid_request_error")
+        );
+        let tokens = object.prompt_tokens.unwrap();
+        assert_eq!((tokens.given, tokens.max), (given as u64, 399));
+        let next = bench.whole(ask("compacted")).await;
+        assert_ne!(next.choices[0].message.content, "");
+    }
+    let record = bench.session.finish();
+    assert_eq!((record.rows.len(), record.usage.counters["episode_overflow"]), (2, 1));
 }
 
 #[tokio::test]

@@ -23,11 +23,16 @@ pub fn error_body(status: u16, error: openai::ErrorObject) -> ErrorBody {
         500.. => "api_error",
         _ => "invalid_request_error",
     };
+    let message = match error.prompt_tokens {
+        // The wording by which Anthropic's clients know that they must compact.
+        Some(tokens) => format!("prompt is too long: {} tokens > {} maximum", tokens.given, tokens.max),
+        None => error.message,
+    };
     ErrorBody {
         kind: "error".into(),
         error: ErrorObject {
             kind: kind.into(),
-            message: error.message,
+            message,
         },
     }
 }

@@ -3,6 +3,7 @@ use serde_json::{Value, json};
 
 use super::{MessageWriter, chat_request};
 use crate::protocol::anthropic::{BlockDelta, ContentBlock, Message, MessagesRequest, StreamEvent};
+use crate::protocol::openai;
 use crate::server::adapters::testing::{answered, any_json, translated_stream, translated_whole};
 use crate::server::error::Error;
 
@@ -159,6 +160,23 @@ fn fold(events: &[Value]) -> Message {
     }
     assert!(over);
     message.unwrap()
+}
+
+/// Anthropic's clients compact their history on these words.
+#[test]
+fn a_prompt_that_does_not_fit_is_told_in_anthropics_words() {
+    for (given, max) in [(400, 399), (200_001, 199_999), (1, 0)] {
+        let error = openai::ErrorObject {
+            message: "This model's maximum context length is exceeded.".into(),
+            code: Some("context_length_exceeded".into()),
+            prompt_tokens: Some(openai::PromptTokens { given, max }),
+            ..openai::ErrorObject::default()
+        };
+        let body = json!(super::error_body(400, error));
+        let message = format!("prompt is too long: {given} tokens > {max} maximum");
+        let expected = json!({"type": "error", "error": {"type": "invalid_request_error", "message": message}});
+        assert_eq!(body, expected);
+    }
 }
 
 proptest! {
