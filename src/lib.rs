@@ -1,6 +1,5 @@
 //! Reinforcement learning of language-model agents: a swarm server that samples and trains, and the clients that roll
 //! episodes against it. `docs/architecture.md` is the map.
-#![warn(missing_docs)]
 // The pages are for those who work on this code: they lead into private modules too.
 #![allow(rustdoc::private_intra_doc_links)]
 

@@ -3,6 +3,7 @@
 //!
 //! Results do not depend on the batch a row is in, on how a prompt is cut in chunks or on the number of threads, bit by
 //! bit; between instruction sets they differ in rounding.
+#![allow(unsafe_code)]
 
 mod attention;
 pub mod ceilings;
