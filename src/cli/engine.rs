@@ -3,8 +3,13 @@
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use crate::engine::boot::{Options, run as run_engine};
+
+/// How long an engine whose server is gone may live on, whatever it is doing. Others wait for its directory, and what is on
+/// disk is whole at any moment.
+const ABANDONED: Duration = Duration::from_millis(300);
 
 /// What `start` runs to load, sample and train a model. It ends when its standard input closes.
 #[derive(Debug, clap::Args)]
@@ -35,14 +40,16 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Resolves when the other end of standard input is gone. Read on a thread of its own, which a runtime need not wait
-/// for.
+/// Resolves when the other end of standard input is gone; the process ends soon after, however busy. Read on a thread of
+/// its own, which a runtime need not wait for.
 fn standard_input_closed() -> std::io::Result<impl Future<Output = ()>> {
     let (closed, wait) = tokio::sync::oneshot::channel();
     std::thread::Builder::new().name("stdin".into()).spawn(move || {
         let mut stdin = std::io::stdin().lock();
         while matches!(stdin.read(&mut [0; 64]), Ok(1..)) {}
         let _ = closed.send(()); // the engine has ended by itself
+        std::thread::sleep(ABANDONED);
+        std::process::exit(0);
     })?;
     Ok(async {
         let _ = wait.await; // a sender that is gone means the same

@@ -11,10 +11,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::checkpoint::{Checkpoint, CheckpointStore};
 use super::core::{Core, Parts};
+use super::durable;
 use super::events::EventHub;
 use super::identity::RunIdentity;
 use super::journal::{self, JournalError, Record};
 use super::ledger::Ledger;
+use super::lock::{self, DirectoryLock};
 use super::model_thread::{self, ModelThread};
 use super::pool::StopRule;
 use super::replay::{Plan, plan};
@@ -28,6 +30,9 @@ use crate::protocol::engine::{CONTRACT_VERSION, EnginePhase, Hello};
 
 /// How long answers that are on their way may take to get through when the engine ends.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
+
+/// Damaged lines of the journal that a message names.
+const NAMED_LINES: usize = 3;
 
 /// Where an engine finds what it needs.
 #[derive(Clone, Debug)]
@@ -79,10 +84,13 @@ pub async fn run(options: Options, abandoned: impl Future<Output = ()>) -> Resul
         why = ends.recv() => why.unwrap_or(End::Abandoned), // `app` holds a sender, so there is one
         () = abandoned => End::Abandoned,
     };
+    let abandoned = why == End::Abandoned;
     let outcome = conclude(&app, why).await;
     app.hub.close();
     closing.cancel();
-    let _ = tokio::time::timeout(LAST_ANSWERS, serving).await; // who has not heard by now need not
+    if !abandoned {
+        let _ = tokio::time::timeout(LAST_ANSWERS, serving).await; // who has not heard by now need not
+    }
     let _ = std::fs::remove_file(&options.socket); // its directory is its owner's to remove
     outcome
 }
@@ -126,7 +134,9 @@ async fn boot_or_fail(app: Arc<App>, config: Ajet, experiment_dir: PathBuf) {
 async fn boot(app: Arc<App>, mut config: Ajet, experiment_dir: PathBuf) -> Result<(), EngineError> {
     let hub = app.hub.clone();
     hub.phase(EnginePhase::Booting, 0, Some("looking for a checkpoint".into()));
-    let start = Start::find(&config, &experiment_dir, &hub)?;
+    let finding = (config.clone(), experiment_dir.clone(), hub.clone());
+    let start = tokio::task::spawn_blocking(move || Start::find(&finding.0, &finding.1, &finding.2));
+    let start = start.await.map_err(EngineError::new)??;
     let saved_step = start.checkpoint.as_ref().map_or(0, |c| c.manifest.global_step);
 
     let (build_config, build_hub) = (config.clone(), hub.clone());
@@ -156,6 +166,7 @@ async fn boot(app: Arc<App>, mut config: Ajet, experiment_dir: PathBuf) -> Resul
     };
     let backend = ChatBackend::new(Arc::new(info.text), Arc::new(handle.clone()), settings);
     let core = Core::new(Parts {
+        lock: start.lock,
         hub: hub.clone(),
         model: handle,
         backend: Arc::new(backend.map_err(EngineError)?),
@@ -172,7 +183,7 @@ async fn boot(app: Arc<App>, mut config: Ajet, experiment_dir: PathBuf) -> Resul
     }
     let global_step = core.restore(start.plan.running);
     let _ = app.booted.set((core, hello)); // set here only
-    hub.phase(EnginePhase::Rolling, global_step, None);
+    hub.phase(EnginePhase::Rolling, global_step, start.damage);
     Ok(())
 }
 
@@ -209,21 +220,33 @@ fn fit_context(config: &mut Ajet, info: &ModelInfo, hub: &EventHub) {
 
 /// Where training begins or goes on.
 struct Start {
+    lock: DirectoryLock,
     checkpoint: Option<Checkpoint>,
     checkpoints: CheckpointStore,
     ledger: Ledger,
     plan: Plan,
+    /// What the journal has lost: a sentence.
+    damage: Option<String>,
 }
 
 impl Start {
     /// Finds the checkpoint and the journal to go on from, and checks that they are of this job.
     fn find(config: &Ajet, experiment_dir: &Path, hub: &EventHub) -> Result<Self, EngineError> {
-        std::fs::create_dir_all(experiment_dir).map_err(|e| {
+        durable::create_dir(experiment_dir).map_err(|e| {
             EngineError(format!(
                 "the experiment directory {} cannot be used: {e}",
                 experiment_dir.display()
             ))
         })?;
+        // Before anything is read: an engine before this one may still write.
+        let lock = DirectoryLock::acquire(experiment_dir, lock::PATIENCE, |holder| {
+            hub.detail(format!(
+                "waiting up to {} s for the engine that still uses {} ({holder})",
+                lock::PATIENCE.as_secs(),
+                experiment_dir.display()
+            ));
+        });
+        let lock = lock.map_err(EngineError::new)?;
         let run = RunIdentity::new(config);
         let checkpoints = CheckpointStore::new(experiment_dir, config.trainer_common.keep_last, run.clone());
         let (checkpoint, warnings) = checkpoints.resume_point();
@@ -235,8 +258,10 @@ impl Start {
             hub.info(format!("going on from {}", checkpoint.dir.display()));
         }
         let next_step = checkpoint.as_ref().map_or(1, |c| c.manifest.global_step + 1);
-        let (ledger, plan) = Self::read_journal(config, experiment_dir, &run, next_step, hub)?;
+        let (ledger, plan, damage) = Self::read_journal(config, experiment_dir, &run, next_step, hub)?;
         Ok(Self {
+            lock,
+            damage,
             checkpoint,
             checkpoints,
             ledger,
@@ -250,7 +275,7 @@ impl Start {
         run: &RunIdentity,
         next_step: u64,
         hub: &EventHub,
-    ) -> Result<(Ledger, Plan), EngineError> {
+    ) -> Result<(Ledger, Plan, Option<String>), EngineError> {
         let open = || -> Result<(Ledger, Vec<Record>), JournalError> {
             let tensorboard = config.trainer_common.logs_to_tensorboard();
             Ledger::open(experiment_dir, run, StopRule::new(config), next_step, tensorboard)
@@ -264,8 +289,12 @@ impl Start {
                 false => run.check_resumes(begun).map_err(EngineError::new)?,
             }
         }
+        let damage = damage(&records, experiment_dir);
+        if let Some(damage) = &damage {
+            hub.warn(damage);
+        }
         match plan(records, next_step) {
-            Ok(plan) => Ok((ledger, plan)),
+            Ok(plan) => Ok((ledger, plan, damage)),
             Err(gap) => {
                 drop(ledger);
                 let aside = journal::set_aside(&experiment_dir.join(journal::FILE_NAME)).map_err(EngineError::new)?;
@@ -273,8 +302,26 @@ impl Start {
                     "{gap}; its episodes are not used, but kept in {}",
                     aside.display()
                 ));
-                Ok((open().map_err(EngineError::new)?.0, Plan::default()))
+                Ok((open().map_err(EngineError::new)?.0, Plan::default(), damage))
             }
         }
     }
+}
+
+/// What users should know of lines that the journal lost.
+fn damage(records: &[Record], experiment_dir: &Path) -> Option<String> {
+    let lost = records.iter().filter_map(|record| match record {
+        Record::Lost { line, why } => Some(format!("line {line}: {why}")),
+        _ => None,
+    });
+    let lost: Vec<String> = lost.collect();
+    let kept_in = experiment_dir.join(journal::DAMAGED_FILE_NAME);
+    (!lost.is_empty()).then(|| {
+        format!(
+            "{} damaged lines of the journal are left out and kept in {} ({}); all other episodes are in use",
+            lost.len(),
+            kept_in.display(),
+            lost[..lost.len().min(NAMED_LINES)].join("; ")
+        )
+    })
 }

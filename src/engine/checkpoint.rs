@@ -161,7 +161,7 @@ impl CheckpointStore {
         };
         self.remove_unfinished().map_err(io)?;
         let temporary = self.dir.join(format!("{TEMPORARY_PREFIX}{global_step}"));
-        std::fs::create_dir_all(temporary.join(TRAINER_DIR)).map_err(io)?;
+        durable::create_dir(&temporary.join(TRAINER_DIR)).map_err(io)?;
         let written = fill(&temporary)
             .map_err(|e| CheckpointError::Content {
                 global_step,

@@ -14,6 +14,7 @@ use super::checkpoint::{CheckpointError, CheckpointStore};
 use super::events::EventHub;
 use super::finished::FinishedEpisode;
 use super::ledger::{ClosedBatch, Ledger, LedgerError};
+use super::lock::DirectoryLock;
 use super::metrics::{self, Metrics};
 use super::model_thread::{ModelGone, ModelHandle, UpdateOutcome};
 use super::replay::StepEpisodes;
@@ -44,10 +45,14 @@ pub struct Core {
     updating: AtomicBool,
     /// Held by an update and by the end, so that the end waits for the update.
     cycle: tokio::sync::Mutex<()>,
+    /// Whoever can still write to the experiment directory holds a core.
+    _lock: DirectoryLock,
 }
 
 /// What a core is made of.
 pub struct Parts {
+    /// That of the experiment directory.
+    pub lock: DirectoryLock,
     /// Where it tells what it does.
     pub hub: Arc<EventHub>,
     /// The model thread.
@@ -87,6 +92,7 @@ impl Core {
             saved_step: AtomicU64::new(parts.saved_step),
             updating: AtomicBool::new(false),
             cycle: tokio::sync::Mutex::new(()),
+            _lock: parts.lock,
         })
     }
 

@@ -5,24 +5,28 @@
 //! - `begin`: which model is trained how, so that a job does not go on with another's episodes;
 //! - `episode`: a finished episode with its rows;
 //! - `update`: the batch of that step was closed, and its update begun. Since an update is a pure function of weights and
-//!   episodes, this is enough to do it again.
+//!   episodes, this is enough to do it again;
+//! - `lost`: here stood a line that could not be read.
 //!
 //! A resume loads the checkpoint and reads the journal in order: episodes enter the pool, `update` trains on the pool.
 //! When a checkpoint is durable, what it covers is cut off. A last line that was not written to its end (the process
-//! died in the middle of it) was never acknowledged and is dropped.
+//! died in the middle of it) was never acknowledged and is dropped. Any other line that cannot be read is kept in
+//! [`DAMAGED_FILE_NAME`], and costs no more than itself.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::append_file::AppendFile;
 use super::durable;
 use super::finished::FinishedEpisode;
 use super::identity::RunIdentity;
 
 /// Name of the journal in the experiment directory.
 pub const FILE_NAME: &str = "journal.jsonl";
+/// Name of the file beside it that keeps lines of it that could not be read.
+pub const DAMAGED_FILE_NAME: &str = "journal.damaged.jsonl";
 
 /// One line of the journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -40,13 +44,20 @@ pub enum Record {
         /// The step at which the batch was sampled.
         global_step: u64,
     },
+    /// A line that could not be read.
+    Lost {
+        /// Its number when it was found, from 1.
+        line: u64,
+        /// What the parser said.
+        why: String,
+    },
 }
 
 impl Record {
     /// The step that this record belongs to.
-    fn global_step(&self) -> Option<u64> {
+    pub fn global_step(&self) -> Option<u64> {
         match self {
-            Self::Begin { .. } => None,
+            Self::Begin { .. } | Self::Lost { .. } => None,
             Self::Episode(episode) => Some(episode.global_step),
             Self::Update { global_step } => Some(*global_step),
         }
@@ -66,18 +77,9 @@ pub enum JournalError {
         /// Why not.
         source: io::Error,
     },
-    /// A line in the middle is not what was written.
-    #[error(
-        "line {line} of the journal {path} is damaged ({source}); hint: move the file away to go on from the last checkpoint without the episodes in it"
-    )]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// From 1.
-        line: usize,
-        /// What the parser says.
-        source: serde_json::Error,
-    },
+    /// What was to be written could not be read again. A later attempt fails too.
+    #[error("the journal cannot hold this: {0}")]
+    Unreadable(serde_json::Error),
 }
 
 /// An open journal.
@@ -85,35 +87,26 @@ pub enum JournalError {
 pub struct Journal {
     path: PathBuf,
     run: RunIdentity,
-    file: File,
-    /// Length of what is known to be whole.
-    len: u64,
-    /// Whether something may stand after `len`, left by a failed write.
-    torn: bool,
+    file: AppendFile,
 }
 
 impl Journal {
     /// Opens the journal of an experiment, or begins one, and returns what is in it.
     ///
-    /// A torn last line is cut off.
+    /// A torn last line is cut off; other damaged lines are moved aside, each with a [`Record::Lost`] in its place.
     pub fn open(path: &Path, run: &RunIdentity) -> Result<(Self, Vec<Record>), JournalError> {
         let io = |what| move |source| io_error(path, what, source);
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)
-            .map_err(io("opened"))?;
-        let (records, len) = read(path, &file)?;
+        let file = AppendFile::open(path).map_err(io("opened"))?;
         let mut journal = Self {
             path: path.to_owned(),
             run: run.clone(),
             file,
-            len,
-            torn: true,
         };
-        journal.mend().map_err(io("repaired"))?;
+        let (records, damaged) = journal.read()?;
+        if !damaged.is_empty() {
+            journal.keep_damaged(&damaged)?;
+            journal.rewrite(&records)?;
+        }
         if records.is_empty() {
             journal.append(&Record::Begin { run: run.clone() })?;
             durable::sync_parent(path).map_err(io("written"))?;
@@ -123,55 +116,59 @@ impl Journal {
 
     /// Writes a record and waits until it is on disk. After an error the journal is as it was before.
     pub fn append(&mut self, record: &Record) -> Result<(), JournalError> {
-        let line = to_line(record).map_err(|e| io_error(&self.path, "written", e))?;
-        self.write(&line).map_err(|e| {
-            self.torn = true;
-            let _ = self.mend(); // tried again before the next write
-            io_error(&self.path, "written", e)
-        })
+        let line = to_line(record)?;
+        self.file
+            .append_durably(&line)
+            .map_err(|e| io_error(&self.path, "written", e))
     }
 
     /// Cuts off everything up to and with the update of `global_step`, whose outcome a durable checkpoint holds.
     pub fn cut(&mut self, global_step: u64) -> Result<(), JournalError> {
-        let path = self.path.clone();
-        let io = |what| {
-            let path = &path;
-            move |source| io_error(path, what, source)
+        let (mut records, damaged) = self.read()?;
+        self.keep_damaged(&damaged)?;
+        records.retain(|r| r.global_step().is_some_and(|s| s > global_step));
+        records.insert(0, Record::Begin { run: self.run.clone() });
+        self.rewrite(&records)
+    }
+
+    /// Every whole line, and the text of those that are damaged.
+    fn read(&mut self) -> Result<(Vec<Record>, Vec<u8>), JournalError> {
+        let (mut records, mut damaged) = (Vec::new(), Vec::new());
+        let each = |line: &[u8]| {
+            records.push(serde_json::from_slice(line).unwrap_or_else(|error| {
+                damaged.extend_from_slice(line);
+                Record::Lost {
+                    line: records.len() as u64 + 1,
+                    why: error.to_string(),
+                }
+            }));
         };
-        let (records, _) = read(&self.path, &self.file)?;
-        let mut text = to_line(&Record::Begin { run: self.run.clone() }).map_err(io("written"))?;
-        for record in records
-            .iter()
-            .filter(|r| r.global_step().is_some_and(|s| s > global_step))
-        {
-            text.extend(to_line(record).map_err(io("written"))?);
-        }
-        durable::replace(&path, &text).map_err(io("cut"))?;
-        self.file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(&path)
-            .map_err(io("opened"))?;
-        self.len = text.len() as u64;
-        self.torn = false;
-        Ok(())
+        self.file
+            .read_lines(each)
+            .map_err(|e| io_error(&self.path, "read", e))?;
+        Ok((records, damaged))
     }
 
-    fn write(&mut self, line: &[u8]) -> io::Result<()> {
-        self.mend()?;
-        self.file.write_all(line)?;
-        self.file.sync_data()?;
-        self.len += line.len() as u64;
-        Ok(())
+    /// Writes damaged lines where they are kept.
+    fn keep_damaged(&self, text: &[u8]) -> Result<(), JournalError> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        let path = self.path.with_file_name(DAMAGED_FILE_NAME);
+        AppendFile::open(&path)
+            .and_then(|mut file| file.append_durably(text))
+            .and_then(|()| durable::sync_parent(&path))
+            .map_err(|e| io_error(&path, "written", e))
     }
 
-    /// Takes away what a failed write left behind, and puts the cursor at the end.
-    fn mend(&mut self) -> io::Result<()> {
-        if self.torn {
-            self.file.set_len(self.len)?;
-            self.torn = false;
+    /// Replaces all that is there.
+    fn rewrite(&mut self, records: &[Record]) -> Result<(), JournalError> {
+        let mut text = Vec::new();
+        for record in records {
+            text.extend(to_line(record)?);
         }
-        self.file.seek(SeekFrom::Start(self.len))?;
+        durable::replace(&self.path, &text).map_err(|e| io_error(&self.path, "cut", e))?;
+        self.file = AppendFile::open(&self.path).map_err(|e| io_error(&self.path, "opened", e))?;
         Ok(())
     }
 }
@@ -180,12 +177,12 @@ impl Journal {
 impl Journal {
     /// Makes writes fail, as on a full disk.
     pub(super) fn break_for_test(&mut self) {
-        self.file = File::open(&self.path).unwrap();
+        self.file.break_for_test();
     }
 
     /// Makes writes succeed again.
     pub(super) fn heal_for_test(&mut self) {
-        self.file = OpenOptions::new().read(true).write(true).open(&self.path).unwrap();
+        self.file.heal_for_test();
     }
 }
 
@@ -207,45 +204,19 @@ fn io_error(path: &Path, what: &'static str, source: io::Error) -> JournalError 
     }
 }
 
-fn to_line(record: &Record) -> io::Result<Vec<u8>> {
-    let mut line = serde_json::to_vec(record)?;
+/// A record as a line that a resume can read: JSON has no infinity, and parsers have limits.
+fn to_line(record: &Record) -> Result<Vec<u8>, JournalError> {
+    let mut line = serde_json::to_vec(record).map_err(JournalError::Unreadable)?;
+    serde_json::from_slice::<Record>(&line).map_err(JournalError::Unreadable)?;
     line.push(b'\n');
     Ok(line)
-}
-
-/// Every whole line from the start, and where the last of them ends.
-fn read(path: &Path, file: &File) -> Result<(Vec<Record>, u64), JournalError> {
-    let io = |source| io_error(path, "read", source);
-    let mut reader = BufReader::new(file);
-    reader.seek(SeekFrom::Start(0)).map_err(io)?;
-    let (mut records, mut len) = (Vec::new(), 0);
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        let read = reader.read_until(b'\n', &mut line).map_err(io)?;
-        if read == 0 || line.last() != Some(&b'\n') {
-            return Ok((records, len));
-        }
-        match serde_json::from_slice(&line) {
-            Ok(record) => records.push(record),
-            // Blocks of a line may reach the disk in any order, so a torn last line may have its end without its middle.
-            Err(_) if reader.fill_buf().map_err(io)?.is_empty() => return Ok((records, len)),
-            Err(source) => {
-                return Err(JournalError::Damaged {
-                    path: path.to_owned(),
-                    line: records.len() + 1,
-                    source,
-                });
-            }
-        }
-        len += read as u64;
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::timeline::Row;
+    use proptest::prelude::*;
 
     fn episode(uuid: &str, global_step: u64) -> Record {
         Record::Episode(Box::new(FinishedEpisode {
@@ -323,25 +294,81 @@ mod tests {
         }
     }
 
+    // Seen with two engines in one directory, whose writes went through each other's lines.
     #[test]
-    fn a_last_line_with_a_hole_is_dropped_and_a_damaged_middle_is_an_error() {
-        let scratch = Scratch::new();
-        let (mut journal, _) = scratch.open();
-        journal.append(&episode("a", 1)).unwrap();
-        let end_of_first = std::fs::read(&scratch.path).unwrap().len();
-        journal.append(&episode("b", 1)).unwrap();
-        let mut bytes = std::fs::read(&scratch.path).unwrap();
-        bytes[end_of_first + 5..end_of_first + 20].fill(0);
-        std::fs::write(&scratch.path, &bytes).unwrap();
-        assert_eq!(scratch.open().1, [begin(), episode("a", 1)]);
+    fn a_damaged_line_costs_only_itself_and_is_kept() {
+        type Damage = fn(&mut Vec<u8>);
+        let damages: [(&str, Damage); 5] = [
+            ("a hole", |line| line[5..20].fill(0)),
+            ("nothing but zeros", |line| line.fill(0)),
+            ("cut short", |line| line.truncate(30)),
+            ("not UTF-8", |line| line[10] = 0xff),
+            ("another's line inside", |line| {
+                let half = line.len() / 2;
+                let other = line.clone();
+                line.splice(half..half, other);
+            }),
+        ];
+        let written = [episode("a", 1), episode("b", 1), episode("c", 1)];
+        for (name, damage) in damages {
+            for at in 0..written.len() {
+                let scratch = Scratch::new();
+                let (mut journal, _) = scratch.open();
+                written.iter().for_each(|r| journal.append(r).unwrap());
+                let text = std::fs::read(&scratch.path).unwrap();
+                let mut lines: Vec<Vec<u8>> = text.split(|b| *b == b'\n').map(<[u8]>::to_vec).collect();
+                damage(&mut lines[1 + at]);
+                let damaged = lines[1 + at].clone();
+                std::fs::write(&scratch.path, lines.join(&b'\n')).unwrap();
 
-        bytes.extend(to_line(&update(1)).unwrap());
-        std::fs::write(&scratch.path, &bytes).unwrap();
-        let error = Journal::open(&scratch.path, &run()).unwrap_err().to_string();
-        assert!(
-            error.contains("line 3 of the journal") && error.contains("hint:"),
-            "{error}"
-        );
+                let (mut journal, found) = scratch.open();
+                let mut others = written.to_vec();
+                others.remove(at);
+                let is_lost = |r: &Record| matches!(r, Record::Lost { line, .. } if *line == at as u64 + 2);
+                assert!(is_lost(&found[1 + at]), "{name} at {at}: {found:?}");
+                let whole: Vec<Record> = found[1..].iter().filter(|r| !is_lost(r)).cloned().collect();
+                assert_eq!(whole, others, "{name} at {at}");
+                let kept = std::fs::read(scratch.path.with_file_name(DAMAGED_FILE_NAME)).unwrap();
+                assert!(kept.starts_with(&damaged), "{name} at {at}");
+                journal.append(&update(1)).unwrap();
+                let (_, again) = scratch.open();
+                assert_eq!(again.len(), found.len() + 1, "{name}: the loss is remembered");
+                assert_eq!(again[..found.len()], found);
+            }
+        }
+    }
+
+    proptest! {
+        // Seen with log-probabilities of `temperature: 1e-40`, which are not finite: JSON has `null` for them.
+        #[test]
+        fn whatever_is_accepted_can_be_read_back(
+            reward in proptest::num::f64::ANY,
+            logprobs in proptest::collection::vec(proptest::num::f32::ANY, 0..4),
+            text in ".*",
+            depth in 0_usize..150,
+            metric in proptest::num::i64::ANY,
+        ) {
+            let nested = (0..depth).fold(serde_json::Value::from(metric), |value, _| serde_json::json!([value]));
+            let record = Record::Episode(Box::new(FinishedEpisode {
+                episode_uuid: text.clone(),
+                task_id: text.clone(),
+                tag: Some(text.clone()),
+                reward,
+                rows: vec![Row { logprobs, ..Row::default() }],
+                log_metrics: [(text, nested)].into_iter().collect(),
+                ..FinishedEpisode::default()
+            }));
+            let scratch = Scratch::new();
+            let (mut journal, _) = scratch.open();
+            let accepted = journal.append(&record).is_ok();
+            journal.append(&update(1)).unwrap();
+            let mut expected = vec![begin(), update(1)];
+            if accepted {
+                expected.insert(1, record);
+            }
+            // By their text, since NaN does not equal itself.
+            prop_assert_eq!(format!("{:?}", scratch.open().1), format!("{expected:?}"));
+        }
     }
 
     #[test]
@@ -364,7 +391,7 @@ mod tests {
         let (mut journal, _) = scratch.open();
         journal.append(&episode("a", 1)).unwrap();
         // What a full disk does: part of the line is there, and the call failed.
-        journal.file.write_all(b"{\"record\":\"epis").unwrap();
+        journal.file.tear_for_test(b"{\"record\":\"epis");
         journal.break_for_test();
         journal.append(&episode("b", 1)).unwrap_err();
         journal.heal_for_test();

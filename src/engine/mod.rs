@@ -6,6 +6,7 @@
 //! ([`step_log`]), [`trajectories`]; [`core`] is what
 //! it does, [`server`] the contract over HTTP, [`events`] what it tells. [`export`] makes models of its checkpoints.
 
+mod append_file;
 pub mod boot;
 pub mod checkpoint;
 pub mod core;
@@ -16,6 +17,7 @@ pub mod finished;
 pub mod identity;
 pub mod journal;
 pub mod ledger;
+pub mod lock;
 pub mod metrics;
 pub mod model_thread;
 pub mod pool;

@@ -31,13 +31,21 @@ pub struct Gap {
 }
 
 /// Sorts a journal's records into what has to be done again after a checkpoint, whose next step is `next_step`. Records
-/// that the checkpoint covers are passed over (the process died before it could cut them off).
+/// that the checkpoint covers are passed over (the process died before it could cut them off). Where a line was lost, it
+/// may have been an update: what follows on it says so.
 pub fn plan(records: Vec<Record>, next_step: u64) -> Result<Plan, Gap> {
     let mut plan = Plan::default();
     let mut step = next_step;
+    let mut lost = 0;
     for record in records {
+        while lost > 0 && record.global_step().is_some_and(|of| of > step) {
+            plan.updates.push(std::mem::take(&mut plan.running));
+            step += 1;
+            lost -= 1;
+        }
         match record {
             Record::Begin { .. } => {}
+            Record::Lost { .. } => lost += 1,
             Record::Episode(episode) if episode.global_step < step => {
                 // Eval episodes may end after the step at which they were claimed; their metrics are of that step, and
                 // told. Train episodes are of the step that is sampled, so these are covered by the checkpoint.
@@ -123,6 +131,26 @@ mod tests {
         let plan = plan(journal(), 3).unwrap();
         assert!(plan.updates.is_empty());
         assert_eq!(names(&plan.running.train), ["d"]);
+    }
+
+    #[test]
+    fn a_lost_line_costs_one_episode_or_nothing_but_its_update_is_done_all_the_same() {
+        let whole = plan(journal(), 1).unwrap();
+        for at in 1..journal().len() {
+            let mut records = journal();
+            let lost = std::mem::replace(
+                &mut records[at],
+                Record::Lost {
+                    line: 1,
+                    why: String::new(),
+                },
+            );
+            let plan = plan(records, 1).unwrap();
+            match lost {
+                Record::Update { .. } => assert_eq!(plan, whole, "line {at}"),
+                _ => assert_eq!(plan.updates.len(), 2, "line {at}"),
+            }
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 
 use super::core::Core;
 use super::events::EventHub;
+use super::journal::JournalError;
 use super::ledger::LedgerError;
 use super::model_thread::ModelGone;
 use super::session::respond;
@@ -210,7 +211,8 @@ impl Refusal {
 impl From<LedgerError> for Refusal {
     fn from(error: LedgerError) -> Self {
         match error {
-            LedgerError::Journal(_) => Self::unavailable(error.to_string()),
+            LedgerError::Journal(JournalError::Unreadable(_)) => Self::new(StatusCode::BAD_REQUEST, error.to_string()),
+            LedgerError::Journal(JournalError::Io { .. }) => Self::unavailable(error.to_string()),
             LedgerError::Updating { .. } | LedgerError::NotFull { .. } => {
                 Self::new(StatusCode::CONFLICT, error.to_string())
             }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use super::durable;
 use super::finished::FinishedEpisode;
 use crate::protocol::swarm::EpisodeType;
 use crate::timeline::Call;
@@ -38,9 +39,9 @@ impl Trajectories {
             EpisodeType::Eval => "eval",
         };
         let dir = dir.join(kind).join(format!("step_{}", episode.global_step));
-        std::fs::create_dir_all(&dir)?;
+        durable::create_dir(&dir)?;
         let file = dir.join(format!("{}.json", file_name(&episode.episode_uuid)));
-        std::fs::write(file, format!("{:#}\n", trajectory(episode, calls)))
+        durable::write(&file, format!("{:#}\n", trajectory(episode, calls)).as_bytes())
     }
 }
 

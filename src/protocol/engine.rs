@@ -29,6 +29,9 @@ use super::swarm::EpisodeType;
 /// Version of this contract. A control plane refuses an engine that speaks another one, naming both numbers.
 pub const CONTRACT_VERSION: u32 = 3;
 
+/// File in an experiment directory that an engine holds locked for as long as it may write there.
+pub const LOCK_FILE: &str = "engine.lock";
+
 /// Answer of `GET /hello`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Hello {

@@ -57,8 +57,11 @@ pub async fn start(shared: &Arc<Shared>) -> Result<u32, Error> {
 fn prepare(config: Ajet) -> Result<Launch, String> {
     let experiment = preflight::check(&config)?;
     let config_yaml = preflight::config_file(config, &experiment)?;
-    unfinished::note(&experiment.dir, &config_yaml)
-        .map_err(|error| format!("{} cannot be written: {error}", experiment.dir.display()))?;
+    // Another server's experiment is noted once our engine has got the directory.
+    if !unfinished::is_in_use(&experiment.dir) {
+        unfinished::note(&experiment.dir, &config_yaml)
+            .map_err(|error| format!("{} cannot be written: {error}", experiment.dir.display()))?;
+    }
     Ok(Launch {
         config_yaml,
         experiment_dir: experiment.dir,
@@ -187,7 +190,7 @@ async fn ends_by_itself(process: &EngineHandle) -> bool {
 /// Follows an engine, and those that are started in its place, until it is over.
 async fn supervise(shared: Arc<Shared>, launch: Launch, mut process: EngineHandle, mut generation: u64) {
     loop {
-        let reason = follow(&shared, &process, generation).await;
+        let reason = follow(&shared, &launch, &process, generation).await;
         if shared.with(|core, _| core.generation() == generation) {
             tracing::warn!("{reason}");
         }
@@ -210,11 +213,11 @@ async fn supervise(shared: Arc<Shared>, launch: Launch, mut process: EngineHandl
 }
 
 /// Listens to one engine until it has ended; why it did.
-async fn follow(shared: &Shared, process: &EngineHandle, generation: u64) -> String {
+async fn follow(shared: &Shared, launch: &Launch, process: &EngineHandle, generation: u64) -> String {
     let client = EngineClient::new(&process.socket);
     let ended = tokio::select! {
         ended = process.wait() => return ended,
-        outcome = listen(shared, &client, generation) => outcome,
+        outcome = listen(shared, launch, &client, generation) => outcome,
     };
     let patience = if ended.is_ok() {
         END_PATIENCE
@@ -232,7 +235,12 @@ async fn follow(shared: &Shared, process: &EngineHandle, generation: u64) -> Str
 }
 
 /// Reads the event stream to its end: the engine's own reason to end, if it gave one. `Err` is ours to end it.
-async fn listen(shared: &Shared, client: &EngineClient, generation: u64) -> Result<Option<String>, String> {
+async fn listen(
+    shared: &Shared,
+    launch: &Launch,
+    client: &EngineClient,
+    generation: u64,
+) -> Result<Option<String>, String> {
     let patience = SERVING_PATIENCE.min(shared.options.boot_patience);
     let hello = tokio::time::timeout(patience, first_hello(client)).await;
     let hello = hello.map_err(|_| format!("the engine did not serve its socket within {patience:?}"))??;
@@ -267,7 +275,10 @@ async fn listen(shared: &Shared, client: &EngineClient, generation: u64) -> Resu
                 phase: EnginePhase::Rolling,
                 ..
             } if shared.with(|core, _| core.boots(generation)) => match client.hello().await {
-                Ok(hello) => shared.with(|core, now| core.engine_ready(generation, hello, now)),
+                Ok(hello) => {
+                    note_again(launch.clone()).await;
+                    shared.with(|core, now| core.engine_ready(generation, hello, now));
+                }
                 Err(error) => return Err(format!("the engine is ready but does not say hello: {error}")),
             },
             EngineEvent::Log { level, message } => log(level, message),
@@ -275,6 +286,14 @@ async fn listen(shared: &Shared, client: &EngineClient, generation: u64) -> Resu
             _ => {}
         }
         shared.with(|core, now| core.engine_event(generation, event, now));
+    }
+}
+
+/// Notes an experiment as begun whose directory another server's engine may have had before.
+async fn note_again(launch: Launch) {
+    let note = move || unfinished::note(&launch.experiment_dir, &launch.config_yaml);
+    if let Ok(Err(error)) = tokio::task::spawn_blocking(note).await {
+        tracing::warn!("`start --continue` will not find the experiment: {error}");
     }
 }
 

@@ -1,5 +1,6 @@
 //! What can be told about a start before an engine is started, so that the caller hears it at once.
 
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -22,7 +23,11 @@ pub fn check(config: &Ajet) -> Result<Experiment, String> {
             experiment.dir.display()
         )
     };
-    std::fs::create_dir_all(&experiment.dir).map_err(cannot)?;
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700) // prompts and answers are written there
+        .create(&experiment.dir)
+        .map_err(cannot)?;
     tempfile::Builder::new()
         .prefix(".writable")
         .tempfile_in(&experiment.dir)
@@ -106,6 +111,8 @@ mod tests {
         config.experiment_dir = wanted.to_str().unwrap().into();
         let experiment = check(&config).unwrap();
         assert_eq!(experiment.dir, wanted);
+        let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&wanted).unwrap());
+        assert_eq!(mode & 0o777, 0o700);
         assert_eq!(std::fs::read_dir(&wanted).unwrap().count(), 0, "the probe is gone");
         std::fs::write(dir.path().join("file"), "").unwrap();
         config.experiment_dir = dir.path().join("file/b").to_str().unwrap().into();

@@ -1,10 +1,12 @@
 //! Experiments that a server left unfinished. What an engine was started with lies in the experiment's directory until a
 //! client stops it, so that a server that was killed, or a machine that was restarted, goes on where it was.
 
-use std::fs;
+use std::fs::{self, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
+
+use crate::protocol::engine::LOCK_FILE;
 
 /// The configuration of an experiment that nobody has stopped, in its directory.
 const FILE: &str = "unfinished.yaml";
@@ -21,8 +23,17 @@ pub fn note(dir: &Path, config_yaml: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// A client stopped the experiment in `dir`.
+/// Whether an engine, of this server or another, uses the experiment in `dir`.
+pub fn is_in_use(dir: &Path) -> bool {
+    let lock = fs::File::open(dir.join(LOCK_FILE));
+    lock.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
+}
+
+/// A client stopped the experiment in `dir`, which another server may be running all the same.
 pub fn clear(dir: &Path) {
+    if is_in_use(dir) {
+        return;
+    }
     match fs::remove_file(dir.join(FILE)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             tracing::warn!("{} cannot be removed: {error}", dir.join(FILE).display());
@@ -77,8 +88,15 @@ mod tests {
         let older = SystemTime::now() - std::time::Duration::from_secs(60);
         fs::File::open(one.join(FILE)).unwrap().set_modified(older).unwrap();
         assert_eq!(latest(base.path()), Some(two.clone()));
+        let lock = fs::File::create(two.join(LOCK_FILE)).unwrap();
+        lock.lock().unwrap();
+        clear(&two);
+        assert!(is_in_use(&two) && config(&two).is_ok(), "another server runs it");
+        drop(lock);
         clear(&two);
         clear(&two);
+        assert!(!is_in_use(&two) && !is_in_use(&one));
+        fs::remove_file(two.join(LOCK_FILE)).unwrap();
         assert_eq!(latest(base.path()), Some(one));
         assert_eq!(fs::read_dir(&two).unwrap().count(), 0, "nothing is left behind");
     }

@@ -1,13 +1,13 @@
 //! `metrics.jsonl`: one JSON object a step.
 
 use std::collections::BTreeSet;
-use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
+use std::io;
 use std::path::Path;
 
 use indexmap::IndexMap;
 use serde_json::Value;
 
+use crate::engine::append_file::AppendFile;
 use crate::engine::metrics::Metrics;
 
 /// Name of the file in the experiment directory.
@@ -16,35 +16,29 @@ pub const FILE_NAME: &str = "metrics.jsonl";
 /// The open file.
 #[derive(Debug)]
 pub struct MetricsFile {
-    file: File,
+    file: AppendFile,
     trained_steps: BTreeSet<u64>,
+    /// Lines that the disk had no room for yet.
+    waiting: Vec<u8>,
 }
 
 impl MetricsFile {
     /// Opens the file of an experiment, or begins one. A last line that was not written to its end is cut off.
     pub fn open(experiment_dir: &Path) -> io::Result<Self> {
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(experiment_dir.join(FILE_NAME))?;
+        let mut file = AppendFile::open(&experiment_dir.join(FILE_NAME))?;
         let mut trained_steps = BTreeSet::new();
-        let mut whole = 0;
-        let mut reader = BufReader::new(&file);
-        let mut line = Vec::new();
-        while reader.read_until(b'\n', &mut line)? > 0 && line.last() == Some(&b'\n') {
-            whole += line.len() as u64;
-            if let Ok(metrics) = serde_json::from_slice::<IndexMap<String, Value>>(&line)
+        file.read_lines(|line| {
+            if let Ok(metrics) = serde_json::from_slice::<IndexMap<String, Value>>(line)
                 && metrics.contains_key("episodes")
             {
                 trained_steps.extend(metrics.get("global_step").and_then(Value::as_u64));
             }
-            line.clear();
-        }
-        file.set_len(whole)?;
-        file.seek(SeekFrom::Start(whole))?;
-        Ok(Self { file, trained_steps })
+        })?;
+        Ok(Self {
+            file,
+            trained_steps,
+            waiting: Vec::new(),
+        })
     }
 
     /// Whether the update of this step is recorded.
@@ -52,20 +46,20 @@ impl MetricsFile {
         self.trained_steps.contains(&global_step)
     }
 
-    /// Appends a step's metrics.
+    /// Appends a step's metrics. After an error they are written with the next ones.
     pub fn append(&mut self, global_step: u64, metrics: &Metrics) -> io::Result<()> {
         let mut object = serde_json::Map::new();
         object.insert("global_step".into(), global_step.into());
         for (name, value) in metrics {
             object.insert(name.clone(), number(*value));
         }
-        let mut line = serde_json::to_vec(&object)?;
-        line.push(b'\n');
-        self.file.write_all(&line)?;
-        self.file.flush()?;
+        serde_json::to_writer(&mut self.waiting, &object)?;
+        self.waiting.push(b'\n');
         if metrics.contains_key("episodes") {
             self.trained_steps.insert(global_step);
         }
+        self.file.append(&self.waiting)?;
+        self.waiting.clear();
         Ok(())
     }
 }
@@ -104,5 +98,31 @@ mod tests {
         let lines = std::fs::read_to_string(&path).unwrap();
         assert_eq!(lines.lines().count(), 3);
         assert!(lines.lines().all(|l| serde_json::from_str::<Value>(l).is_ok()));
+    }
+
+    // Seen with a disk that was full for a step: the line after it stood on the same line.
+    #[test]
+    fn what_a_full_disk_refused_is_written_with_the_next_step() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = MetricsFile::open(dir.path()).unwrap();
+        let metrics = Metrics::from_iter([("episodes".to_owned(), 8.0)]);
+        file.append(1, &metrics).unwrap();
+        for step in [2, 3, 4] {
+            file.file.tear_for_test(b"{\"global_");
+            file.file.break_for_test();
+            file.append(step, &metrics).unwrap_err();
+        }
+        file.file.heal_for_test();
+        file.append(5, &metrics).unwrap();
+        let text = std::fs::read_to_string(dir.path().join(FILE_NAME)).unwrap();
+        let steps: Vec<u64> = text
+            .lines()
+            .map(|line| {
+                serde_json::from_str::<Value>(line).unwrap()["global_step"]
+                    .as_u64()
+                    .unwrap()
+            })
+            .collect();
+        assert_eq!(steps, [1, 2, 3, 4, 5]);
     }
 }

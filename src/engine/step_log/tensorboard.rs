@@ -4,11 +4,12 @@
 //! checksum is the CRC-32C, rotated and offset. An event holds the time, the step and a summary: name and value of each
 //! metric. Sources: tensorflow `core/lib/io/record_writer.h`, `core/util/event.proto`, `core/framework/summary.proto`.
 
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::engine::append_file::AppendFile;
+use crate::engine::durable;
 use crate::engine::metrics::Metrics;
 
 /// The folder of event files in the experiment directory.
@@ -21,7 +22,7 @@ const FILE_VERSION: &str = "brain.Event:2";
 #[derive(Debug)]
 pub struct EventFile {
     dir: PathBuf,
-    file: Option<File>,
+    file: Option<AppendFile>,
 }
 
 impl EventFile {
@@ -46,18 +47,18 @@ impl EventFile {
             Some(file) => file,
             none => none.insert(begin(&self.dir, now)?),
         };
-        file.write_all(&record(&step_event(now, global_step, metrics)))
+        file.append(&record(&step_event(now, global_step, metrics)))
     }
 }
 
-fn begin(dir: &Path, now: f64) -> io::Result<File> {
-    std::fs::create_dir_all(dir)?;
+fn begin(dir: &Path, now: f64) -> io::Result<AppendFile> {
+    durable::create_dir(dir)?;
     let name = format!("events.out.tfevents.{now:.0}.ajet-swarm.{}", std::process::id());
-    let mut file = File::create(dir.join(name))?;
+    let mut file = AppendFile::open(&dir.join(name))?;
     let mut event = Message::default();
     event.double(1, now);
     event.bytes(3, FILE_VERSION.as_bytes());
-    file.write_all(&record(&event.0))?;
+    file.append(&record(&event.0))?;
     Ok(file)
 }
 
