@@ -344,6 +344,7 @@ async fn no_acknowledged_end_is_lost_or_doubled_by_restarts_and_second_servers()
     if shim.is_none() {
         eprintln!("SKIPPED: no C compiler (cc), so syncs are not delayed");
     }
+    let _ = rustls::crypto::ring::default_provider().install_default(); // another test did
     let mut bad = vec![];
     for (round, fsync_ms) in delays.iter().enumerate() {
         let place = Place {

@@ -117,7 +117,7 @@ impl AppendFile {
 
     /// Leaves part of a record behind, as a write that the disk had no room for.
     pub(super) fn tear_for_test(&mut self, part: &[u8]) {
-        self.torn = Some(self.file.metadata().unwrap().len());
+        self.torn.get_or_insert(self.file.metadata().unwrap().len());
         self.file.write_all(part).unwrap();
     }
 }

@@ -108,6 +108,7 @@ mod tests {
         let metrics = Metrics::from_iter([("episodes".to_owned(), 8.0)]);
         file.append(1, &metrics).unwrap();
         for step in [2, 3, 4] {
+            file.file.heal_for_test();
             file.file.tear_for_test(b"{\"global_");
             file.file.break_for_test();
             file.append(step, &metrics).unwrap_err();
