@@ -13,6 +13,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::client::SwarmClient;
+use crate::config::small_file::{DOCUMENT_BYTES, read_text};
 use crate::config::{Strictness, experiment, load_over};
 use crate::protocol::swarm::DEFAULT_PORT;
 use crate::server::{ChildLauncher, Hosts, Limits, Options, Server, TOKEN_VARIABLE, Token, tls, unfinished};
@@ -90,7 +91,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
             tracing::warn!("{flag} has no effect here");
         }
     }
-    let default_config = args.conf.as_ref().map(default_config).transpose()?;
+    let default_config = args.conf.as_deref().map(default_config).transpose()?;
     let (token, made) = token(&args)?;
     let interrupted = unfinished::latest(Path::new(experiment::BASE));
     let start_with = args
@@ -142,9 +143,9 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn default_config(path: &PathBuf) -> anyhow::Result<String> {
+fn default_config(path: &Path) -> anyhow::Result<String> {
     let shown = path.display();
-    let text = std::fs::read_to_string(path).with_context(|| format!("--conf {shown} cannot be read"))?;
+    let text = read_text(path, DOCUMENT_BYTES).with_context(|| format!("--conf {shown} cannot be read"))?;
     // A client's configuration names the model; everything else is checked now.
     load_over(&text, "ajet: {model: {path: 'builtin:tiny'}}", Strictness::Job)
         .with_context(|| format!("--conf {shown} is refused"))?;
@@ -182,7 +183,7 @@ fn interrupted_config(given: Option<&Path>, latest: Option<&Path>) -> anyhow::Re
 fn token(args: &Args) -> anyhow::Result<(Option<Token>, Option<String>)> {
     if let Some(path) = &args.token_file {
         let shown = path.display();
-        let text = std::fs::read_to_string(path).with_context(|| format!("--token-file {shown} cannot be read"))?;
+        let text = read_text(path, DOCUMENT_BYTES).with_context(|| format!("--token-file {shown} cannot be read"))?;
         let token = Token::new(&text).with_context(|| format!("--token-file {shown} is refused"))?;
         return Ok((Some(token), None));
     }

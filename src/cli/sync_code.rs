@@ -10,6 +10,7 @@ use zip::write::{SimpleFileOptions, ZipWriter};
 use zip::{CompressionMethod, DateTime};
 
 use super::server_url::ServerArgs;
+use crate::config::small_file::read_bytes;
 
 /// Largest archive that servers take.
 const MOST_BYTES: u64 = 1024 * 1024 * 1024;
@@ -63,7 +64,7 @@ fn pack(dir: &Path) -> anyhow::Result<(usize, Bytes)> {
     let mut total = 0;
     for file in &files {
         let path = dir.join(file);
-        let bytes = std::fs::read(&path).with_context(|| format!("{} cannot be read", path.display()))?;
+        let bytes = read_bytes(&path, MOST_BYTES).with_context(|| format!("{} cannot be read", path.display()))?;
         total += bytes.len() as u64;
         if total > MOST_BYTES {
             bail!(

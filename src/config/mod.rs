@@ -12,6 +12,7 @@ mod load;
 mod reference;
 pub mod schema;
 mod size;
+pub mod small_file;
 pub mod validate;
 mod value;
 

@@ -25,6 +25,7 @@ use super::session::{ChatBackend, ChatSettings, Script};
 use super::trajectories::Trajectories;
 use super::worker::{ModelInfo, ModelWorker};
 use crate::config::schema::Ajet;
+use crate::config::small_file::{DOCUMENT_BYTES, read_text};
 use crate::config::{Strictness, load};
 use crate::protocol::engine::{CONTRACT_VERSION, EnginePhase, Hello};
 
@@ -113,7 +114,7 @@ async fn conclude(app: &App, why: End) -> Result<(), EngineError> {
 }
 
 fn read_config(path: &Path) -> Result<Ajet, EngineError> {
-    let yaml = std::fs::read_to_string(path).map_err(|e| EngineError(format!("{}: {e}", path.display())))?;
+    let yaml = read_text(path, DOCUMENT_BYTES).map_err(|e| EngineError(format!("{}: {e}", path.display())))?;
     Ok(load(&yaml, Strictness::Synced).map_err(EngineError::new)?.ajet)
 }
 

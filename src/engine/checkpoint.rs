@@ -6,7 +6,6 @@
 //! writer's business: the model in the Hugging Face layout (or the PEFT adapter) at the top, the trainer's state under
 //! `trainer/`.
 
-use std::fs::File;
 use std::io::{self, BufRead};
 use std::path::{Path, PathBuf};
 
@@ -16,6 +15,7 @@ use sha2::{Digest, Sha256};
 
 use super::durable;
 use super::identity::RunIdentity;
+use crate::config::small_file::{DOCUMENT_BYTES, open_regular, read_bytes};
 
 /// The folder of checkpoints in an experiment directory.
 pub const DIR_NAME: &str = "checkpoints";
@@ -57,7 +57,7 @@ pub struct Checkpoint {
 impl Checkpoint {
     /// The checkpoint in a directory, if every file of its manifest is there as it was written; else a sentence.
     fn load(dir: PathBuf) -> Result<Self, String> {
-        let text = std::fs::read(dir.join(MANIFEST)).map_err(|e| format!("{MANIFEST}: {e}"))?;
+        let text = read_bytes(&dir.join(MANIFEST), DOCUMENT_BYTES).map_err(|e| format!("{MANIFEST}: {e}"))?;
         let manifest: Manifest = serde_json::from_slice(&text).map_err(|e| format!("{MANIFEST}: {e}"))?;
         if manifest.format != FORMAT {
             return Err(format!(
@@ -288,7 +288,7 @@ fn parse_step(name: &str) -> Option<u64> {
 
 /// SHA-256 of a file's contents in hexadecimal.
 fn sha256(path: &Path) -> io::Result<String> {
-    let mut file = io::BufReader::with_capacity(1 << 20, File::open(path)?);
+    let mut file = io::BufReader::with_capacity(1 << 20, open_regular(path)?);
     let mut hasher = Sha256::new();
     loop {
         let part = file.fill_buf()?;

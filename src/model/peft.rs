@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::error::{ModelError, Result};
 use super::lora::{Lora, LoraConfig};
 use crate::config::schema::Dtype;
+use crate::config::small_file::{DOCUMENT_BYTES, read_text};
 
 /// File of the adapters' shape, by which an adapter directory is known.
 pub const CONFIG_FILE: &str = "adapter_config.json";
@@ -101,7 +102,7 @@ pub fn read_config(directory: &Path) -> Result<LoraConfig> {
 
 fn config_file(directory: &Path) -> Result<(PathBuf, Value)> {
     let path = directory.join(CONFIG_FILE);
-    let text = std::fs::read_to_string(&path).map_err(ModelError::io(path.clone()))?;
+    let text = read_text(&path, DOCUMENT_BYTES).map_err(ModelError::io(path.clone()))?;
     let config = serde_json::from_str(&text).map_err(|e| ModelError::file(path.display().to_string(), e))?;
     Ok((path, config))
 }

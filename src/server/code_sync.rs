@@ -12,6 +12,8 @@ use flate2::read::DeflateDecoder;
 use zip::result::ZipError;
 use zip::{CompressionMethod, ZipArchive};
 
+use crate::config::small_file::{DOCUMENT_BYTES, read_text};
+
 /// Largest archive.
 pub const ARCHIVE_BYTES: u64 = 1024 * 1024 * 1024;
 /// Most bytes that an archive unpacks to.
@@ -104,7 +106,7 @@ impl Snapshot {
     }
 
     fn is_engine(&self) -> bool {
-        let manifest = fs::read_to_string(self.dir.join("Cargo.toml")).unwrap_or_default();
+        let manifest = read_text(&self.dir.join("Cargo.toml"), DOCUMENT_BYTES).unwrap_or_default();
         manifest
             .lines()
             .any(|line| line.replace(' ', "") == "name=\"ajet-swarm\"")

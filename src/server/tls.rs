@@ -10,6 +10,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::TlsAcceptor;
 
+use crate::config::small_file::{DOCUMENT_BYTES, read_bytes};
+
 /// Why a certificate cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
@@ -40,7 +42,9 @@ pub fn acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor, TlsError>
         reason,
     };
     let chain = read_chain(certificate).map_err(|error| wrong(certificate, "a certificate", error.to_string()))?;
-    let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| wrong(key, "a private key", error.to_string()))?;
+    let secret = read_pem(key)
+        .and_then(|pem| PrivateKeyDer::from_pem_slice(&pem).map_err(io::Error::other))
+        .map_err(|error| wrong(key, "a private key", error.to_string()))?;
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
@@ -48,9 +52,15 @@ pub fn acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor, TlsError>
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
+fn read_pem(path: &Path) -> io::Result<Vec<u8>> {
+    read_bytes(path, DOCUMENT_BYTES)
+}
+
 fn read_chain(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
-    let certificates = CertificateDer::pem_file_iter(path).map_err(io::Error::other)?;
-    let chain: Vec<_> = certificates.collect::<Result<_, _>>().map_err(io::Error::other)?;
+    let pem = read_pem(path)?;
+    let chain: Vec<_> = CertificateDer::pem_slice_iter(&pem)
+        .collect::<Result<_, _>>()
+        .map_err(io::Error::other)?;
     match chain.is_empty() {
         true => Err(io::Error::other("it holds none")),
         false => Ok(chain),

@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use crate::config::small_file::{DOCUMENT_BYTES, read_text};
 use crate::protocol::engine::LOCK_FILE;
 
 /// The configuration of an experiment that nobody has stopped, in its directory.
@@ -48,7 +49,7 @@ pub fn clear(dir: &Path) {
 ///
 /// A sentence: there is none, or it cannot be read.
 pub fn config(dir: &Path) -> Result<String, String> {
-    fs::read_to_string(dir.join(FILE)).map_err(|error| match error.kind() {
+    read_text(&dir.join(FILE), DOCUMENT_BYTES).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => format!(
             "{} holds no experiment that was interrupted; hint: name the directory that has {FILE} in it, or sync a \
              configuration with the same ajet.experiment_dir, which goes on from its last checkpoint too",

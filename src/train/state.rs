@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{Result, TrainError};
 use super::trainer::Trainer;
+use crate::config::small_file::{DOCUMENT_BYTES, read_text};
 
 /// File of the moments.
 pub const MOMENTS_FILE: &str = "trainer.safetensors";
@@ -53,7 +54,8 @@ impl Trainer {
     /// # Errors
     /// The files are missing or damaged, or belong to another model or LoRA shape; the trainer is then unchanged.
     pub fn load_state(&mut self, dir: &Path) -> Result<()> {
-        let text = std::fs::read_to_string(dir.join(COUNTERS_FILE)).map_err(|e| state_error(dir, COUNTERS_FILE, e))?;
+        let text =
+            read_text(&dir.join(COUNTERS_FILE), DOCUMENT_BYTES).map_err(|e| state_error(dir, COUNTERS_FILE, e))?;
         let counters: Counters = serde_json::from_str(&text).map_err(|e| state_error(dir, COUNTERS_FILE, e))?;
         if counters.format != FORMAT {
             let message = format!("its format is {}, this program reads {FORMAT}", counters.format);

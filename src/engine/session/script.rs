@@ -17,6 +17,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::config::small_file::{TABLE_BYTES, read_text};
 use crate::timeline::Conversation;
 
 /// How `ajet.model.path` begins where answers are given.
@@ -44,7 +45,7 @@ impl Script {
         let Some(file) = path.strip_prefix(PREFIX) else {
             return Ok(None);
         };
-        let text = std::fs::read_to_string(Path::new(file))
+        let text = read_text(Path::new(file), TABLE_BYTES)
             .map_err(|error| format!("the answers of ajet.model.path cannot be read from {file:?}: {error}"))?;
         Self::parse(&text).map(Some).map_err(|why| format!("{file}: {why}"))
     }

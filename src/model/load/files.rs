@@ -1,11 +1,11 @@
 //! The files of a model, on disk or in the binary.
 
-use std::fs::File;
 use std::io::{Cursor, ErrorKind, Read, Seek};
 use std::path::PathBuf;
 
 use serde_json::Value;
 
+use crate::config::small_file::{TABLE_BYTES, open_regular, read_text};
 use crate::model::error::ModelError;
 
 /// Where a model's files are.
@@ -28,7 +28,7 @@ impl Files {
     /// Opens a file; `None` where there is none.
     pub(super) fn open(&self, file: &str) -> Result<Option<Box<dyn Source>>, ModelError> {
         match self {
-            Self::Directory(directory) => match File::open(directory.join(file)) {
+            Self::Directory(directory) => match open_regular(&directory.join(file)) {
                 Ok(open) => Ok(Some(Box::new(open))),
                 Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
                 Err(source) => Err(ModelError::Io {
@@ -45,14 +45,17 @@ impl Files {
 
     /// The text of a file; `None` where there is none.
     pub(super) fn text(&self, file: &str) -> Result<Option<String>, ModelError> {
-        let Some(mut source) = self.open(file)? else {
-            return Ok(None);
-        };
-        let mut text = String::new();
-        source
-            .read_to_string(&mut text)
-            .map_err(|e| ModelError::file(self.place(file), e))?;
-        Ok(Some(text))
+        match self {
+            Self::Directory(directory) => match read_text(&directory.join(file), TABLE_BYTES) {
+                Ok(text) => Ok(Some(text)),
+                Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+                Err(source) => Err(ModelError::file(self.place(file), source)),
+            },
+            Self::Embedded { files, .. } => {
+                let found = files.iter().find(|(name, _)| *name == file);
+                Ok(found.map(|(_, bytes)| String::from_utf8_lossy(bytes).into_owned()))
+            }
+        }
     }
 
     /// A JSON file; `None` where there is none.

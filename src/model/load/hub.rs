@@ -7,6 +7,7 @@ use hf_hub::api::sync::{ApiBuilder, ApiError, ApiRepo};
 use hf_hub::{Cache, CacheRepo, Repo, RepoType};
 use serde_json::Value;
 
+use crate::config::small_file::{TABLE_BYTES, read_text};
 use crate::model::error::ModelError;
 
 const CONFIG: &str = "config.json";
@@ -100,7 +101,7 @@ fn cached(cache: &CacheRepo) -> Option<PathBuf> {
 
 /// File names in an index of shards.
 fn shards_of(index: &std::path::Path) -> Result<Vec<String>, ModelError> {
-    let text = std::fs::read_to_string(index).map_err(ModelError::io(index))?;
+    let text = read_text(index, TABLE_BYTES).map_err(ModelError::io(index))?;
     let json: Value = serde_json::from_str(&text).map_err(|e| ModelError::file(index.display().to_string(), e))?;
     let names = json["weight_map"]
         .as_object()

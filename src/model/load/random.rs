@@ -2,6 +2,8 @@
 //!
 //! Text comes from the tiny built-in model's tokenizer; ids beyond it stand for no text.
 
+use std::path::Path;
+
 use candle_core::{DType, Device, Tensor};
 use indexmap::IndexMap;
 use rand::{Rng, SeedableRng};
@@ -9,6 +11,7 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 
 use super::{LoadedModel, ModelFiles, builtin};
+use crate::config::small_file::{DOCUMENT_BYTES, read_text};
 use crate::model::config::ModelConfig;
 use crate::model::error::ModelError;
 
@@ -24,10 +27,7 @@ pub(super) fn load(
     dtype: DType,
     progress: &mut dyn FnMut(f32, &str),
 ) -> Result<LoadedModel, ModelError> {
-    let text = std::fs::read_to_string(config_path).map_err(|source| ModelError::Io {
-        path: config_path.into(),
-        source,
-    })?;
+    let text = read_text(Path::new(config_path), DOCUMENT_BYTES).map_err(ModelError::io(config_path))?;
     let mut json: Value = serde_json::from_str(&text).map_err(|e| ModelError::file(config_path, e))?;
     let config = ModelConfig::from_json(&json)?;
     let mut rng = ChaCha8Rng::seed_from_u64(0);

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::{Access, AgentError, Rollout};
 use crate::client::ModelApi;
+use crate::config::small_file::{DOCUMENT_BYTES, read_text};
 use crate::roll::process::{self, Program};
 use crate::roll::section::Section;
 use crate::roll::tasks::Task;
@@ -114,7 +115,7 @@ impl Command {
                 finished.stderr.trim_end()
             );
         }
-        match std::fs::read_to_string(&output_file) {
+        match read_text(&output_file, DOCUMENT_BYTES) {
             Ok(text) => parse_object(&text)
                 .ok_or_else(|| AgentError::Answer("no JSON object in AJET_OUTPUT_FILE".into()))?
                 .try_into(),

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::{Task, TaskError, TaskSets};
 use crate::config::schema::JsonlDatasetFile;
+use crate::config::small_file::{DATASET_BYTES, read_text};
 use crate::protocol::openai::ChatMessage;
 
 /// Reads both files; the validation file may be left out.
@@ -29,7 +30,7 @@ pub fn read(files: &JsonlDatasetFile) -> Result<TaskSets, TaskError> {
 }
 
 fn read_file(path: &Path) -> Result<Vec<Task>, TaskError> {
-    let text = std::fs::read_to_string(path).map_err(|reason| TaskError::File {
+    let text = read_text(path, DATASET_BYTES).map_err(|reason| TaskError::File {
         path: path.to_path_buf(),
         reason,
     })?;
