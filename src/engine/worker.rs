@@ -61,6 +61,7 @@ impl ModelWorker {
             }
         };
         let base: LoadedModel = load(&config.model.path, &device, dtype, &mut progress).map_err(sentence)?;
+        base.warnings.iter().for_each(|warning| hub.warn(warning.clone()));
         let text = TextModel::new(&base);
         let trainable = trainable(config);
         let (weights, reference) = match resume {

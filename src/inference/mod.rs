@@ -13,6 +13,8 @@ pub mod forward_cpu;
 pub mod forward_plain;
 #[cfg(test)]
 mod forward_tests;
+#[cfg(test)]
+mod head_tests;
 pub mod packed_model;
 pub mod parsers;
 mod prefix_cache;

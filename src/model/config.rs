@@ -5,6 +5,20 @@ use serde_json::{Map, Value};
 use super::error::ModelError;
 pub use super::rope::Rope;
 
+/// Bounds of a configuration's sizes, several times those of the largest models: no product of them overflows, and
+/// nothing that is made of them alone, such as a list of tensors, exhausts memory.
+const LARGEST: [(&str, usize); 9] = [
+    ("hidden_size", 1 << 18),
+    ("intermediate_size", 1 << 20),
+    ("num_hidden_layers", 1 << 12),
+    ("num_attention_heads", 1 << 12),
+    ("num_key_value_heads", 1 << 12),
+    ("head_dim", 1 << 12),
+    ("vocab_size", 1 << 24),
+    ("max_position_embeddings", 1 << 27),
+    ("original_max_position_embeddings", 1 << 27),
+];
+
 /// The supported architectures. What differs between them is data of [`ModelConfig`], not code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
@@ -147,7 +161,7 @@ impl ModelConfig {
             num_kv_heads,
             head_dim,
             vocab_size: fields.size("vocab_size")?,
-            rms_norm_eps: fields.optional_number("rms_norm_eps")?.unwrap_or(1e-6) as f32,
+            rms_norm_eps: fields.optional_positive("rms_norm_eps")?.unwrap_or(1e-6) as f32,
             tie_word_embeddings: fields.flag("tie_word_embeddings")?,
             qkv_bias: family == Family::Qwen2 || attention_bias,
             o_bias: family != Family::Qwen2 && attention_bias,
@@ -268,12 +282,13 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A dimension: at least 1, and small enough that products of dimensions cannot overflow.
+    /// A dimension: at least 1, and within its bound in [`LARGEST`].
     pub(super) fn optional_size(&self, key: &str) -> Result<Option<usize>, ModelError> {
-        self.read(key, "a whole number from 1 to 2147483647", |v| {
-            v.as_u64()
-                .filter(|n| (1..=i32::MAX as u64).contains(n))
-                .map(|n| n as usize)
+        let bound = LARGEST.iter().find(|(bounded, _)| *bounded == key);
+        let most = bound.map_or(i32::MAX as usize, |(_, most)| *most);
+        self.read(key, &format!("a whole number from 1 to {most}"), |v| {
+            let size = usize::try_from(v.as_u64()?).ok()?;
+            (1..=most).contains(&size).then_some(size)
         })
     }
 
@@ -283,7 +298,17 @@ impl<'a> Fields<'a> {
     }
 
     pub(super) fn optional_number(&self, key: &str) -> Result<Option<f64>, ModelError> {
-        self.read(key, "a number", Value::as_f64)
+        self.read(key, "a number, finite in f32", |v| {
+            v.as_f64().filter(|number| (*number as f32).is_finite())
+        })
+    }
+
+    /// A number above 0, in f32 too.
+    pub(super) fn optional_positive(&self, key: &str) -> Result<Option<f64>, ModelError> {
+        self.read(key, "a number above 0, finite in f32", |v| {
+            v.as_f64()
+                .filter(|number| *number as f32 > 0.0 && (*number as f32).is_finite())
+        })
     }
 
     fn flag(&self, key: &str) -> Result<bool, ModelError> {

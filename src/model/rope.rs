@@ -138,9 +138,9 @@ impl Rope {
                 )));
             }
         }
-        let theta = match parameters.optional_number("rope_theta")? {
+        let theta = match parameters.optional_positive("rope_theta")? {
             Some(theta) => theta,
-            None => config.optional_number("rope_theta")?.unwrap_or(10_000.0),
+            None => config.optional_positive("rope_theta")?.unwrap_or(10_000.0),
         };
         let original_context = match config.optional_size("original_max_position_embeddings")? {
             Some(context) => context,
@@ -149,7 +149,13 @@ impl Rope {
                 .unwrap_or(max_position_embeddings),
         };
         let scaling = RopeScaling::from_fields(&parameters, original_context, max_position_embeddings)?;
-        Ok(Self::new(theta as f32, head_dim, &scaling))
+        let rope = Self::new(theta as f32, head_dim, &scaling);
+        if !rope.attention_factor.is_finite() || rope.inv_freq.iter().any(|frequency| !frequency.is_finite()) {
+            return Err(ModelError::Config(format!(
+                "rope_theta {theta} and the rope scaling {scaling:?} give angles that are not finite"
+            )));
+        }
+        Ok(rope)
     }
 }
 

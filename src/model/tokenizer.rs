@@ -12,6 +12,8 @@ use super::error::ModelError;
 pub struct Tokenizer {
     inner: Arc<tokenizers::Tokenizer>,
     tokens: Arc<Vec<Token>>,
+    /// Rows of the model's embedding.
+    embedding_rows: usize,
 }
 
 /// What an id stands for.
@@ -39,17 +41,43 @@ impl Tokenizer {
         Ok(Self {
             inner: Arc::new(inner),
             tokens: Arc::new(tokens),
+            embedding_rows: usize::MAX,
         })
+    }
+
+    /// The tokenizer of a model whose embedding has this many rows. Either may be the larger: embeddings are padded, and
+    /// tokens may have been added that the model never learned. Texts with such a token are refused.
+    pub fn for_embedding(self, rows: usize) -> Self {
+        Self {
+            embedding_rows: rows,
+            ..self
+        }
     }
 
     /// Ids of a text. Special tokens written in it are recognised; none are added, since chat templates write their
     /// own.
+    ///
+    /// # Errors
+    /// The text has a token that the model's embedding has no row for.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, ModelError> {
         let encoding = self
             .inner
             .encode_fast(text, false)
             .map_err(|e| ModelError::Tokenizer(e.to_string()))?;
-        Ok(encoding.get_ids().to_vec())
+        match encoding
+            .get_ids()
+            .iter()
+            .find(|id| **id as usize >= self.embedding_rows)
+        {
+            None => Ok(encoding.get_ids().to_vec()),
+            Some(&id) => Err(ModelError::Tokenizer(format!(
+                "the text has the token {:?} with id {id}, but the model's embedding ends at {}; the tokenizer has {} \
+                 tokens",
+                self.inner.id_to_token(id).unwrap_or_default(),
+                self.embedding_rows as i64 - 1,
+                self.tokens.len()
+            ))),
+        }
     }
 
     /// Text of ids; bytes that are no UTF-8 become U+FFFD. `skip_special` leaves special tokens out.
@@ -75,7 +103,7 @@ impl Tokenizer {
         self.inner.token_to_id(token)
     }
 
-    /// One more than the largest id. The model's own `vocab_size` may be larger, not smaller.
+    /// One more than the largest id. The model's own `vocab_size` may be larger or smaller.
     pub fn vocab_size(&self) -> usize {
         self.tokens.len()
     }

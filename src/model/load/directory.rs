@@ -1,6 +1,6 @@
 //! The Hugging Face layout: `config.json`, safetensors (one file, or several with an index), tokenizer files.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use candle_core::{DType, Device, Tensor};
 use indexmap::IndexMap;
@@ -11,6 +11,7 @@ use super::safetensors::Shard;
 use super::{LoadedModel, ModelFiles};
 use crate::model::config::ModelConfig;
 use crate::model::error::ModelError;
+use crate::model::weights::{EMBEDDING, LM_HEAD};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -24,7 +25,7 @@ pub(super) fn load(
 ) -> Result<LoadedModel, ModelError> {
     let missing =
         |file: &str, hint: &str| ModelError::file(files.place(file), format!("the file is missing\nhint: {hint}"));
-    let model_files = ModelFiles {
+    let mut model_files = ModelFiles {
         config: files.json("config.json")?.ok_or_else(|| {
             missing(
                 "config.json",
@@ -41,36 +42,99 @@ pub(super) fn load(
         generation_config: files.text("generation_config.json")?,
         chat_template: files.text("chat_template.jinja")?,
     };
-    let config = ModelConfig::from_json(&model_files.config)?;
-    let tensors = load_tensors(files, &config, device, dtype, progress)?;
-    model_files.into_model(config, tensors)
+    let mut config = ModelConfig::from_json(&model_files.config)?;
+    let mut stored = Stored::open(files)?;
+    let both = stored.has(EMBEDDING) && stored.has(LM_HEAD);
+    let said_tied = config.tie_word_embeddings;
+    config.tie_word_embeddings &= !both;
+    let mut tensors = stored.load(&config, device, dtype, progress)?;
+    let mut warnings = vec![];
+    if said_tied && both {
+        if same(&tensors[EMBEDDING], &tensors[LM_HEAD])? {
+            config.tie_word_embeddings = true;
+            tensors.shift_remove(LM_HEAD);
+        } else {
+            model_files.config["tie_word_embeddings"] = false.into(); // exports say so too
+            warnings.push(format!(
+                "config.json says tie_word_embeddings: true, but the values of {LM_HEAD} are not those of {EMBEDDING}; \
+                 both are used, as transformers does"
+            ));
+        }
+    }
+    let mut model = model_files.into_model(config, tensors)?;
+    model.warnings = warnings;
+    Ok(model)
 }
 
-/// The parameters of a configuration, from the files.
-fn load_tensors(
-    files: &Files,
-    config: &ModelConfig,
-    device: &Device,
-    dtype: DType,
-    progress: &mut dyn FnMut(f32, &str),
-) -> Result<IndexMap<String, Tensor>, ModelError> {
-    let mut shards = open_shards(files)?;
-    let expected = config.tensor_shapes();
-    check_tensors(config, &expected, &shards)?;
+/// Whether two tensors have the same values.
+fn same(a: &Tensor, b: &Tensor) -> Result<bool, ModelError> {
+    let differ = a.ne(b)?.to_dtype(DType::F32)?.max_all()?;
+    Ok(differ.to_scalar::<f32>()? == 0.0)
+}
 
-    let total = config.num_parameters() as f32;
-    let mut done = 0;
-    let mut tensors = IndexMap::with_capacity(expected.len());
-    for (name, shape) in expected {
-        let shard = shards.iter_mut().find(|shard| shard.tensors().any(|(n, _)| n == name));
-        let shard = shard.ok_or_else(|| ModelError::Tensors(format!("the tensor {name} is missing")))?;
-        progress(done as f32 / total, "loading weights");
-        done += shape.iter().product::<usize>();
-        let tensor = shard.read(&name, device, dtype)?;
-        tensors.insert(name, tensor);
+/// The open weight files of a model.
+struct Stored {
+    shards: Vec<Shard>,
+    /// Name of each tensor → index of its shard.
+    owners: HashMap<String, usize>,
+}
+
+impl Stored {
+    fn open(files: &Files) -> Result<Self, ModelError> {
+        let shards = open_shards(files)?;
+        let mut owners = HashMap::new();
+        for (index, shard) in shards.iter().enumerate() {
+            for (name, _) in shard.tensors() {
+                if let Some(other) = owners.insert(name.to_owned(), index) {
+                    let other = shards[other].place();
+                    return Err(ModelError::file(
+                        format!("{name} of {}", shard.place()),
+                        format!("the tensor is in {other} too"),
+                    ));
+                }
+            }
+        }
+        Ok(Self { shards, owners })
     }
-    progress(1.0, "loading weights");
-    Ok(tensors)
+
+    fn has(&self, name: &str) -> bool {
+        self.owners.contains_key(name)
+    }
+
+    /// Name in the files of a parameter: a tied embedding may be stored as the head alone.
+    fn name_of<'a>(&self, config: &ModelConfig, name: &'a str) -> &'a str {
+        match name == EMBEDDING && config.tie_word_embeddings && !self.has(EMBEDDING) && self.has(LM_HEAD) {
+            true => LM_HEAD,
+            false => name,
+        }
+    }
+
+    /// Reads the parameters of a configuration.
+    fn load(
+        &mut self,
+        config: &ModelConfig,
+        device: &Device,
+        dtype: DType,
+        progress: &mut dyn FnMut(f32, &str),
+    ) -> Result<IndexMap<String, Tensor>, ModelError> {
+        let mut expected = config.tensor_shapes();
+        for (name, _) in &mut expected {
+            *name = self.name_of(config, name).to_owned();
+        }
+        check_tensors(config, &expected, &self.shards)?;
+        let total = config.num_parameters() as f32;
+        let mut done = 0;
+        let mut tensors = IndexMap::with_capacity(expected.len());
+        for (name, shape) in config.tensor_shapes() {
+            progress(done as f32 / total, "loading weights");
+            done += shape.iter().product::<usize>();
+            let stored = self.name_of(config, &name);
+            let tensor = self.shards[self.owners[stored]].read(stored, device, dtype)?; // there: `check_tensors`
+            tensors.insert(name, tensor);
+        }
+        progress(1.0, "loading weights");
+        Ok(tensors)
+    }
 }
 
 fn open_shards(files: &Files) -> Result<Vec<Shard>, ModelError> {
@@ -108,25 +172,24 @@ fn open_shards(files: &Files) -> Result<Vec<Shard>, ModelError> {
 
 /// Compares the tensors of the files with those of the architecture, so that the first error tells everything.
 fn check_tensors(config: &ModelConfig, expected: &[(String, Vec<usize>)], shards: &[Shard]) -> Result<(), ModelError> {
-    let found: IndexMap<String, Vec<usize>> = shards.iter().flat_map(Shard::tensors).collect();
+    let found: IndexMap<&str, &[usize]> = shards.iter().flat_map(Shard::tensors).collect();
     let missing: Vec<&str> = expected
         .iter()
         .map(|(name, _)| name.as_str())
-        .filter(|name| !found.contains_key(*name))
+        .filter(|name| !found.contains_key(name))
         .collect();
+    let missing_head = missing == [LM_HEAD];
     let known: BTreeSet<&str> = expected.iter().map(|(name, _)| name.as_str()).collect();
-    // files of tied models may hold the head a second time, old ones the rope frequencies
-    let is_harmless =
-        |name: &str| (config.tie_word_embeddings && name == "lm_head.weight") || name.ends_with("rotary_emb.inv_freq");
+    let is_harmless = |name: &str| name.ends_with("rotary_emb.inv_freq"); // in old files
     let extra: Vec<&str> = found
         .keys()
-        .map(String::as_str)
+        .copied()
         .filter(|name| !known.contains(name) && !is_harmless(name))
         .collect();
     let misshapen: Vec<String> = expected
         .iter()
         .filter_map(|(name, shape)| {
-            let other = found.get(name).filter(|other| *other != shape)?;
+            let other = found.get(name.as_str()).filter(|other| *other != shape)?;
             Some(format!("{name} (is {other:?}, must be {shape:?})"))
         })
         .collect();
@@ -148,9 +211,13 @@ fn check_tensors(config: &ModelConfig, expected: &[(String, Vec<usize>)], shards
     if problems.is_empty() {
         return Ok(());
     }
+    let hint = match missing_head {
+        true => "\nhint: a model whose head is its embedding says tie_word_embeddings: true",
+        false => "",
+    };
     let architecture = config.family.architecture();
     Err(ModelError::Tensors(format!(
-        "the weights are not those that config.json describes ({architecture}); {}",
+        "the weights are not those that config.json describes ({architecture}); {}{hint}",
         problems.join("; ")
     )))
 }

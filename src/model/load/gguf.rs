@@ -1,16 +1,17 @@
 //! GGUF files: dequantised, renamed and put back into the layout of Hugging Face.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 
-use candle_core::quantized::gguf_file::{Content, Value as GgufValue};
+use candle_core::quantized::gguf_file::Value as GgufValue;
 use candle_core::{DType, Device, Tensor};
 use indexmap::IndexMap;
 use serde_json::{Map, Value, json};
 
-use super::{LoadedModel, ModelFiles, gguf_tokenizer};
+use super::gguf_header::Header;
+use super::{LoadedModel, ModelFiles, finite, gguf_tokenizer};
+use crate::config::small_file::open_regular;
 use crate::model::config::{Family, ModelConfig};
 use crate::model::error::ModelError;
 use crate::model::rope::{Rope, RopeScaling};
@@ -26,24 +27,19 @@ pub(super) fn load(
     progress: &mut dyn FnMut(f32, &str),
 ) -> Result<LoadedModel, ModelError> {
     let place = path.display().to_string();
-    let mut file = BufReader::new(File::open(path).map_err(ModelError::io(path))?);
-    let mut content = Content::read(&mut file).map_err(|e| {
-        ModelError::file(
-            &place,
-            format!("this is neither a model directory nor a readable GGUF file: {e}"),
-        )
-    })?;
-    let metadata = Metadata(std::mem::take(&mut content.metadata));
-    let rope_factors = match content.tensor_infos.contains_key(ROPE_FACTORS) {
+    let mut file = BufReader::new(open_regular(path).map_err(ModelError::io(path))?);
+    let mut header = Header::read(&mut file, &place)?;
+    let metadata = Metadata(std::mem::take(&mut header.metadata));
+    let rope_factors = match header.has(ROPE_FACTORS) {
         true => Some(
-            content
-                .tensor(&mut file, ROPE_FACTORS, &Device::Cpu)?
-                .dequantize(&Device::Cpu)?
+            header
+                .tensor(&mut file, ROPE_FACTORS)?
+                .flatten_all()?
                 .to_vec1::<f32>()?,
         ),
         false => None,
     };
-    let config_json = config_json(&metadata, &content, rope_factors.as_deref())?;
+    let config_json = config_json(&metadata, &header, rope_factors.as_deref())?;
     let config = ModelConfig::from_json(&config_json)?;
     let files = ModelFiles {
         tokenizer: gguf_tokenizer::build(&metadata)?
@@ -66,17 +62,14 @@ pub(super) fn load(
         done += shape.iter().product::<usize>();
         let gguf_name = gguf_name(&name);
         let missing = || ModelError::Tensors(format!("{place} has no tensor {gguf_name}, which {name} comes from"));
-        let info = content.tensor_infos.get(&gguf_name).ok_or_else(missing)?;
-        if info.shape.dims() != shape {
-            let found = info.shape.dims();
+        let found = header.shape(&gguf_name).ok_or_else(missing)?;
+        if found != shape {
             return Err(ModelError::Tensors(format!(
                 "{gguf_name} of {place} is {found:?}, must be {shape:?}"
             )));
         }
-        let tensor = content.tensor(&mut file, &gguf_name, &Device::Cpu);
-        let tensor = tensor.map_err(|e| ModelError::file(format!("{gguf_name} of {place}"), e))?;
-        let tensor = half_split(&config, &name, tensor.dequantize(&Device::Cpu)?)?;
-        tensors.insert(name, tensor.to_dtype(dtype)?.to_device(device)?);
+        let tensor = half_split(&config, &name, header.tensor(&mut file, &gguf_name)?)?;
+        tensors.insert(name, finite::weight(&tensor, device, dtype, &gguf_name, &place)?);
     }
     progress(1.0, "dequantising weights");
     files.into_model(config, tensors)
@@ -120,7 +113,7 @@ fn half_split(config: &ModelConfig, name: &str, tensor: Tensor) -> Result<Tensor
 }
 
 /// The `config.json` that the file was made from, as far as it matters.
-fn config_json(metadata: &Metadata, content: &Content, rope_factors: Option<&[f32]>) -> Result<Value, ModelError> {
+fn config_json(metadata: &Metadata, header: &Header, rope_factors: Option<&[f32]>) -> Result<Value, ModelError> {
     let architecture = metadata.text("general.architecture")?;
     let Some(family) = Family::from_model_type(architecture) else {
         return Err(ModelError::file(
@@ -136,8 +129,8 @@ fn config_json(metadata: &Metadata, content: &Content, rope_factors: Option<&[f3
             "mixtures of experts are not supported; dense models are",
         ));
     }
-    let embedding = content.tensor_infos.get("token_embd.weight");
-    let vocab_size = embedding.and_then(|info| info.shape.dims().first().copied());
+    let embedding = header.shape("token_embd.weight");
+    let vocab_size = embedding.and_then(|shape| shape.first().copied());
     let vocab_size = vocab_size.ok_or_else(|| ModelError::Tensors("there is no tensor token_embd.weight".into()))?;
     let (hidden, heads, context) = (
         size("embedding_length")?,
@@ -149,7 +142,7 @@ fn config_json(metadata: &Metadata, content: &Content, rope_factors: Option<&[f3
         None => hidden.checked_div(heads).unwrap_or(0),
     };
     let theta = metadata.optional_float(&key("rope.freq_base"))?.unwrap_or(10_000.0);
-    let has = |tensor: &str| content.tensor_infos.contains_key(tensor);
+    let has = |tensor: &str| header.has(tensor);
     Ok(json!({
         "architectures": [family.architecture()],
         "model_type": family.model_type(),
@@ -215,6 +208,8 @@ fn rope_scaling(
 /// `factor` alone, which is the largest divisor.
 fn llama3_scaling(theta: f32, head_dim: usize, factors: &[f32]) -> Result<Value, ModelError> {
     let factor = factors.iter().copied().fold(1.0, f32::max);
+    let has_width = head_dim == 2 * factors.len();
+    let head_dim = 2 * factors.len();
     let scaling = RopeScaling::Llama3 {
         factor,
         low_freq_factor: 1.0,
@@ -228,7 +223,7 @@ fn llama3_scaling(theta: f32, head_dim: usize, factors: &[f32]) -> Result<Value,
         .zip(&scaled)
         .map(|(plain, scaled)| plain / scaled)
         .collect();
-    let agree = expected.len() == factors.len()
+    let agree = has_width
         && expected
             .iter()
             .zip(factors)
@@ -310,8 +305,8 @@ impl Metadata {
     /// The metadata of a file.
     #[cfg(test)]
     pub(super) fn open(path: &Path) -> Result<Self, ModelError> {
-        let mut file = BufReader::new(File::open(path).map_err(ModelError::io(path))?);
-        Ok(Self(Content::read(&mut file)?.metadata))
+        let mut file = BufReader::new(open_regular(path).map_err(ModelError::io(path))?);
+        Ok(Self(Header::read(&mut file, &path.display().to_string())?.metadata))
     }
 
     fn read<'a, T>(

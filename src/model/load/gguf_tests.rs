@@ -104,6 +104,11 @@ impl Converted {
     }
 
     fn write_and_load(&self, kind: GgmlDType) -> Result<LoadedModel, ModelError> {
+        let file = self.write(kind);
+        load_path(file.path().to_str().unwrap(), &Device::Cpu, DType::F32, &mut |_, _| {})
+    }
+
+    fn write(&self, kind: GgmlDType) -> tempfile::NamedTempFile {
         let file = tempfile::NamedTempFile::with_suffix(".gguf").unwrap();
         let quantized: Vec<(String, QTensor)> = self
             .tensors
@@ -121,7 +126,7 @@ impl Converted {
         let metadata: Vec<_> = self.metadata.iter().map(|(key, value)| (key.as_str(), value)).collect();
         let tensors: Vec<_> = quantized.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
         gguf_file::write(&mut file.as_file(), &metadata, &tensors).unwrap();
-        load_path(file.path().to_str().unwrap(), &Device::Cpu, DType::F32, &mut |_, _| {})
+        file
     }
 }
 
@@ -248,9 +253,183 @@ fn a_file_that_is_no_gguf_is_refused() {
     assert!(
         message
             .to_string()
-            .contains("neither a model directory nor a readable GGUF file"),
+            .contains("neither a model directory nor a GGUF file"),
         "{message}"
     );
+}
+
+fn load_bytes(bytes: &[u8]) -> Result<LoadedModel, ModelError> {
+    let file = tempfile::NamedTempFile::with_suffix(".gguf").unwrap();
+    std::fs::write(file.path(), bytes).unwrap();
+    let loaded = load_path(file.path().to_str().unwrap(), &Device::Cpu, DType::F32, &mut |_, _| {});
+    loaded.map_err(|e| ModelError::Tensors(e.to_string().replace(file.path().to_str().unwrap(), "FILE")))
+}
+
+/// Where a text of the header ends.
+fn end_of(bytes: &[u8], text: &str) -> usize {
+    bytes
+        .windows(text.len())
+        .position(|window| window == text.as_bytes())
+        .unwrap()
+        + text.len()
+}
+
+/// Seen with a type that was called unreadable, with a backtrace behind it.
+#[test]
+fn types_that_cannot_be_read_are_named_with_the_tensor() {
+    let file = Converted::from(&fixture("qwen2")).write(GgmlDType::F32);
+    let whole = std::fs::read(file.path()).unwrap();
+    let kind_of_matrix = end_of(&whole, "blk.0.ffn_up.weight") + 4 + 2 * 8;
+    for (kind, name) in [
+        (16, "IQ2_XXS"),
+        (23, "IQ4_XS"),
+        (39, "MXFP4"),
+        (9, "Q8_1"),
+        (4, "number 4"),
+        (u32::MAX, "number 4294967295"),
+    ] {
+        let mut bytes = whole.clone();
+        bytes[kind_of_matrix..kind_of_matrix + 4].copy_from_slice(&kind.to_le_bytes());
+        assert_eq!(
+            load_bytes(&bytes).unwrap_err().to_string(),
+            format!(
+                "blk.0.ffn_up.weight of FILE: tensors of type {name} are not supported; supported are F32, F16, Q4_0, \
+                 Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, BF16\nhint: use another quantization of the \
+                 model, such as Q8_0 or Q4_K_M"
+            )
+        );
+    }
+}
+
+#[test]
+fn a_head_in_the_file_is_used_whatever_it_holds() {
+    let model = fixture("qwen2");
+    let mut file = Converted::from(&model);
+    file.set("qwen2.rope.freq_base", GgufValue::F32(1e6));
+    assert!(file.write_and_load(GgmlDType::F32).unwrap().config.tie_word_embeddings);
+    let head = (&model.tensors["model.embed_tokens.weight"] * 2.0).unwrap();
+    file.tensors.push(("output.weight".into(), head.clone()));
+    let loaded = file.write_and_load(GgmlDType::F32).unwrap();
+    assert!(!loaded.config.tie_word_embeddings);
+    assert_eq!(loaded.files.config["tie_word_embeddings"], false);
+    assert_eq!(values(&loaded.tensors["lm_head.weight"]), values(&head));
+}
+
+#[test]
+fn headers_that_lie_are_refused() {
+    let file = Converted::from(&fixture("qwen2")).write(GgmlDType::F32);
+    let whole = std::fs::read(file.path()).unwrap();
+    let shape = end_of(&whole, "blk.0.ffn_up.weight");
+    let offset = shape + 4 + 2 * 8 + 4;
+    let tokens = end_of(&whole, "tokenizer.ggml.tokens") + 8;
+    let huge = u64::MAX.to_le_bytes();
+    for (at, with, expected) in [
+        (8, &huge[..], "FILE: tensor "), // more tensors than there are: what follows is none
+        (16, &huge, "FILE: "),
+        (
+            24,
+            &huge,
+            "FILE: the GGUF header cannot be read: the header goes on behind the end of the file",
+        ),
+        (4, &[0, 0, 0, 3], "GGUF version 50331648 is not supported"),
+        (shape, &[5, 0, 0, 0], "tensor blk.0.ffn_up.weight: it has 5 dimensions"),
+        (
+            shape + 4,
+            &huge,
+            "blk.0.ffn_up.weight of FILE is [48, 18446744073709551615], must be [48, 32]",
+        ),
+        (offset, &huge, "blk.0.ffn_up.weight of FILE: it ends at byte"),
+        (
+            tokens,
+            &huge,
+            "tokenizer.ggml.tokens: a list of 18446744073709551615 elements",
+        ),
+        (tokens - 4, &[9, 0, 0, 0], "tokenizer.ggml.tokens: lists of lists"),
+        (
+            tokens - 4,
+            &[77, 0, 0, 0],
+            "tokenizer.ggml.tokens: values of type number 77",
+        ),
+    ] {
+        let mut bytes = whole.clone();
+        bytes[at..at + with.len()].copy_from_slice(with);
+        let message = load_bytes(&bytes).unwrap_err().to_string();
+        assert!(message.contains(expected), "{message}");
+    }
+    for (from, to, expected) in [
+        (
+            "blk.0.attn_q.bias",
+            "blk.0.attn_k.bias",
+            "the tensor blk.0.attn_k.bias is there twice",
+        ),
+        ("qwen2.block_count", "general.alignment", "general.alignment is U32(2)"),
+        (
+            "tokenizer.ggml.bos_token_id",
+            "tokenizer.ggml.eos_token_id",
+            "the key tokenizer.ggml.eos_token_id is there twice",
+        ),
+    ] {
+        let mut bytes = whole.clone();
+        let end = end_of(&bytes, from);
+        bytes[end - from.len()..end].copy_from_slice(to.as_bytes());
+        if to == "general.alignment" {
+            bytes[end + 4] = 0; // the remainder by it
+        }
+        let message = load_bytes(&bytes).unwrap_err().to_string();
+        assert!(message.contains(&expected.replace("U32(2)", "U32(0)")), "{message}");
+    }
+    let cut = load_bytes(&whole[..whole.len() - 500]).unwrap_err().to_string();
+    assert!(cut.contains("a download was cut short"), "{cut}");
+}
+
+#[test]
+fn a_weight_that_is_not_finite_is_named() {
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let model = fixture("qwen2");
+        let mut file = Converted::from(&model);
+        let (name, tensor) = file
+            .tensors
+            .iter_mut()
+            .find(|(name, _)| name == "output_norm.weight")
+            .unwrap();
+        *tensor = Tensor::full(bad, tensor.shape(), &Device::Cpu).unwrap();
+        let name = name.clone();
+        let message = load_bytes(&std::fs::read(file.write(GgmlDType::F32).path()).unwrap())
+            .unwrap_err()
+            .to_string();
+        assert!(
+            message.starts_with(&format!("{name} of FILE: 32 of its 32 weights are NaN or infinite")),
+            "{message}"
+        );
+    }
+}
+
+/// Damage anywhere in the header and cuts: an error or a model, never a panic.
+#[test]
+fn damaged_headers_never_panic() {
+    use rand::{Rng, SeedableRng};
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(2);
+    let whole = std::fs::read(Converted::from(&fixture("llama-sharded")).write(GgmlDType::F32).path()).unwrap();
+    let header = end_of(&whole, "output_norm.weight") + 24;
+    let mut refused = 0;
+    for round in 0..3000 {
+        let mut bytes = whole.clone();
+        match round % 3 {
+            0 => bytes.truncate(rng.random_range(0..header)),
+            1 => bytes[rng.random_range(0..header)] = rng.random(),
+            _ => {
+                let at = rng.random_range(0..header - 8);
+                bytes[at..at + 8].copy_from_slice(&rng.random::<u64>().to_le_bytes());
+            }
+        }
+        // Most damage shows in the header; the rest of the load takes longer.
+        let read = Header::read(&mut std::io::Cursor::new(&bytes), "FILE");
+        refused += usize::from(match round % 10 {
+            0 => load_bytes(&bytes).is_err(),
+            _ => read.is_err(),
+        });
+    }
+    assert!(refused > 1500, "{refused}");
 }
 
 #[test]

@@ -3,7 +3,9 @@
 mod builtin;
 mod directory;
 mod files;
+mod finite;
 mod gguf;
+mod gguf_header;
 mod gguf_tokenizer;
 mod hub;
 mod random;
@@ -36,6 +38,8 @@ pub struct LoadedModel {
     pub generation: Generation,
     /// The files beside the weights, for exports.
     pub files: ModelFiles,
+    /// What the files say of themselves that is not so.
+    pub warnings: Vec<String>,
 }
 
 /// What generation needs to know.
@@ -131,14 +135,7 @@ impl Generation {
 impl ModelFiles {
     /// Puts a model together from its files and weights.
     fn into_model(self, config: ModelConfig, tensors: IndexMap<String, Tensor>) -> Result<LoadedModel, ModelError> {
-        let tokenizer = Tokenizer::from_json(self.tokenizer.as_bytes())?;
-        if tokenizer.vocab_size() > config.vocab_size {
-            return Err(ModelError::Tokenizer(format!(
-                "it has ids up to {}, but the model's vocab_size is {}",
-                tokenizer.vocab_size() - 1,
-                config.vocab_size
-            )));
-        }
+        let tokenizer = Tokenizer::from_json(self.tokenizer.as_bytes())?.for_embedding(config.vocab_size);
         let parse = |file: &str, text: &Option<String>| match text {
             Some(text) => serde_json::from_str(text).map_err(|e| ModelError::file(file, e)),
             None => Ok(Value::Null),
@@ -154,6 +151,7 @@ impl ModelFiles {
             chat_template,
             generation,
             files: self,
+            warnings: vec![],
         })
     }
 }

@@ -217,23 +217,265 @@ fn damaged_files_are_named() {
     }
 }
 
-#[test]
-fn a_tokenizer_larger_than_the_embedding_is_refused() {
+/// A copy of a model with another number of rows in its embedding and tokens added to its tokenizer.
+fn resized(rows: usize, added: &[&str]) -> TempDir {
     let directory = copy_of("qwen2");
     let path = directory.path().join("config.json");
-    let config = std::fs::read_to_string(&path)
-        .unwrap()
-        .replace("\"vocab_size\": 96", "\"vocab_size\": 90");
-    std::fs::write(&path, config).unwrap();
+    let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    config["vocab_size"] = rows.into();
+    std::fs::write(&path, config.to_string()).unwrap();
     let tensors = directory.path().join("model.safetensors");
     let mut all = candle_core::safetensors::load(&tensors, &Device::Cpu).unwrap();
-    let embedding = all["model.embed_tokens.weight"].narrow(0, 0, 90).unwrap();
+    let embedding = &all["model.embed_tokens.weight"];
+    let padding = Tensor::zeros((40, 32), DType::F32, &Device::Cpu).unwrap();
+    let embedding = Tensor::cat(&[embedding, &padding], 0)
+        .unwrap()
+        .narrow(0, 0, rows)
+        .unwrap();
     all.insert("model.embed_tokens.weight".into(), embedding);
     candle_core::safetensors::save(&all, &tensors).unwrap();
+    let path = directory.path().join("tokenizer.json");
+    let mut tokenizer = tokenizers::Tokenizer::from_file(&path).unwrap();
+    let added = added
+        .iter()
+        .map(|name| tokenizers::AddedToken::from(name.to_string(), true));
+    tokenizer.add_tokens(added.collect::<Vec<_>>()).unwrap();
+    tokenizer.save(&path, false).unwrap();
+    directory
+}
+
+/// Seen with a tokenizer of one token more than the embedding has rows, which was refused at boot.
+#[test]
+fn tokenizer_and_embedding_may_differ_as_long_as_no_text_needs_what_is_missing() {
+    for (rows, added) in [
+        (96, &[][..]),
+        (96, &["<spare>"]),
+        (96, &["<a>", "<b>", "<spare>"]),
+        (97, &["<a>", "<spare>"]),
+        (128, &[]),
+        (128, &["<a>"]),
+        (100, &["<a>", "<b>", "<c>", "<d>", "<spare>"]),
+    ] {
+        let model = load_quietly(resized(rows, added).path()).unwrap();
+        assert_eq!(model.tokenizer.vocab_size(), 96 + added.len());
+        let ids = model.tokenizer.encode("<|im_start|>user\n1+1?<|im_end|>").unwrap();
+        assert!(ids.iter().all(|id| (*id as usize) < 96));
+        for (name, id) in added.iter().zip(96..) {
+            let encoded = model.tokenizer.encode(&format!("x{name}y"));
+            match id < rows {
+                true => assert!(encoded.unwrap().contains(&(id as u32)), "{name}"),
+                false => assert_eq!(
+                    encoded.unwrap_err().to_string(),
+                    format!(
+                        "tokenizer: the text has the token {name:?} with id {id}, but the model's embedding ends at {}; \
+                         the tokenizer has {} tokens",
+                        rows - 1,
+                        96 + added.len()
+                    )
+                ),
+            }
+        }
+    }
+}
+
+/// Seen with weights that were noticed at the first chat only.
+#[test]
+fn weights_that_are_not_finite_are_named() {
+    for (tensor, bad, dtype, count) in [
+        ("model.norm.weight", f64::NAN, DType::F32, 1),
+        ("model.layers.1.mlp.down_proj.weight", f64::INFINITY, DType::F32, 3),
+        (
+            "model.layers.0.self_attn.q_proj.bias",
+            f64::NEG_INFINITY,
+            DType::BF16,
+            2,
+        ),
+        ("model.embed_tokens.weight", 1e39, DType::F64, 1), // too large for f32
+        ("model.layers.0.input_layernorm.weight", f64::NAN, DType::F16, 32),
+    ] {
+        let directory = copy_of("qwen2");
+        let path = directory.path().join("model.safetensors");
+        let mut all = candle_core::safetensors::load(&path, &Device::Cpu).unwrap();
+        let shape = all[tensor].shape().clone();
+        let mut values: Vec<f64> = all[tensor]
+            .to_dtype(DType::F64)
+            .unwrap()
+            .flatten_all()
+            .unwrap()
+            .to_vec1()
+            .unwrap();
+        values[..count].fill(bad);
+        let values = Tensor::from_vec(values, shape.clone(), &Device::Cpu).unwrap();
+        all.insert(tensor.into(), values.to_dtype(dtype).unwrap());
+        candle_core::safetensors::save(&all, &path).unwrap();
+        let message = error_of(&directory);
+        let expected = format!(
+            "{tensor} of {}: {count} of its {} weights are NaN or infinite as F32\nhint: ",
+            path.display(),
+            shape.elem_count()
+        );
+        assert!(message.starts_with(&expected), "{message}");
+    }
+}
+
+/// A safetensors file with this header.
+fn with_header(header: &str, data: &[u8]) -> Vec<u8> {
+    [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
+}
+
+#[test]
+fn headers_that_lie_are_refused_with_the_tensor() {
+    let directory = copy_of("llama");
+    let path = directory.path().join("model.safetensors");
+    let entry = |dtype: &str, shape: &str, offsets: &str| {
+        format!(r#"{{"w": {{"dtype": "{dtype}", "shape": {shape}, "data_offsets": {offsets}}}}}"#)
+    };
+    let twice = r#"{"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
+                    "w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}"#;
+    let overlap = r#"{"v": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
+                      "w": {"dtype": "F32", "shape": [1], "data_offsets": [2, 6]}}"#;
+    for (header, expected) in [
+        (twice.to_string(), "tensor w is there twice"),
+        (
+            overlap.to_string(),
+            "tensor w begins at byte 2 of the data, the one before it ends at 4",
+        ),
+        (entry("F32", "[2]", "[0, 4]"), "tensor w has shape [2]"),
+        (entry("F32", "[1]", "[4, 0]"), "tensor w has shape [1]"),
+        (
+            entry("F32", "[4294967296, 4294967296, 4294967296]", "[0, 4]"),
+            "tensor w has shape",
+        ),
+        (
+            entry("F32", "[18446744073709551615]", "[0, 18446744073709551612]"),
+            "tensor w has shape",
+        ),
+        (entry("F99", "[1]", "[0, 4]"), "tensor w: unknown variant `F99`"),
+        (entry("F32", "[-1]", "[0, 4]"), "tensor w: invalid value"),
+        (entry("F32", "[1e99]", "[0, 4]"), "tensor w: invalid type"),
+        (r#"{"w": 1}"#.into(), "tensor w: "),
+        ("[".repeat(5000), "the header is damaged"),
+    ] {
+        std::fs::write(&path, with_header(&header, &[0; 4])).unwrap();
+        let message = error_of(&directory);
+        assert!(
+            message.starts_with(&path.display().to_string()) && message.contains(expected),
+            "{message}"
+        );
+    }
+    let mut all =
+        candle_core::safetensors::load(copy_of("llama").path().join("model.safetensors"), &Device::Cpu).unwrap();
+    let norm = all["model.norm.weight"].to_dtype(DType::I64).unwrap();
+    all.insert("model.norm.weight".into(), norm);
+    candle_core::safetensors::save(&all, &path).unwrap();
     assert_eq!(
         error_of(&directory),
-        "tokenizer: it has ids up to 95, but the model's vocab_size is 90"
+        format!(
+            "model.norm.weight of {}: weights of type I64 are not supported; F32, BF16, F16, F64 are",
+            path.display()
+        )
     );
+}
+
+#[test]
+fn a_tensor_in_two_shards_is_refused() {
+    let directory = copy_of("llama-sharded");
+    let shard = |number| {
+        directory
+            .path()
+            .join(format!("model-0000{number}-of-00002.safetensors"))
+    };
+    let first = candle_core::safetensors::load(shard(1), &Device::Cpu).unwrap();
+    let mut second = candle_core::safetensors::load(shard(2), &Device::Cpu).unwrap();
+    let (name, tensor) = first.iter().next().unwrap();
+    second.insert(name.clone(), tensor.clone());
+    candle_core::safetensors::save(&second, shard(2)).unwrap();
+    assert_eq!(
+        error_of(&directory),
+        format!(
+            "{name} of {}: the tensor is in {} too",
+            shard(2).display(),
+            shard(1).display()
+        )
+    );
+}
+
+#[test]
+fn absurd_sizes_in_a_configuration_are_errors() {
+    let sizes = [
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "vocab_size",
+        "max_position_embeddings",
+    ];
+    for key in sizes {
+        for value in [
+            json!(0),
+            json!(-1),
+            json!(1_000_000_000),
+            json!(1_000_000_000_000_u64),
+            json!(u64::MAX),
+            json!(1e308),
+            json!("x"),
+        ] {
+            let directory = copy_of("llama");
+            let path = directory.path().join("config.json");
+            let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+            config[key] = value.clone();
+            std::fs::write(&path, config.to_string()).unwrap();
+            let message = error_of(&directory);
+            assert!(
+                message.starts_with(&format!("config.json: `{key}` is {value}; it must be")),
+                "{message}"
+            );
+            let random = load_quietly(Path::new(&format!("builtin:random:{}", path.display())));
+            assert_eq!(random.unwrap_err().to_string(), message);
+        }
+    }
+}
+
+/// Every single-byte damage that 4,000 draws find, and cuts: an error or a model, never a panic.
+#[test]
+fn damaged_headers_never_panic() {
+    use rand::{Rng, SeedableRng};
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(1);
+    let directory = copy_of("llama");
+    let path = directory.path().join("model.safetensors");
+    let whole = std::fs::read(&path).unwrap();
+    let header = 8 + u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
+    let files = files::Files::Directory(directory.path().to_path_buf());
+    let mut refused = 0;
+    for round in 0..4000 {
+        let mut bytes = whole.clone();
+        match round % 4 {
+            0 => bytes.truncate(rng.random_range(0..bytes.len())),
+            1 => bytes[rng.random_range(0..header)] = rng.random(),
+            2 => bytes[rng.random_range(0..8)] ^= 1 << rng.random_range(0..8),
+            _ => {
+                let digits: Vec<usize> = (8..header).filter(|at| bytes[*at].is_ascii_digit()).collect();
+                bytes[digits[rng.random_range(0..digits.len())]] = b'0' + rng.random_range(0..10);
+            }
+        }
+        std::fs::write(&path, bytes).unwrap();
+        match safetensors::Shard::open(&files, "model.safetensors") {
+            Ok(shard) => {
+                let mut shard = shard.unwrap();
+                let names: Vec<String> = shard.tensors().map(|(name, _)| name.to_owned()).collect();
+                names
+                    .iter()
+                    .for_each(|name| drop(shard.read(name, &Device::Cpu, DType::F32)));
+            }
+            Err(error) => {
+                refused += 1;
+                assert!(error.to_string().starts_with(&path.display().to_string()), "{error}");
+            }
+        }
+    }
+    assert!(refused > 2000, "{refused}");
 }
 
 #[test]
@@ -263,4 +505,11 @@ fn random_weights_take_the_shapes_of_a_configuration() {
         .unwrap_err()
         .to_string();
     assert!(error.contains("/no/such.json"), "{error}");
+    // Seen with `builtin:random:/dev/zero`, which grew until memory was used up.
+    for path in ["/dev/zero", "/dev/full", "/proc/self/mem", "/"] {
+        let error = load_quietly(Path::new(&format!("builtin:random:{path}")))
+            .unwrap_err()
+            .to_string();
+        assert!(error.starts_with(path), "{error}");
+    }
 }

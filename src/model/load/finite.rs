@@ -1,0 +1,44 @@
+//! Weights in the type and on the device that the model computes with; each is a finite number.
+
+use candle_core::{CpuStorage, DType, Device, Storage, Tensor};
+
+use crate::model::error::ModelError;
+
+/// Converts a tensor in the process's memory. `tensor_name` and `file` name it in errors.
+///
+/// # Errors
+/// Some of its values are NaN or infinite in `dtype`; out of memory.
+pub(super) fn weight(
+    tensor: &Tensor,
+    device: &Device,
+    dtype: DType,
+    tensor_name: &str,
+    file: &str,
+) -> Result<Tensor, ModelError> {
+    let tensor = tensor.to_dtype(dtype)?.contiguous()?;
+    let (bad, all) = (count_non_finite(&tensor), tensor.elem_count());
+    if bad > 0 {
+        return Err(ModelError::file(
+            format!("{tensor_name} of {file}"),
+            format!(
+                "{bad} of its {all} weights are NaN or infinite as {dtype:?}\nhint: the file is damaged, or the training \
+                 that wrote it diverged; use another copy or an earlier checkpoint"
+            ),
+        ));
+    }
+    Ok(tensor.to_device(device)?)
+}
+
+fn count_non_finite(tensor: &Tensor) -> usize {
+    let (storage, layout) = tensor.storage_and_layout();
+    let (Storage::Cpu(storage), Some((start, end))) = (&*storage, layout.contiguous_offsets()) else {
+        return 0; // `weight` is given tensors of the CPU and makes them contiguous
+    };
+    match storage {
+        CpuStorage::F32(x) => x[start..end].iter().filter(|x| !x.is_finite()).count(),
+        CpuStorage::F64(x) => x[start..end].iter().filter(|x| !x.is_finite()).count(),
+        CpuStorage::F16(x) => x[start..end].iter().filter(|x| !x.is_finite()).count(),
+        CpuStorage::BF16(x) => x[start..end].iter().filter(|x| !x.is_finite()).count(),
+        _ => 0, // whole numbers
+    }
+}
