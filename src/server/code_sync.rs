@@ -5,13 +5,12 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 
 use flate2::read::DeflateDecoder;
-use zip::result::ZipError;
-use zip::{CompressionMethod, ZipArchive};
 
+use super::zip_directory::{Archive, Entry};
 use crate::config::small_file::{DOCUMENT_BYTES, read_text};
 
 /// Largest archive.
@@ -19,14 +18,15 @@ pub const ARCHIVE_BYTES: u64 = 1024 * 1024 * 1024;
 /// Most bytes that an archive unpacks to.
 const UNPACKED_BYTES: u64 = 2 * 1024 * 1024 * 1024;
 /// Most entries of an archive.
-const ENTRIES: usize = 50_000;
+const ENTRIES: u64 = 50_000;
 /// Longest path of an entry, in bytes.
 const PATH_BYTES: usize = 1024;
 /// Snapshots that are kept; older ones are removed.
 const KEPT: usize = 3;
 
-/// The methods that are taken. The zip crate hands the packed bytes out; they are unpacked here.
-const METHODS: [CompressionMethod; 2] = [CompressionMethod::Stored, CompressionMethod::DEFLATE];
+/// The compression methods that are taken.
+const STORED: u16 = 0;
+const DEFLATE: u16 = 8;
 /// The file type in a Unix mode, and those that are allowed.
 const TYPE_MASK: u32 = 0o170_000;
 const REGULAR: u32 = 0o100_000;
@@ -37,7 +37,7 @@ const DIRECTORY: u32 = 0o040_000;
 pub enum CodeError {
     /// Not a zip that can be read.
     #[error("the body is not a zip archive: {0}")]
-    Archive(#[from] ZipError),
+    Archive(String),
     /// Nothing in it.
     #[error("the archive has no files")]
     Empty,
@@ -63,7 +63,7 @@ pub enum CodeError {
     },
     /// Too many entries.
     #[error("the archive has {0} entries, {ENTRIES} are allowed")]
-    TooMany(usize),
+    TooMany(u64),
     /// Too large when unpacked.
     #[error("the archive unpacks to more than {UNPACKED_BYTES} bytes")]
     TooLarge,
@@ -118,11 +118,10 @@ impl Snapshot {
 /// # Errors
 ///
 /// What is wrong with the archive, or with the disk; nothing of it is left then.
-pub fn store(mut archive: File, root: &Path) -> Result<Snapshot, CodeError> {
-    archive.seek(SeekFrom::Start(0))?;
-    let mut archive = ZipArchive::new(io::BufReader::new(archive))?;
-    if archive.len() > ENTRIES {
-        return Err(CodeError::TooMany(archive.len()));
+pub fn store(archive: &File, root: &Path) -> Result<Snapshot, CodeError> {
+    let mut archive = Archive::open(archive).map_err(CodeError::Archive)?;
+    if archive.entries_left() > ENTRIES {
+        return Err(CodeError::TooMany(archive.entries_left()));
     }
     fs::create_dir_all(root)?;
     let aside = tempfile::Builder::new().prefix(".unpacking-").tempdir_in(root)?;
@@ -143,47 +142,55 @@ fn name() -> io::Result<String> {
     Ok(format!("{:012}-{:09}", now.as_secs(), now.subsec_nanos()))
 }
 
-fn unpack(archive: &mut ZipArchive<io::BufReader<File>>, dir: &Path) -> Result<(usize, u64), CodeError> {
+fn unpack(archive: &mut Archive, dir: &Path) -> Result<(usize, u64), CodeError> {
     let mut made = BTreeSet::new();
-    let (mut files, mut total) = (0, 0);
-    for index in 0..archive.len() {
-        let mut entry = archive.by_index_raw(index)?;
-        let name = entry.name()?.into_owned();
-        let path = safe_path(&name)?;
-        let is_dir = is_dir(&name, entry.unix_mode())?;
-        if is_dir {
-            fs::create_dir_all(dir.join(&path)).map_err(|error| not_made(&name, error))?;
+    let (mut files, mut total, mut packed_total) = (0, 0, 0_u64);
+    while let Some(entry) = archive.next_entry().map_err(CodeError::Archive)? {
+        let Entry {
+            name,
+            size,
+            method,
+            packed,
+            ..
+        } = &entry;
+        let path = safe_path(name)?;
+        if is_dir(name, entry.mode)? {
+            fs::create_dir_all(dir.join(&path)).map_err(|error| not_made(name, error))?;
             continue;
         }
         if !made.insert(path.clone()) {
-            return Err(CodeError::Twice(name));
+            return Err(CodeError::Twice(name.clone()));
         }
-        let method = entry.compression();
-        if entry.encrypted() || !METHODS.contains(&method) {
-            return Err(CodeError::Method(name));
+        if entry.encrypted || ![STORED, DEFLATE].contains(method) {
+            return Err(CodeError::Method(name.clone()));
         }
-        let target = dir.join(&path);
-        if let Some(parent) = target.parent() {
-            fs::create_dir_all(parent).map_err(|error| not_made(&name, error))?;
-        }
-        let mut file = File::create_new(&target).map_err(|error| not_made(&name, error))?;
-        let (size, crc) = (entry.size(), entry.crc32());
-        let reader: Box<dyn Read> = match method {
-            CompressionMethod::Stored => Box::new(&mut entry),
-            _ => Box::new(DeflateDecoder::new(&mut entry)),
-        };
-        // One more than is allowed, so that too much is noticed whatever the archive says.
-        let mut reader = flate2::CrcReader::new(reader.take(UNPACKED_BYTES - total + 1));
         let damaged = |reason: String| CodeError::Damaged {
             path: name.clone(),
             reason,
         };
+        // Entries that share their bytes would be read over and over.
+        packed_total = packed_total.saturating_add(*packed);
+        if packed_total > archive.size() {
+            return Err(damaged("it overlaps with another".into()));
+        }
+        let target = dir.join(&path);
+        if let Some(parent) = target.parent() {
+            fs::create_dir_all(parent).map_err(|error| not_made(name, error))?;
+        }
+        let mut file = File::create_new(&target).map_err(|error| not_made(name, error))?;
+        let part = archive.packed(&entry).map_err(damaged)?;
+        let reader: Box<dyn Read> = match *method {
+            STORED => Box::new(part),
+            _ => Box::new(DeflateDecoder::new(part)),
+        };
+        // One more than is allowed, so that too much is noticed whatever the archive says.
+        let mut reader = flate2::CrcReader::new(reader.take(UNPACKED_BYTES - total + 1));
         let written = io::copy(&mut reader, &mut file).map_err(|error| damaged(error.to_string()))?;
         total += written;
         if total > UNPACKED_BYTES {
             return Err(CodeError::TooLarge);
         }
-        if written != size || reader.crc().sum() != crc {
+        if written != *size || reader.crc().sum() != entry.crc32 {
             return Err(damaged("its length or checksum is another".into()));
         }
         files += 1;
@@ -246,8 +253,9 @@ fn remove_old(root: &Path) {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::io::{Seek, SeekFrom, Write};
 
+    use zip::CompressionMethod;
     use zip::write::{SimpleFileOptions, ZipWriter};
 
     use super::*;
@@ -278,7 +286,7 @@ mod tests {
         for number in 0..5 {
             let text = number.to_string();
             let archive = zipped(&[("ajet/a.py", 0o644, &text), ("ajet/./deep/er/b.py", 0o755, "b")]);
-            let snapshot = store(archive, root.path()).unwrap();
+            let snapshot = store(&archive, root.path()).unwrap();
             assert_eq!(fs::read_to_string(snapshot.code_path().join("a.py")).unwrap(), text);
             assert_eq!(fs::read_to_string(snapshot.dir.join("ajet/deep/er/b.py")).unwrap(), "b");
             assert!(
@@ -301,7 +309,7 @@ mod tests {
     fn an_engines_crate_is_recognised_and_told_how_to_use() {
         let root = tempfile::tempdir().unwrap();
         let archive = zipped(&[("Cargo.toml", 0o644, "[package]\nname = \"ajet-swarm\"\n")]);
-        let snapshot = store(archive, root.path()).unwrap();
+        let snapshot = store(&archive, root.path()).unwrap();
         assert!(snapshot.message().contains("--engine="), "{}", snapshot.message());
         assert_eq!(snapshot.code_path(), snapshot.dir);
     }
@@ -320,13 +328,13 @@ mod tests {
             (vec![good, ("ajet/a.py/below", 0o644, "")], "there twice"),
             (vec![], "no files"),
         ] {
-            let error = store(zipped(&entries), root.path()).unwrap_err().to_string();
+            let error = store(&zipped(&entries), root.path()).unwrap_err().to_string();
             assert!(error.contains(said), "{entries:?}: {error}");
         }
         let mut zip = ZipWriter::new(tempfile::tempfile().unwrap());
         zip.add_symlink("ajet/link", "/etc/passwd", SimpleFileOptions::default())
             .unwrap();
-        let error = store(zip.finish().unwrap(), root.path()).unwrap_err().to_string();
+        let error = store(&zip.finish().unwrap(), root.path()).unwrap_err().to_string();
         assert!(error.contains("neither a file nor a directory"), "{error}");
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0, "nothing is left");
     }
@@ -335,7 +343,7 @@ mod tests {
     fn what_is_no_zip_or_a_damaged_one_is_refused() {
         let root = tempfile::tempdir().unwrap();
         for bytes in [&b""[..], b"PK", b"not a zip at all", &[0; 4096]] {
-            let error = store(raw(bytes), root.path()).unwrap_err().to_string();
+            let error = store(&raw(bytes), root.path()).unwrap_err().to_string();
             assert!(error.contains("not a zip archive"), "{error}");
         }
         let mut bytes = Vec::new();
@@ -344,15 +352,15 @@ mod tests {
         file.read_to_end(&mut bytes).unwrap();
         let at = bytes.windows(4).position(|window| window == b"some").unwrap();
         bytes[at] = b'S';
-        let error = store(raw(&bytes), root.path()).unwrap_err().to_string();
+        let error = store(&raw(&bytes), root.path()).unwrap_err().to_string();
         assert!(error.contains("checksum"), "{error}");
         for cut in 0..bytes.len() {
-            store(raw(&bytes[..cut]), root.path()).unwrap_err();
+            store(&raw(&bytes[..cut]), root.path()).unwrap_err();
         }
         for at in 0..bytes.len() {
             let mut flipped = bytes.clone();
             flipped[at] ^= 0xff;
-            let _ = store(raw(&flipped), root.path()); // it may be refused, it must not panic
+            let _ = store(&raw(&flipped), root.path()); // it may be refused, it must not panic
         }
     }
 
@@ -398,11 +406,97 @@ mod tests {
     fn deflated_entries_are_unpacked_and_one_that_lies_about_its_size_is_refused() {
         let root = tempfile::tempdir().unwrap();
         let data = b"print('hello')\n".repeat(1000);
-        let snapshot = store(deflated("ajet/a.py", &data, data.len() as u32), root.path()).unwrap();
+        let snapshot = store(&deflated("ajet/a.py", &data, data.len() as u32), root.path()).unwrap();
         assert_eq!(fs::read(snapshot.dir.join("ajet/a.py")).unwrap(), data);
-        let error = store(deflated("ajet/a.py", &data, 10), root.path())
+        let error = store(&deflated("ajet/a.py", &data, 10), root.path())
             .unwrap_err()
             .to_string();
         assert!(error.contains("damaged"), "{error}");
+    }
+
+    /// An archive whose directory has `listed` entries, all of one stored file, and whose end record says `said`.
+    fn repeated(listed: u64, said: u64, wide: bool) -> File {
+        let name = b"ajet/a.py";
+        let header = |magic: &[u8], middle: &[u8], tail: usize| {
+            let mut out = magic.to_vec();
+            out.extend(middle);
+            out.extend([0; 8]); // flags, method, time
+            out.extend([0; 12]); // checksum and sizes of nothing
+            out.extend((name.len() as u16).to_le_bytes());
+            out.extend([0; 2]);
+            out.extend(vec![0; tail]);
+            out.extend(name);
+            out
+        };
+        let mut bytes = header(b"PK\x03\x04", &[20, 0], 0);
+        let start = bytes.len() as u64;
+        let entry = header(b"PK\x01\x02", &[20, 0, 20, 0], 14);
+        (0..listed).for_each(|_| bytes.extend(&entry));
+        let (length, end) = (bytes.len() as u64 - start, bytes.len() as u64);
+        if wide {
+            bytes.extend(b"PK\x06\x06");
+            bytes.extend(44_u64.to_le_bytes());
+            bytes.extend([45, 0, 45, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+            [said, said, length, start]
+                .iter()
+                .for_each(|field| bytes.extend(field.to_le_bytes()));
+            bytes.extend(b"PK\x06\x07\0\0\0\0");
+            bytes.extend(end.to_le_bytes());
+            bytes.extend([1, 0, 0, 0]);
+        }
+        let short = if wide { u16::MAX } else { said as u16 };
+        bytes.extend(b"PK\x05\x06\0\0\0\0");
+        bytes.extend(short.to_le_bytes());
+        bytes.extend(short.to_le_bytes());
+        bytes.extend((length as u32).to_le_bytes());
+        bytes.extend((start as u32).to_le_bytes());
+        bytes.extend([0; 2]);
+        raw(&bytes)
+    }
+
+    /// Seen with an archive of 205 MB whose 4 million entries were read before they were counted.
+    #[test]
+    fn too_many_entries_are_refused_by_the_end_record() {
+        let root = tempfile::tempdir().unwrap();
+        for (listed, said, wide, expected) in [
+            (1, 50_001, false, "the archive has 50001 entries, 50000 are allowed"),
+            (1, 4_000_000, true, "the archive has 4000000 entries, 50000 are allowed"),
+            (
+                1,
+                u64::MAX,
+                true,
+                "the archive has 18446744073709551615 entries, 50000 are allowed",
+            ),
+            (1, 50_000, false, "its directory has fewer entries than it says"),
+            (60_000, 2, true, "\"ajet/a.py\" is there twice"),
+            (1, 2, false, "its directory has fewer entries than it says"),
+        ] {
+            let error = store(&repeated(listed, said, wide), root.path())
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+        for wide in [false, true] {
+            let snapshot = store(&repeated(1, 1, wide), root.path()).unwrap();
+            assert_eq!(fs::read(snapshot.dir.join("ajet/a.py")).unwrap(), b"");
+        }
+    }
+
+    #[test]
+    fn entries_that_share_bytes_are_refused() {
+        let mut bytes = Vec::new();
+        let mut file = zipped(&[("a", 0o644, "some text"), ("b", 0o644, "some text")]);
+        file.seek(SeekFrom::Start(0)).unwrap();
+        file.read_to_end(&mut bytes).unwrap();
+        let central: Vec<usize> = (0..bytes.len() - 4)
+            .filter(|at| bytes[*at..].starts_with(b"PK\x01\x02"))
+            .collect();
+        let whole = bytes.len() as u32;
+        for at in &central {
+            bytes[at + 20..at + 24].copy_from_slice(&(whole - 60).to_le_bytes()); // bytes in the archive
+        }
+        let root = tempfile::tempdir().unwrap();
+        let error = store(&raw(&bytes), root.path()).unwrap_err().to_string();
+        assert!(error.contains("is damaged"), "{error}");
     }
 }

@@ -36,6 +36,7 @@ pub mod tls;
 pub mod unfinished;
 mod verbose_log;
 mod workflow_output;
+mod zip_directory;
 
 use std::future::Future;
 use std::io;

@@ -24,7 +24,7 @@ pub async fn sync_train_code(
     };
     let archive = receive(request, shared.options.limits.stall).await?;
     let root = shared.options.code_root.clone();
-    let stored = tokio::task::spawn_blocking(move || code_sync::store(archive, &root)).await;
+    let stored = tokio::task::spawn_blocking(move || code_sync::store(&archive, &root)).await;
     let stored = stored.map_err(|error| Error::Internal(error.to_string()))?;
     let stored = stored.map_err(|error| match error {
         CodeError::Io(_) => Error::Internal(error.to_string()),
