@@ -29,11 +29,14 @@ impl Scheduler {
     /// # Errors
     /// Out of memory, a cache that has no room for one sequence, or bf16 on the CPU without importance correction.
     pub fn new(weights: &Weights, ajet: &Ajet) -> Result<Self> {
-        let pool = Arc::new(Pool::new(ajet.engine.threads.unwrap_or_else(Pool::physical_cores)));
+        let pool = Arc::new(Pool::new(Pool::threads_for(ajet.engine.threads)));
         let isa = Isa::detect();
         let on_kernels = weights.device().is_cpu() && ajet.engine.kernels == Kernels::Auto;
         let forward: Box<dyn Forward> = match on_kernels {
             true => Box::new(CpuForward::new(weights, pool.clone(), isa, precision(ajet)?)?),
+            false if weights.device().is_cpu() && ajet.engine.dtype == Dtype::Bf16 => {
+                return Err(InferenceError::PlainBf16);
+            }
             false => Box::new(PlainForward::new(weights)?),
         };
         let config = &weights.config;

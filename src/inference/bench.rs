@@ -126,7 +126,7 @@ pub fn gpu_mb(weights: &Weights) -> f64 {
 }
 
 fn cpu_ceilings(ajet: &Ajet) -> Ceilings {
-    let pool = Pool::new(ajet.engine.threads.unwrap_or_else(Pool::physical_cores));
+    let pool = Pool::new(Pool::threads_for(ajet.engine.threads));
     Ceilings {
         memory_bytes_per_s: ceilings::memory_bandwidth(&pool, Isa::detect()),
         arithmetic_flops: ceilings::arithmetic(&pool, Isa::detect(), precision(ajet)),

@@ -69,6 +69,12 @@ pub enum InferenceError {
          hint: set ajet.trainer_common.importance_sampling.mode to token or sequence, which corrects for it, or dtype to f32"
     )]
     Uncorrected,
+    /// Plain kernels have no bf16 on the CPU.
+    #[error(
+        "ajet.engine.kernels: plain computes in f32 on a CPU, but ajet.engine.dtype is bf16\n\
+         hint: set ajet.engine.kernels to auto, or ajet.engine.dtype to f32"
+    )]
+    PlainBf16,
     /// The model layer failed.
     #[error(transparent)]
     Model(#[from] ModelError),

@@ -11,7 +11,7 @@ use super::forward_cpu::CpuForward;
 use super::forward_plain::PlainForward;
 use super::request::{SampleEvent, SampleRequest, SamplingParams};
 use super::scheduler::Scheduler;
-use crate::config::schema::Kernels;
+use crate::config::schema::{Dtype, Kernels};
 use crate::config::{Ajet, LINEAR_PROJECTIONS};
 use crate::model::kernels::{Isa, Pool, Precision};
 use crate::model::lora::LoraConfig;
@@ -86,10 +86,16 @@ fn logits(forward: &mut dyn Forward, chunks: &[Chunk]) -> Vec<f32> {
     }
 }
 
+fn plain_together(weights: &Weights) -> Box<dyn Forward> {
+    let mut forward = PlainForward::together(weights).unwrap();
+    forward.reserve(BLOCKS);
+    Box::new(forward)
+}
+
 type New = fn(&Weights) -> Box<dyn Forward>;
 
-/// Both paths, and whether rows are the same to the bit whatever else is computed.
-const BOTH: [(New, bool); 2] = [(cpu, true), (plain, false)];
+/// All paths, and whether rows are the same to the bit whatever else is computed.
+const ALL: [(New, bool); 3] = [(cpu, true), (plain, true), (plain_together, false)];
 
 /// The logits after the last token of each prompt, prompts computed side by side, `step` tokens of each at a time.
 fn last_logits(forward: &mut dyn Forward, prompts: &[&[u32]], step: usize) -> Vec<Vec<f32>> {
@@ -146,7 +152,7 @@ fn assert_close(given: &[f32], expected: &[f32]) {
 
 #[test]
 fn logits_are_those_of_transformers() {
-    for (fixture, (new, _)) in fixtures().iter().flat_map(|f| BOTH.map(|new| (f, new))) {
+    for (fixture, (new, _)) in fixtures().iter().flat_map(|f| ALL.map(|new| (f, new))) {
         let vocab = fixture.weights.config.vocab_size;
         let mut forward = new(&fixture.weights);
         for (prompt, expected) in &fixture.prompts {
@@ -160,7 +166,7 @@ fn logits_are_those_of_transformers() {
 
 #[test]
 fn chunks_and_company_change_no_bit_on_the_kernels_and_hardly_any_elsewhere() {
-    for (fixture, (new, exact)) in fixtures().iter().flat_map(|f| BOTH.map(|new| (f, new))) {
+    for (fixture, (new, exact)) in fixtures().iter().flat_map(|f| ALL.map(|new| (f, new))) {
         let prompts: Vec<&[u32]> = fixture.prompts.iter().map(|(prompt, _)| &prompt[..]).collect();
         let mut forward = new(&fixture.weights);
         let alone: Vec<Vec<f32>> = prompts
@@ -211,7 +217,7 @@ fn refreshed_weights_are_used_and_blocks_can_be_copied() {
     let (mut doubled, name) = (b.weights.clone(), "model.norm.weight");
     let twice = (doubled.tensor(name).unwrap() * 2.0).unwrap();
     doubled.params.insert(name.into(), Param::Frozen(twice));
-    for (new, _) in BOTH {
+    for (new, _) in ALL {
         let mut forward = new(&a.weights);
         last_logits(&mut *forward, &[&prompt[..BLOCK_TOKENS]], usize::MAX);
         forward.copy_block(0, 5).unwrap();
@@ -326,17 +332,56 @@ fn what_the_prefix_cache_gives_changes_no_bit() {
     }
 }
 
+/// Seen with `kernels: plain`, which gave other tokens for a seed in another batch.
 #[test]
 fn the_seed_decides_whatever_else_is_in_the_batch() {
-    let fixture = fixture("qwen3");
-    let prompts: Vec<Vec<u32>> = fixture.prompts.iter().map(|(prompt, _)| prompt.clone()).collect();
-    let together = sampled(&fixture.weights, Kernels::Auto, &prompts);
-    let alone = sampled(&fixture.weights, Kernels::Auto, &prompts[..1]);
-    assert_eq!(together[0], alone[0]);
-    let twice = sampled(
-        &fixture.weights,
-        Kernels::Auto,
-        &[prompts[0].clone(), prompts[0].clone()],
-    );
-    assert_ne!(twice[0], twice[1], "their seeds differ");
+    for (fixture, kernels) in fixtures()
+        .iter()
+        .flat_map(|f| [Kernels::Auto, Kernels::Plain].map(|k| (f, k)))
+    {
+        let prompts: Vec<Vec<u32>> = fixture.prompts.iter().map(|(prompt, _)| prompt.clone()).collect();
+        let together = sampled(&fixture.weights, kernels, &prompts);
+        for number in 1..=prompts.len() {
+            // log-probabilities too, to the bit
+            assert_eq!(
+                sampled(&fixture.weights, kernels, &prompts[..number]),
+                together[..number]
+            );
+        }
+        let twice = sampled(&fixture.weights, kernels, &[prompts[0].clone(), prompts[0].clone()]);
+        assert_ne!(twice[0], twice[1], "their seeds differ");
+    }
+}
+
+/// Seen with `dtype: bf16`, which plain kernels computed as f32 without a word.
+#[test]
+fn plain_kernels_refuse_bf16_on_a_cpu() {
+    let mut ajet = Ajet::default();
+    ajet.engine.kernels = Kernels::Plain;
+    let weights = fixture("qwen2").weights;
+    for (dtype, works) in [(Dtype::Auto, true), (Dtype::F32, true), (Dtype::Bf16, false)] {
+        ajet.engine.dtype = dtype;
+        match Scheduler::new(&weights, &ajet) {
+            Ok(_) => assert!(works, "{dtype:?}"),
+            Err(error) => assert!(
+                !works && error.to_string().contains("set ajet.engine.kernels to auto"),
+                "{error}"
+            ),
+        }
+    }
+}
+
+/// Every size at the end of its range: what is allocated follows what is used.
+#[test]
+fn the_largest_sizes_are_no_harm() {
+    let mut ajet = Ajet::default();
+    ajet.rollout.max_num_seqs = 65_536;
+    ajet.rollout.max_queued_requests = 1_000_000;
+    ajet.rollout.max_model_len = Some(20_000_000);
+    ajet.engine.threads = Some(1024);
+    for kernels in [Kernels::Auto, Kernels::Plain] {
+        ajet.engine.kernels = kernels;
+        let mut scheduler = Scheduler::new(&fixture("qwen2").weights, &ajet).unwrap();
+        assert_eq!(sampled_by(&mut scheduler, &[vec![5, 6, 7]])[0].len(), 40);
+    }
 }

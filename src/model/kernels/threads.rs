@@ -47,8 +47,17 @@ struct Job<'a> {
 impl Pool {
     /// Cores of this machine that the process may use, not counting a core's second thread.
     pub fn physical_cores() -> usize {
-        let usable = thread::available_parallelism().map_or(1, |n| n.get());
-        num_cpus::get_physical().clamp(1, usable)
+        num_cpus::get_physical().clamp(1, Self::logical_cpus())
+    }
+
+    /// Threads that this machine runs at once for the process.
+    pub fn logical_cpus() -> usize {
+        thread::available_parallelism().map_or(1, |n| n.get())
+    }
+
+    /// The number of threads that are asked for, at most those that run at once; all physical cores where none is.
+    pub fn threads_for(asked: Option<usize>) -> usize {
+        asked.map_or_else(Self::physical_cores, |asked| asked.clamp(1, Self::logical_cpus()))
     }
 
     /// A pool of `threads` (at least 1), of which the caller is one.
