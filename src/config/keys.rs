@@ -22,13 +22,20 @@ pub enum Kind {
     Choice(Vec<Choice>),
     /// True or false.
     Flag,
-    /// A whole number of at least `min`.
+    /// A whole number.
     Whole {
         /// Smallest value, where there is one.
         min: Option<i64>,
+        /// Largest value, where there is one.
+        max: Option<i64>,
     },
-    /// Any finite number.
-    Number,
+    /// A finite number.
+    Number {
+        /// Smallest value, where there is one.
+        min: Option<f64>,
+        /// Largest value, where there is one.
+        max: Option<f64>,
+    },
     /// Values of one kind.
     List {
         /// Of each element.
@@ -59,9 +66,8 @@ impl Kind {
                 format!("one of {}", names.join(", "))
             }
             Self::Flag => "true or false".into(),
-            Self::Whole { min: Some(min) } => format!("a whole number of {min} or more"),
-            Self::Whole { min: None } => "a whole number".into(),
-            Self::Number => "a number".into(),
+            Self::Whole { min, max } => format!("a whole number{}", range(*min, *max)),
+            Self::Number { min, max } => format!("a number{}", range(*min, *max)),
             Self::List { of, len } => {
                 let each = of.expected();
                 match len {
@@ -71,6 +77,15 @@ impl Kind {
             }
             Self::TextOrList => "a name or a list of names".into(),
         }
+    }
+}
+
+fn range(min: Option<impl std::fmt::Debug>, max: Option<impl std::fmt::Debug>) -> String {
+    match (min, max) {
+        (Some(min), Some(max)) => format!(" from {min:?} to {max:?}"),
+        (Some(min), None) => format!(" of {min:?} or more"),
+        (None, Some(max)) => format!(" of {max:?} or less"),
+        (None, None) => String::new(),
     }
 }
 
@@ -252,8 +267,12 @@ fn kind(schema: &Json) -> Kind {
         Some("boolean") => Kind::Flag,
         Some("integer") => Kind::Whole {
             min: schema["minimum"].as_i64(),
+            max: schema["maximum"].as_i64(),
         },
-        Some("number") => Kind::Number,
+        Some("number") => Kind::Number {
+            min: schema["minimum"].as_f64(),
+            max: schema["maximum"].as_f64(),
+        },
         Some("array") => Kind::List {
             of: Box::new(kind(&schema["items"])),
             len: schema["maxItems"].as_u64().map(|len| len as usize),
@@ -291,15 +310,20 @@ mod tests {
     #[test]
     fn kinds_come_from_the_schema() {
         let kind = |path: &str| keys().used[path].kind.clone();
+        let whole = |min, max| Kind::Whole { min, max };
         assert_eq!(kind("ajet.experiment_name"), Kind::Text);
-        assert_eq!(kind("ajet.rollout.num_repeat"), Kind::Whole { min: Some(0) });
-        assert_eq!(kind("ajet.rollout.max_model_len"), Kind::Whole { min: Some(0) });
-        assert_eq!(kind("ajet.trainer_common.save_freq"), Kind::Whole { min: None });
-        assert_eq!(kind("ajet.trainer_common.optim.lr"), Kind::Number);
+        assert_eq!(kind("ajet.rollout.num_repeat"), whole(Some(1), Some(100_000)));
+        assert_eq!(kind("ajet.rollout.max_model_len"), whole(Some(1), Some(20_000_000)));
+        assert_eq!(kind("ajet.trainer_common.save_freq"), whole(None, None));
+        let lr = Kind::Number {
+            min: Some(0.0),
+            max: Some(1000.0),
+        };
+        assert_eq!(kind("ajet.trainer_common.optim.lr"), lr);
         assert_eq!(kind("ajet.trainer_common.use_kl_loss"), Kind::Flag);
         assert_eq!(kind("ajet.lora.target_modules"), Kind::TextOrList);
         let betas = Kind::List {
-            of: Box::new(Kind::Number),
+            of: Box::new(Kind::Number { min: None, max: None }),
             len: Some(2),
         };
         assert_eq!(kind("ajet.trainer_common.optim.betas"), betas);

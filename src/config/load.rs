@@ -348,23 +348,23 @@ mod tests {
             ),
             (
                 "data: {train_batch_size: many}",
-                "ajet.data.train_batch_size: \"many\" is not a whole number of 0 or more",
+                "ajet.data.train_batch_size: \"many\" is not a whole number from 1 to 1000000",
             ),
             (
                 "data: {train_batch_size: -3}",
-                "ajet.data.train_batch_size: -3 is not a whole number of 0 or more",
+                "ajet.data.train_batch_size: -3 is not a whole number from 1 to 1000000",
             ),
             (
                 "data: {train_batch_size: 2.5}",
-                "ajet.data.train_batch_size: 2.5 is not a whole number of 0 or more",
+                "ajet.data.train_batch_size: 2.5 is not a whole number from 1 to 1000000",
             ),
             (
                 "data: {train_batch_size: [8]}",
-                "ajet.data.train_batch_size: [8] is not a whole number of 0 or more",
+                "ajet.data.train_batch_size: [8] is not a whole number from 1 to 1000000",
             ),
             (
                 "trainer_common: {optim: {lr: .nan}}",
-                "ajet.trainer_common.optim.lr: .nan is not a number",
+                "ajet.trainer_common.optim.lr: .nan is not a number from 0.0 to 1000.0",
             ),
             (
                 "trainer_common: {use_kl_loss: 1}",
@@ -380,7 +380,7 @@ mod tests {
             ),
             (
                 "rollout: {num_repeat: '${oc.select:a,1}'}",
-                "ajet.rollout.num_repeat: \"${oc.select:a,1}\" is not a whole number of 0 or more",
+                "ajet.rollout.num_repeat: \"${oc.select:a,1}\" is not a whole number from 1 to 100000",
             ),
             ("experiment_name: {a: 1}", "ajet.experiment_name: a section is not text"),
         ];

@@ -70,17 +70,17 @@ fn row(name: &str, key: &UsedKey) -> String {
     format!("| `{name}` | {} | {default} | {meaning} |\n", takes(&key.kind))
 }
 
-fn takes(kind: &Kind) -> &'static str {
-    match kind {
+fn takes(kind: &Kind) -> String {
+    let fixed = match kind {
         Kind::Text => "text",
         Kind::Choice(_) => "name",
         Kind::Flag => "true, false",
-        Kind::Whole { .. } => "whole number",
-        Kind::Number => "number",
+        Kind::Whole { .. } | Kind::Number { .. } => return kind.expected().trim_start_matches("a ").to_owned(),
         Kind::List { len: Some(2), .. } => "two numbers",
         Kind::List { .. } => "list",
         Kind::TextOrList => "text or list",
-    }
+    };
+    fixed.to_owned()
 }
 
 fn without_effect() -> String {

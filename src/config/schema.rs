@@ -31,8 +31,10 @@ pub struct Ajet {
     /// When a batch is full.
     pub swarm_mode_sample_collection_method: CollectionMethod,
     /// Most finished episodes kept for one batch.
+    #[schemars(range(min = 0, max = 1_000_000))]
     pub swarm_mode_sample_collection_max_cached_episodes: u64,
     /// Seconds after which ROLLING_POST discards what still runs.
+    #[schemars(range(min = 0.0, max = 31_536_000.0))]
     pub swarm_mode_rolling_post_timeout: f64,
     /// Where and how the model computes.
     pub engine: Engine,
@@ -75,10 +77,13 @@ pub struct Model {
 #[serde(default)]
 pub struct Data {
     /// Most tokens of a row before the first sampled one.
+    #[schemars(range(min = 1, max = 10_000_000))]
     pub max_prompt_length: usize,
     /// Most tokens of a row after the first prompt.
+    #[schemars(range(min = 1, max = 10_000_000))]
     pub max_response_length: usize,
     /// Tasks in a batch (B).
+    #[schemars(range(min = 1, max = 1_000_000))]
     pub train_batch_size: usize,
 }
 
@@ -97,22 +102,30 @@ impl Default for Data {
 #[serde(default)]
 pub struct Rollout {
     /// Episodes of a task in a batch (N), GRPO's group size.
+    #[schemars(range(min = 1, max = 100_000))]
     pub num_repeat: usize,
     /// Most episodes claimed at once; B·N if that is less.
+    #[schemars(range(min = 1, max = 100_000))]
     pub max_env_worker: usize,
     /// Most tokens sampled in one LLM call. Default: 4096, at most `max_response_length`.
+    #[schemars(range(min = 1, max = 10_000_000))]
     pub max_response_length_in_one_turn: Option<usize>,
     /// Most tokens of prompt and answer together. Default: `max_prompt_length` + `max_response_length`.
+    #[schemars(range(min = 1, max = 20_000_000))]
     pub max_model_len: Option<usize>,
     /// Most sequences sampled together.
+    #[schemars(range(min = 1, max = 65_536))]
     pub max_num_seqs: usize,
     /// Most requests that wait to be sampled; more are answered with 429.
+    #[schemars(range(min = 0, max = 1_000_000))]
     pub max_queued_requests: usize,
     /// Sampling temperature of train episodes, whatever their requests say.
+    #[schemars(range(min = 0.0, max = 1000.0))]
     pub temperature: f64,
     /// Nucleus sampling of train episodes: the most likely tokens that together reach this probability.
     pub top_p: f64,
     /// Number of most likely tokens that train episodes are sampled from; −1 is all.
+    #[schemars(range(min = -1, max = 16_777_216))]
     pub top_k: i64,
     /// What eval episodes are sampled with, where the request does not say.
     pub val_kwargs: ValKwargs,
@@ -125,12 +138,14 @@ pub struct Rollout {
     /// Answer further calls of an episode that a madness check flagged with nothing and `finish_reason: length`.
     pub agent_madness_termination: bool,
     /// Reward of a flagged train episode, whatever its client says.
+    #[schemars(range(min = -1e6, max = 1e6))]
     pub agent_madness_reward: f64,
     /// Take tools out of every request.
     pub force_disable_toolcalls: bool,
     /// Share of the GPU's memory that weights and caches may take.
     pub gpu_memory_utilization: f64,
     /// GPUs that share one copy of the model; only 1 is built.
+    #[schemars(range(min = 1, max = 1024))]
     pub tensor_model_parallel_size: usize,
     /// System message for conversations that have none.
     pub default_system_prompt: Option<String>,
@@ -175,10 +190,12 @@ impl Default for Rollout {
 #[serde(default)]
 pub struct ValKwargs {
     /// Sampling temperature of eval episodes; 0 is greedy.
+    #[schemars(range(min = 0.0, max = 1000.0))]
     pub temperature: f64,
     /// Nucleus sampling of eval episodes.
     pub top_p: f64,
     /// Number of most likely tokens that eval episodes are sampled from; −1 is all.
+    #[schemars(range(min = -1, max = 16_777_216))]
     pub top_k: i64,
     /// `false` is greedy.
     pub do_sample: bool,
@@ -200,6 +217,7 @@ impl Default for ValKwargs {
 #[serde(default)]
 pub struct MultiTurn {
     /// Most rows kept of one episode; a seeded sample of that many.
+    #[schemars(range(min = 1, max = 1_000_000))]
     pub max_sample_per_task: usize,
 }
 
@@ -226,12 +244,15 @@ pub struct TrainerCommon {
     /// Clip range below 1. Default: 0.2; for `gspo` 3e-4.
     pub clip_ratio_low: Option<f64>,
     /// Clip range above 1. Default: 0.2; for `gspo` 4e-4.
+    #[schemars(range(min = 0.0, max = 1e6))]
     pub clip_ratio_high: Option<f64>,
     /// Weight of the entropy bonus.
+    #[schemars(range(min = -1e6, max = 1e6))]
     pub entropy_coeff: f64,
     /// Add the divergence from the reference weights to the loss.
     pub use_kl_loss: bool,
     /// Weight of the divergence, in the loss or in the reward.
+    #[schemars(range(min = 0.0, max = 1e6))]
     pub kl_loss_coef: f64,
     /// Estimator of the divergence in the loss: `kl`, `mse` or `low_var_kl` (verl's `k1`, `k2` and `k3` too); a trailing
     /// `+` back-propagates `mse` and reports the named one.
@@ -253,10 +274,13 @@ pub struct TrainerCommon {
     /// Leave rows cut by length out of the loss.
     pub mask_truncated: bool,
     /// Optimizer steps an epoch over a batch.
+    #[schemars(range(min = 1, max = 1_000_000))]
     pub mini_batch_num: usize,
     /// Epochs over a batch.
+    #[schemars(range(min = 1, max = 10_000))]
     pub ppo_epochs: usize,
     /// Most tokens in one forward and backward pass.
+    #[schemars(range(min = 1, max = 100_000_000))]
     pub ppo_max_token_len_per_gpu: usize,
     /// Gradient checkpointing by layer.
     pub recompute: Recompute,
@@ -266,12 +290,16 @@ pub struct TrainerCommon {
     /// back after a crash stay short.
     pub save_freq: i64,
     /// Checkpoints kept.
+    #[schemars(range(min = 1, max = 1_000_000))]
     pub keep_last: usize,
     /// Length of the learning-rate schedule, in updates.
+    #[schemars(range(min = 1, max = 1_000_000_000))]
     pub total_training_steps: Option<u64>,
     /// GPUs to use.
+    #[schemars(range(min = 0, max = 1024))]
     pub n_gpus_per_node: usize,
     /// Machines to use; only 1 is built.
+    #[schemars(range(min = 1, max = 1024))]
     pub nnodes: usize,
     /// Where metrics go besides `metrics.jsonl`: `console` (a log line a step), `tensorboard` (event files below
     /// `tensorboard/` of the experiment). Any other logger is answered with TensorBoard's files.
@@ -279,8 +307,10 @@ pub struct TrainerCommon {
     /// Write every finished episode's conversations below `trajectories/` of the experiment directory.
     pub save_trajectory_as_json_file: bool,
     /// The loss is multiplied by this.
+    #[schemars(range(min = -1e6, max = 1e6))]
     pub loss_extra_scale_ratio: f64,
     /// Seed of everything that draws random numbers.
+    #[schemars(range(min = 0, max = i64::MAX))]
     pub seed: u64,
 }
 
@@ -347,18 +377,23 @@ impl Default for Algorithm {
 #[serde(default)]
 pub struct Optim {
     /// Learning rate. LoRA wants more, around 1e-4.
+    #[schemars(range(min = 0.0, max = 1e3))]
     pub lr: f64,
     /// Decay of the two moments.
     pub betas: [f64; 2],
     /// Added to the denominator of a step.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub eps: f64,
     /// Decay of the weights, norms and biases excepted.
+    #[schemars(range(min = 0.0, max = 1e3))]
     pub weight_decay: f64,
     /// Largest global gradient norm.
+    #[schemars(range(min = 0.0, max = 1e30))]
     pub grad_clip: f64,
     /// Course of the learning rate after warm-up.
     pub lr_scheduler_type: LrScheduler,
     /// Updates of linear warm-up; negative or absent: by ratio.
+    #[schemars(range(min = -1_000_000_000, max = 1_000_000_000))]
     pub lr_warmup_steps: Option<i64>,
     /// Share of `total_training_steps` that is warm-up.
     pub lr_warmup_steps_ratio: f64,
@@ -389,6 +424,7 @@ pub struct ImportanceSampling {
     /// By token, by sequence or off.
     pub mode: ImportanceMode,
     /// Largest correction weight.
+    #[schemars(range(min = 0.0, max = 1e30))]
     pub cap: f64,
 }
 
@@ -406,8 +442,10 @@ impl Default for ImportanceSampling {
 #[serde(default)]
 pub struct Overlong {
     /// Tokens before the limit at which the penalty starts; 0 is off.
+    #[schemars(range(min = 0, max = 10_000_000))]
     pub buffer_len: usize,
     /// Penalty at the limit.
+    #[schemars(range(min = 0.0, max = 1e6))]
     pub penalty_factor: f64,
 }
 
@@ -425,8 +463,10 @@ impl Default for Overlong {
 #[serde(default)]
 pub struct Lora {
     /// Rank; 0 trains all parameters.
+    #[schemars(range(min = 0, max = 4096))]
     pub lora_rank: usize,
     /// Scale: alpha / rank.
+    #[schemars(range(min = 0.0, max = 1e6))]
     pub lora_alpha: f64,
     /// `all-linear`, or a list of projection names.
     pub target_modules: TargetModules,
@@ -480,7 +520,8 @@ pub struct Engine {
     pub dtype: Dtype,
     /// Which kernels compute.
     pub kernels: Kernels,
-    /// Threads that compute. Default: physical cores.
+    /// Threads that compute, at most the machine's logical CPUs. Default: physical cores.
+    #[schemars(range(min = 1, max = 1024))]
     pub threads: Option<usize>,
     /// Start a crashed engine again, three times at most.
     pub restart_on_crash: bool,
@@ -547,14 +588,19 @@ pub struct JsonlFile {
 #[serde(default)]
 pub struct Generated {
     /// Training tasks.
+    #[schemars(range(min = 0, max = 1_000_000))]
     pub tasks: usize,
     /// Evaluation tasks; none of them is a training task.
+    #[schemars(range(min = 0, max = 1_000_000))]
     pub validation_tasks: usize,
     /// Makes the set repeatable.
+    #[schemars(range(min = 0, max = i64::MAX))]
     pub seed: u64,
     /// Fewest letters (`reverse_text`) or digits (`arithmetic`).
+    #[schemars(range(min = 0, max = 1000))]
     pub min_length: usize,
     /// Most letters or digits.
+    #[schemars(range(min = 0, max = 1000))]
     pub max_length: usize,
 }
 

@@ -10,6 +10,8 @@ const REASONING_PARSERS: [&str; 2] = ["think", "none"];
 const KL_ESTIMATORS: [&str; 6] = ["kl", "mse", "low_var_kl", "k1", "k2", "k3"];
 const LOGGERS: [&str; 2] = ["console", "tensorboard"];
 
+/// Smallest temperature by which logits are divided; below it, log-probabilities leave the range of f32.
+const LEAST_TEMPERATURE: f64 = 0.001;
 /// Learning rate below which LoRA hardly learns.
 const LOW_LORA_LR: f64 = 1e-5;
 
@@ -17,7 +19,6 @@ const LOW_LORA_LR: f64 = 1e-5;
 pub fn problems(ajet: &Ajet) -> Vec<Problem> {
     let mut checks = Checks::default();
     checks.model_and_name(ajet);
-    checks.sizes(ajet);
     checks.lengths(ajet);
     checks.batch(ajet);
     checks.sampling(&ajet.rollout);
@@ -119,51 +120,6 @@ impl Checks {
         }
     }
 
-    fn sizes(&mut self, ajet: &Ajet) {
-        let Ajet {
-            data,
-            rollout,
-            trainer_common: trainer,
-            ..
-        } = ajet;
-        let sizes = [
-            ("ajet.data.max_prompt_length", data.max_prompt_length),
-            ("ajet.data.max_response_length", data.max_response_length),
-            ("ajet.data.train_batch_size", data.train_batch_size),
-            ("ajet.rollout.num_repeat", rollout.num_repeat),
-            ("ajet.rollout.max_env_worker", rollout.max_env_worker),
-            ("ajet.rollout.max_num_seqs", rollout.max_num_seqs),
-            (
-                "ajet.rollout.multi_turn.max_sample_per_task",
-                rollout.multi_turn.max_sample_per_task,
-            ),
-            (
-                "ajet.rollout.tensor_model_parallel_size",
-                rollout.tensor_model_parallel_size,
-            ),
-            ("ajet.trainer_common.mini_batch_num", trainer.mini_batch_num),
-            ("ajet.trainer_common.ppo_epochs", trainer.ppo_epochs),
-            (
-                "ajet.trainer_common.ppo_max_token_len_per_gpu",
-                trainer.ppo_max_token_len_per_gpu,
-            ),
-            ("ajet.trainer_common.keep_last", trainer.keep_last),
-            ("ajet.trainer_common.nnodes", trainer.nnodes),
-        ];
-        let optional = [
-            (
-                "ajet.rollout.max_response_length_in_one_turn",
-                rollout.max_response_length_in_one_turn,
-            ),
-            ("ajet.rollout.max_model_len", rollout.max_model_len),
-            ("ajet.engine.threads", ajet.engine.threads),
-        ];
-        let set = optional.into_iter().filter_map(|(key, size)| Some((key, size?)));
-        for (key, size) in sizes.into_iter().chain(set) {
-            self.require(size > 0, key, size, "1 or more");
-        }
-    }
-
     fn lengths(&mut self, ajet: &Ajet) {
         let data = &ajet.data;
         let (row, model) = (ajet.max_row_len(), ajet.max_model_len());
@@ -210,14 +166,17 @@ impl Checks {
     fn sampling(&mut self, rollout: &Rollout) {
         let val = &rollout.val_kwargs;
         let temperature = rollout.temperature;
-        self.require(
-            temperature > 0.0,
-            "ajet.rollout.temperature",
-            temperature,
-            "more than 0",
-        );
+        let key = "ajet.rollout.temperature";
+        let allowed = format!("{LEAST_TEMPERATURE} or more");
+        self.require(temperature >= LEAST_TEMPERATURE, key, temperature, &allowed);
         let (key, temperature) = ("ajet.rollout.val_kwargs.temperature", val.temperature);
-        self.require(temperature >= 0.0, key, temperature, "0 (greedy) or more");
+        let allowed = format!("0 (greedy), or {allowed}");
+        self.require(
+            temperature == 0.0 || temperature >= LEAST_TEMPERATURE,
+            key,
+            temperature,
+            &allowed,
+        );
         for (key, p) in [
             ("ajet.rollout.top_p", rollout.top_p),
             ("ajet.rollout.val_kwargs.top_p", val.top_p),
@@ -296,10 +255,10 @@ impl Checks {
             );
         }
         self.require(
-            optim.eps > 0.0,
+            optim.eps as f32 > 0.0,
             "ajet.trainer_common.optim.eps",
             optim.eps,
-            "more than 0",
+            "more than 0 in f32",
         );
         let decay = optim.weight_decay;
         self.require(
@@ -325,7 +284,6 @@ impl Checks {
             self.require((0.0..=1.0).contains(&share), key, share, "between 0 and 1");
         }
         let key = "ajet.trainer_common.total_training_steps";
-        self.require(total_steps != Some(0), key, 0, "1 or more");
         let falls = optim.lr_scheduler_type != LrScheduler::Constant;
         let by_ratio = optim.lr_warmup_steps.is_none_or(|steps| steps < 0) && optim.lr_warmup_steps_ratio > 0.0;
         if total_steps.is_none() && (falls || by_ratio) {
@@ -366,7 +324,10 @@ impl Checks {
 
 #[cfg(test)]
 mod tests {
-    use super::super::load::{Strictness, load};
+    use serde_yaml::Value;
+
+    use super::super::keys::{Kind, keys};
+    use super::super::load::{Strictness, load, load_over};
     use super::*;
 
     fn with(lines: &str) -> String {
@@ -378,9 +339,12 @@ mod tests {
         let cases = [
             (
                 "data: {train_batch_size: 0}",
-                "ajet.data.train_batch_size: 0 is not 1 or more",
+                "ajet.data.train_batch_size: 0 is not a whole number from 1 to 1000000",
             ),
-            ("engine: {threads: 0}", "ajet.engine.threads: 0 is not 1 or more"),
+            (
+                "engine: {threads: 0}",
+                "ajet.engine.threads: 0 is not a whole number from 1 to 1024",
+            ),
             (
                 "data: {max_prompt_length: 600, max_response_length: 500}\n\
                  rollout: {max_model_len: 1024, max_response_length_in_one_turn: 100}",
@@ -398,7 +362,7 @@ mod tests {
             ),
             (
                 "rollout: {temperature: 0}",
-                "ajet.rollout.temperature: 0 is not more than 0",
+                "ajet.rollout.temperature: 0 is not 0.001 or more",
             ),
             (
                 "rollout: {top_p: 1.5}",
@@ -446,6 +410,79 @@ mod tests {
             let error = load(&with(lines), Strictness::Synced).unwrap_err();
             assert_eq!(error.to_string(), want);
         }
+    }
+
+    /// Seen with `engine.threads: 1000000` and `swarm_mode_rolling_post_timeout: 1e308`.
+    #[test]
+    fn absurd_numbers_are_refused_with_the_range_or_do_no_harm() {
+        let absurd = [
+            "1000000",
+            "1000000000000",
+            "18446744073709551615",
+            "9223372036854775807",
+            "-1",
+            "-9223372036854775808",
+            "1e308",
+            "-1e308",
+            "1e-320",
+            ".nan",
+            ".inf",
+            "-.inf",
+            "1e400",
+            "0x7fffffffffffffff",
+            "'1e30'",
+        ];
+        let mut unbounded = vec![];
+        for (path, key) in &keys().used {
+            let bounded = match &key.kind {
+                Kind::Whole { max, .. } => max.is_some(),
+                Kind::Number { max, .. } => max.is_some(),
+                _ => continue,
+            };
+            if !bounded {
+                unbounded.push(path.as_str());
+            }
+            for value in absurd {
+                let mut document = Value::from(value.trim_matches('\''));
+                if !value.starts_with('\'') {
+                    document = serde_yaml::from_str(value).unwrap();
+                }
+                for name in path.split('.').rev() {
+                    document = Value::Mapping([(Value::from(name), document)].into_iter().collect());
+                }
+                let defaults = "ajet: {model: {path: m}}";
+                let yaml = serde_yaml::to_string(&document).unwrap();
+                match load_over(defaults, &yaml, Strictness::Job) {
+                    Err(error) => assert!(error.to_string().contains("ajet."), "{path}: {value}: {error}"),
+                    Ok(loaded) => {
+                        let ajet = loaded.ajet; // nothing that follows from it overflows
+                        let trainer = &ajet.trainer_common;
+                        let sizes = [
+                            ajet.max_model_len(),
+                            ajet.episodes_per_batch(),
+                            ajet.max_claimed_episodes(),
+                        ];
+                        assert!(
+                            sizes.iter().all(|size| *size <= 100_000_000),
+                            "{path}: {value}: {sizes:?}"
+                        );
+                        assert!(trainer.warmup_steps() <= 1_000_000_000, "{path}: {value}");
+                        trainer.save_every();
+                    }
+                }
+            }
+        }
+        let by_rule = [
+            "ajet.rollout.top_p",
+            "ajet.rollout.val_kwargs.top_p",
+            "ajet.rollout.gpu_memory_utilization",
+            "ajet.trainer_common.clip_ratio_low",
+            "ajet.trainer_common.save_freq",
+            "ajet.trainer_common.optim.lr_warmup_steps_ratio",
+            "ajet.trainer_common.optim.min_lr_ratio",
+        ]; // others than these have a bound in the schema
+        unbounded.retain(|path| !by_rule.contains(path));
+        assert!(unbounded.is_empty(), "{unbounded:?}");
     }
 
     #[test]

@@ -17,10 +17,8 @@ pub(super) fn fit(kind: &Kind, value: &Value, as_written: &dyn Fn() -> Option<St
         Kind::Text => text(value, as_written),
         Kind::Choice(choices) => choice(choices, value),
         Kind::Flag => flag(value).map(Value::from),
-        Kind::Whole { min } => whole(value)
-            .filter(|whole| min.is_none_or(|min| *whole >= min))
-            .map(Value::from),
-        Kind::Number => number(value).map(Value::from),
+        Kind::Whole { min, max } => whole(value).filter(|n| within(n, min, max)).map(Value::from),
+        Kind::Number { min, max } => number(value).filter(|n| within(n, min, max)).map(Value::from),
         Kind::List { of, len } => {
             let items = match value {
                 Value::Sequence(items) => items.iter().map(|item| fit(of, item, &|| None)).collect(),
@@ -39,6 +37,10 @@ pub(super) fn fit(kind: &Kind, value: &Value, as_written: &dyn Fn() -> Option<St
             _ => text(value, as_written),
         },
     }
+}
+
+fn within<T: PartialOrd>(n: &T, min: &Option<T>, max: &Option<T>) -> bool {
+    min.as_ref().is_none_or(|min| n >= min) && max.as_ref().is_none_or(|max| n <= max)
 }
 
 fn text(value: &Value, as_written: &dyn Fn() -> Option<String>) -> Option<Value> {

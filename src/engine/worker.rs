@@ -11,6 +11,7 @@ use super::session::TextModel;
 use crate::config::schema::Ajet;
 use crate::config::validate;
 use crate::inference::{SampleRequest, Scheduler};
+use crate::model::kernels::Pool;
 use crate::model::load::{LoadedModel, ModelFiles, load};
 use crate::model::lora::LoraConfig;
 use crate::model::{Trainable, Weights, device, export, peft};
@@ -50,6 +51,12 @@ impl ModelWorker {
         let asked = config.trainer_common.n_gpus_per_node;
         if let Some(warning) = validate::gpus(asked, present).map_err(sentence)? {
             hub.warn(warning);
+        }
+        let (threads, cpus) = (config.engine.threads, Pool::logical_cpus());
+        if let Some(asked) = threads.filter(|asked| *asked > cpus) {
+            hub.warn(format!(
+                "ajet.engine.threads is {asked}, but this machine has {cpus} CPUs; {cpus} threads are used"
+            ));
         }
         let dtype = device::dtype(config.engine.dtype, &device);
         let mut last = String::new();

@@ -99,7 +99,7 @@ impl Trainer {
             micro_batch_tokens: common.ppo_max_token_len_per_gpu,
             reference: reference.filter(|_| Self::needs_reference(weights, config).unwrap_or(false)),
             threads: ThreadPoolBuilder::new()
-                .num_threads(config.engine.threads.unwrap_or_else(Pool::physical_cores))
+                .num_threads(Pool::threads_for(config.engine.threads))
                 .thread_name(|number| format!("train-{number}"))
                 .build()
                 .map_err(TrainError::Threads)?,
