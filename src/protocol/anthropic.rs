@@ -46,6 +46,9 @@ pub struct MessagesRequest {
     /// Whether thinking is to be shown.
     #[serde(default)]
     pub thinking: Option<Thinking>,
+    /// How hard to think and work.
+    #[serde(default)]
+    pub output_config: Option<OutputConfig>,
 }
 
 /// One message of a request.
@@ -61,17 +64,21 @@ pub struct MessageParam {
 /// A tool on offer.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Tool {
-    /// Absent or `custom` for tools that the client runs; another for those of Anthropic's servers.
+    /// Absent or `custom` for tools that the request describes; others are defined by Anthropic.
     #[serde(rename = "type", default)]
     pub kind: Option<String>,
     /// Its name.
-    pub name: String,
+    #[serde(default)]
+    pub name: Option<String>,
     /// What it does.
     #[serde(default)]
     pub description: Option<String>,
     /// JSON schema of its input.
     #[serde(default)]
     pub input_schema: Option<Value>,
+    /// Inputs that the model is shown.
+    #[serde(default)]
+    pub input_examples: Option<Vec<Value>>,
 }
 
 /// `tool_choice` of a request.
@@ -94,6 +101,17 @@ pub struct Thinking {
     /// `enabled`, `adaptive` or `disabled`.
     #[serde(rename = "type")]
     pub kind: String,
+    /// `omitted` where thinking is not to be shown.
+    #[serde(default)]
+    pub display: Option<String>,
+}
+
+/// `output_config` of a request.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct OutputConfig {
+    /// How hard to think and work.
+    #[serde(default)]
+    pub effort: Option<String>,
 }
 
 /// Answer of `POST /v1/messages`.

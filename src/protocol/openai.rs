@@ -4,7 +4,7 @@
 //! `reasoning_content`, `prompt_token_ids` and `token_ids`.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 /// Body of `POST /v1/chat/completions`.
@@ -64,9 +64,18 @@ pub struct ChatRequest {
     /// Extension: tokens at least this share as likely as the likeliest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_p: Option<f64>,
-    /// `text` only.
+    /// How hard to think: the chat template's variable `reasoning_effort`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub response_format: Option<Value>,
+    pub reasoning_effort: Option<String>,
+    /// Extension: whether to think, the chat template's variable of that name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enable_thinking: Option<bool>,
+    /// Extension: whether the prompt ends with the beginning of an assistant's turn. It does by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub add_generation_prompt: Option<bool>,
+    /// Extension: the last message, an assistant's, is the beginning of the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub continue_final_message: Option<bool>,
     /// Extension: `prompt_token_ids` and `token_ids` in the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub return_token_ids: Option<bool>,
@@ -79,10 +88,10 @@ pub struct ChatRequest {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct StreamOptions {
     /// A last chunk with the usage.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub include_usage: bool,
     /// Extension: the usage so far in every chunk.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub continuous_usage_stats: bool,
 }
 
@@ -117,6 +126,12 @@ pub struct ChatMessage {
     /// Thinking, for models that think.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
+    /// Another name of `reasoning_content`, of a request.
+    #[serde(default, skip_serializing)]
+    pub reasoning: Value,
+    /// What a model answered that refused, of a request: it is content.
+    #[serde(default, skip_serializing)]
+    pub refusal: Option<String>,
     /// Calls the assistant made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<Vec<ToolCall>>,
@@ -132,7 +147,7 @@ pub struct ChatMessage {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ToolCall {
     /// Names the call.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub id: String,
     /// Always `function`.
     #[serde(rename = "type", default = "function")]
@@ -151,8 +166,13 @@ pub struct FunctionCall {
     /// The function.
     pub name: String,
     /// Its arguments as JSON text.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub arguments: String,
+}
+
+/// Many clients write null for what they leave out.
+fn null_as_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
+    Ok(Option::<T>::deserialize(from)?.unwrap_or_default())
 }
 
 /// Answer of `POST /v1/chat/completions`.

@@ -45,24 +45,23 @@ pub struct ResponsesRequest {
     /// Nucleus sampling.
     #[serde(default)]
     pub top_p: Option<f64>,
-    /// `format` of type `text` only.
+    /// How hard to think; echoed.
     #[serde(default)]
-    pub text: Option<Value>,
-    /// Echoed.
-    #[serde(default)]
-    pub reasoning: Option<Value>,
+    pub reasoning: Option<Reasoning>,
     /// Echoed.
     #[serde(default)]
     pub metadata: Option<Map<String, Value>>,
-    /// Not built: true is refused.
+}
+
+/// `reasoning` of a request.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Reasoning {
+    /// `none`, `low`, and the like.
     #[serde(default)]
-    pub background: Option<bool>,
-    /// Not built: refused.
-    #[serde(default)]
-    pub conversation: Option<Value>,
-    /// Not built: refused.
-    #[serde(default)]
-    pub prompt: Option<Value>,
+    pub effort: Option<String>,
+    /// The rest.
+    #[serde(flatten)]
+    pub others: Map<String, Value>,
 }
 
 /// Answer of `POST /v1/responses`.
@@ -95,7 +94,7 @@ pub struct Response {
     /// The request's.
     pub previous_response_id: Option<String>,
     /// The request's.
-    pub reasoning: Option<Value>,
+    pub reasoning: Option<Reasoning>,
     /// The request's.
     pub store: bool,
     /// The request's.
@@ -176,6 +175,54 @@ pub enum OutputItem {
         /// `in_progress` or `completed`.
         status: String,
     },
+    /// A program to run.
+    LocalShellCall {
+        /// `lsh_…`.
+        id: String,
+        /// Names the call; its output refers to it.
+        call_id: String,
+        /// What to run.
+        action: Value,
+        /// `in_progress` or `completed`.
+        status: String,
+    },
+    /// Commands to run.
+    ShellCall {
+        /// `sh_…`.
+        id: String,
+        /// Names the call; its output refers to it.
+        call_id: String,
+        /// What to run.
+        action: Value,
+        /// `in_progress` or `completed`.
+        status: String,
+    },
+    /// A file to change.
+    ApplyPatchCall {
+        /// `apc_…`.
+        id: String,
+        /// Names the call; its output refers to it.
+        call_id: String,
+        /// What to change.
+        operation: Value,
+        /// `in_progress` or `completed`.
+        status: String,
+    },
+}
+
+impl OutputItem {
+    /// Its id.
+    pub fn id(&self) -> &str {
+        match self {
+            Self::Reasoning { id, .. }
+            | Self::Message { id, .. }
+            | Self::FunctionCall { id, .. }
+            | Self::CustomToolCall { id, .. }
+            | Self::LocalShellCall { id, .. }
+            | Self::ShellCall { id, .. }
+            | Self::ApplyPatchCall { id, .. } => id,
+        }
+    }
 }
 
 /// A part of an item.

@@ -284,7 +284,8 @@ def check_refusals(swarm):
         ("image", None, {"messages": image}, {"messages": image_block}, "BadRequestError"),
         ("empty stop", None, {"stop": [""]}, {"stop_sequences": [""]}, "BadRequestError"),
         ("n in a train episode", None, {"n": 2}, None, "BadRequestError"),
-        ("json mode", None, {"response_format": {"type": "json_object"}}, None, "BadRequestError"),
+        ("a schema", None, {"response_format": {"type": "json_schema", "json_schema": {"name": "s"}}}, None, "BadRequestError"),
+        ("penalties", None, {"presence_penalty": 0.5}, None, "BadRequestError"),
         ("tool choice without tools", None, {"tool_choice": "required"}, {"tool_choice": {"type": "any"}}, "BadRequestError"),
     ]
     for what, key, for_openai, for_anthropic, name in cases:

@@ -48,6 +48,10 @@ pub struct Answer {
     pub reasoning_tokens: usize,
     /// The stop string that ended it.
     pub stop_string: Option<String>,
+    /// The beginning that the request gave, as far as the parser gave it out.
+    given: String,
+    /// The rest of it.
+    not_shown: String,
 }
 
 /// Tokens of one answer, or of several.
@@ -81,9 +85,18 @@ impl AnswerWriter {
             .strip_suffix(&prompt.opening)
             .unwrap_or(&prompt.rendered);
         let mut parser = AnswerParser::new(backend.reasoning_format, tool_format, rendered);
-        // The beginning of a call is nothing yet.
         let opened = parser.push(&prompt.opening);
-        debug_assert!(opened.is_empty(), "{opened:?}");
+        let mut answer = Answer {
+            message: ChatMessage {
+                role: "assistant".into(),
+                content: Value::Null,
+                ..ChatMessage::default()
+            },
+            not_shown: request.opening.clone().unwrap_or_default(),
+            ..Answer::default()
+        };
+        // What the request gave is not given back.
+        answer.add(opened, request.parallel_tool_calls);
         Self {
             model: backend.model.clone(),
             text: VisibleText::new(backend.model.clone()),
@@ -91,14 +104,7 @@ impl AnswerWriter {
             parser,
             parallel_tool_calls: request.parallel_tool_calls,
             wants_logprobs: request.logprobs,
-            answer: Answer {
-                message: ChatMessage {
-                    role: "assistant".into(),
-                    content: Value::Null,
-                    ..ChatMessage::default()
-                },
-                ..Answer::default()
-            },
+            answer,
         }
     }
 
@@ -181,6 +187,7 @@ impl Answer {
         let message = &mut self.message;
         match piece {
             Piece::Content(text) => {
+                let text = skip_given(text, &mut self.not_shown, &mut self.given)?;
                 match &mut message.content {
                     Value::String(so_far) => so_far.push_str(&text),
                     content => *content = text.as_str().into(),
@@ -255,10 +262,8 @@ impl Answer {
     pub fn as_history(&self) -> Value {
         let mut out = Map::new();
         out.insert("role".into(), "assistant".into());
-        out.insert(
-            "content".into(),
-            self.message.content.as_str().unwrap_or_default().into(),
-        );
+        let content = self.message.content.as_str().unwrap_or_default();
+        out.insert("content".into(), format!("{}{content}", self.given).into());
         if let Some(reasoning) = &self.message.reasoning_content {
             out.insert("reasoning_content".into(), reasoning.as_str().into());
         }
@@ -267,6 +272,25 @@ impl Answer {
         }
         Value::Object(out)
     }
+}
+
+/// What is new in a piece of content after the beginning that the request gave; nothing where it is within it.
+fn skip_given(text: String, not_shown: &mut String, given: &mut String) -> Option<String> {
+    if not_shown.is_empty() {
+        return Some(text);
+    }
+    if given.is_empty() && !text.starts_with(char::is_whitespace) {
+        *not_shown = not_shown.trim_start().to_owned(); // as the parser left it out
+    }
+    let alike = text.chars().zip(not_shown.chars()).take_while(|(a, b)| a == b);
+    let len = alike.map(|(c, _)| c.len_utf8()).sum();
+    given.push_str(&text[..len]);
+    not_shown.drain(..len);
+    let new = text[len..].to_owned();
+    if !new.is_empty() {
+        not_shown.clear();
+    }
+    Some(new).filter(|new| !new.is_empty())
 }
 
 fn call_delta(index: u32, call: ToolCall) -> ToolCallDelta {

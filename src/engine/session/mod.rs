@@ -225,6 +225,10 @@ impl Session {
             let opening = self.backend.call_opening(call, &prompt.rendered)?;
             prompt.open_with(opening, model).map_err(refused)?;
         }
+        if let Some(text) = &request.opening {
+            let closing = self.backend.reasoning_format.closing(&prompt.rendered);
+            prompt.open_with(format!("{closing}{text}"), model).map_err(refused)?;
+        }
         Ok(prompt)
     }
 

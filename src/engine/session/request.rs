@@ -45,6 +45,8 @@ pub struct Request {
     pub parallel_tool_calls: bool,
     /// Whether the answer is to be a tool call.
     pub forced_call: Option<ForcedCall>,
+    /// The beginning of the answer, which the request gives.
+    pub opening: Option<String>,
 }
 
 /// A tool call that the request wants.
@@ -70,7 +72,7 @@ pub struct Drawing {
 impl Request {
     /// Reads a request of an episode of this type.
     pub fn read(body: Value, episode_type: EpisodeType, rollout: &Rollout) -> Result<Self, ChatError> {
-        let request = typed(body)?;
+        let mut request = typed(body)?;
         let n = number("n", request.n, 1, MAX_ANSWERS)?.unwrap_or(1);
         if n != 1 && episode_type == EpisodeType::Train {
             return Err(ChatError::invalid(
@@ -88,8 +90,12 @@ impl Request {
         }
         let max_tokens = number("max_tokens", request.max_tokens, 1, u64::MAX)?;
         let max_completion_tokens = number("max_completion_tokens", request.max_completion_tokens, 1, u64::MAX)?;
-        check_response_format(request.response_format.as_ref())?;
         let (tools, forced_call) = tools(&request, rollout)?;
+        let opening = take_opening(&mut request)?;
+        if opening.is_some() && forced_call.is_some() {
+            let message = "`tool_choice` wants a tool call, but the last message begins the answer with text";
+            return Err(ChatError::invalid("tool_choice", message));
+        }
         let stream_options = request.stream_options.clone().unwrap_or_default();
         Ok(Self {
             drawing: match episode_type {
@@ -109,10 +115,11 @@ impl Request {
             return_token_ids: request.return_token_ids.unwrap_or(false),
             parallel_tool_calls: request.parallel_tool_calls.unwrap_or(true),
             forced_call,
+            opening,
             conversation: Conversation {
                 messages: messages(&request.messages, rollout)?,
                 tools,
-                template_kwargs: request.chat_template_kwargs.unwrap_or_default(),
+                template_kwargs: template_variables(&request),
             },
             model: request.model.unwrap_or_default(),
         })
@@ -208,16 +215,47 @@ fn real(name: &str, given: Option<f64>, min: f64, max: f64) -> Result<Option<f64
     }
 }
 
-fn check_response_format(format: Option<&Value>) -> Result<(), ChatError> {
-    let kind = match format {
-        None | Some(Value::Null) => return Ok(()),
-        Some(format) => &format["type"],
-    };
-    if kind == "text" {
-        return Ok(());
+/// Variables for the chat template. Those that have a field of their own do not replace what is given by name.
+fn template_variables(request: &ChatRequest) -> Map<String, Value> {
+    let mut variables = request.chat_template_kwargs.clone().unwrap_or_default();
+    let effort = request.reasoning_effort.as_deref();
+    let thinks = request.enable_thinking.or((effort == Some("none")).then_some(false));
+    let fields = [
+        ("enable_thinking", thinks.map(Value::from)),
+        ("reasoning_effort", effort.map(Value::from)),
+    ];
+    for (name, value) in fields {
+        if let Some(value) = value {
+            variables.entry(name).or_insert(value);
+        }
     }
-    let message = format!("`response_format` of type {kind} is not supported; only `text` is");
-    Err(ChatError::invalid("response_format", message))
+    variables
+}
+
+/// Takes the last message off where it is the beginning of the answer.
+fn take_opening(request: &mut ChatRequest) -> Result<Option<String>, ChatError> {
+    let continues = request.continue_final_message.unwrap_or(false);
+    match (continues, request.add_generation_prompt) {
+        (true, Some(true)) => {
+            let message = "`add_generation_prompt` and `continue_final_message` are both true; only one can be";
+            return Err(ChatError::invalid("add_generation_prompt", message));
+        }
+        (false, Some(false)) => {
+            let message = "`add_generation_prompt` is false, which needs `continue_final_message` to be true";
+            return Err(ChatError::invalid("add_generation_prompt", message));
+        }
+        (false, _) => return Ok(None),
+        (true, _) => {}
+    }
+    let at = request.messages.len().saturating_sub(1);
+    let calls = |message: &ChatMessage| message.tool_calls.as_ref().is_some_and(|calls| !calls.is_empty());
+    match request.messages.pop() {
+        Some(last) if last.role == "assistant" && !calls(&last) => Ok(Some(text_content(at, &last)?)),
+        _ => Err(ChatError::invalid(
+            "continue_final_message",
+            "`continue_final_message` needs the last message to be an assistant's with text only",
+        )),
+    }
 }
 
 fn stop_strings(request: &ChatRequest) -> Result<Vec<String>, ChatError> {
@@ -268,9 +306,10 @@ fn template_message(at: usize, message: &ChatMessage) -> Result<Value, ChatError
     };
     let mut out = Map::new();
     out.insert("role".into(), role.into());
-    out.insert("content".into(), text_content(at, &message.content)?.into());
-    if let Some(reasoning) = message.reasoning_content.as_ref().filter(|text| !text.is_empty()) {
-        out.insert("reasoning_content".into(), reasoning.as_str().into());
+    out.insert("content".into(), text_content(at, message)?.into());
+    let reasoning = message.reasoning_content.as_deref().or(message.reasoning.as_str());
+    if let Some(reasoning) = reasoning.filter(|text| !text.is_empty()) {
+        out.insert("reasoning_content".into(), reasoning.into());
     }
     if let Some(calls) = message.tool_calls.as_ref().filter(|calls| !calls.is_empty()) {
         if role != "assistant" {
@@ -289,10 +328,10 @@ fn template_message(at: usize, message: &ChatMessage) -> Result<Value, ChatError
     Ok(Value::Object(out))
 }
 
-fn text_content(at: usize, content: &Value) -> Result<String, ChatError> {
+fn text_content(at: usize, message: &ChatMessage) -> Result<String, ChatError> {
     let param = || format!("messages[{at}].content");
-    let parts = match content {
-        Value::Null => return Ok(String::new()),
+    let parts = match &message.content {
+        Value::Null => return Ok(message.refusal.clone().unwrap_or_default()),
         Value::String(text) => return Ok(text.clone()),
         Value::Array(parts) => parts,
         other => {
@@ -306,9 +345,10 @@ fn text_content(at: usize, content: &Value) -> Result<String, ChatError> {
     let texts = parts
         .iter()
         .enumerate()
-        .map(|(number, part)| match (&part["type"], &part["text"]) {
-            (Value::String(kind), Value::String(text)) if kind == "text" => Ok(text.as_str()),
-            (kind, _) => {
+        .map(|(number, part)| match (&part["type"], &part["text"], &part["refusal"]) {
+            (Value::String(kind), Value::String(text), _) if kind == "text" => Ok(text.as_str()),
+            (Value::String(kind), _, Value::String(text)) if kind == "refusal" => Ok(text.as_str()),
+            (kind, ..) => {
                 let param = format!("{}[{number}]", param());
                 let message = format!("`{param}` is a part of type {kind}; only text parts are supported");
                 Err(ChatError::invalid(param, message))
@@ -386,11 +426,6 @@ mod tests {
             (json!({"stop": 3}), "stop", "stop"),
             (json!({"stop": vec!["x"; 1000]}), "stop", "1000"),
             (json!({"stream": "yes"}), "stream", "yes"),
-            (
-                json!({"response_format": {"type": "json_object"}}),
-                "response_format",
-                "json_object",
-            ),
             (json!({"messages": []}), "messages", "empty"),
             (json!({"messages": "hi"}), "messages", "hi"),
             (message(json!({"content": "a"})), "messages[1]", "role"),
@@ -494,6 +529,90 @@ mod tests {
             {"role": "assistant", "content": ""},
         ]);
         assert_eq!(Value::from(request.conversation.messages), expected);
+    }
+
+    #[test]
+    fn refusals_and_reasoning_by_another_name_are_text_and_thinking() {
+        let body = json!({"messages": [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": null, "refusal": "no"},
+            {"role": "assistant", "content": [{"type": "text", "text": "b"}, {"type": "refusal", "refusal": "never"}]},
+            {"role": "assistant", "content": "c", "refusal": null, "reasoning": "hm", "reasoning_content": null},
+            {"role": "assistant", "content": "d", "reasoning": {"effort": "low"}, "tool_calls": [
+                {"id": null, "function": {"name": "f", "arguments": null}}]},
+        ], "stream_options": {"include_usage": null}});
+        let request = Request::read(body, EpisodeType::Train, &Rollout::default()).unwrap();
+        let expected = json!([
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "no"},
+            {"role": "assistant", "content": "b\nnever"},
+            {"role": "assistant", "content": "c", "reasoning_content": "hm"},
+            {"role": "assistant", "content": "d", "tool_calls": [
+                {"id": "", "type": "function", "function": {"name": "f", "arguments": ""}}]},
+        ]);
+        assert_eq!(Value::from(request.conversation.messages), expected);
+        assert!(!request.include_usage);
+    }
+
+    #[test]
+    fn the_template_is_told_how_to_think() {
+        let variables = |extra: Value| {
+            let request = read(EpisodeType::Train, extra).unwrap();
+            Value::from(request.conversation.template_kwargs)
+        };
+        for (given, expected) in [
+            (json!({}), json!({})),
+            (json!({"reasoning_effort": "low"}), json!({"reasoning_effort": "low"})),
+            (
+                json!({"reasoning_effort": "none"}),
+                json!({"reasoning_effort": "none", "enable_thinking": false}),
+            ),
+            (json!({"enable_thinking": true}), json!({"enable_thinking": true})),
+            (
+                json!({"enable_thinking": true, "chat_template_kwargs": {"enable_thinking": false, "x": 1}}),
+                json!({"enable_thinking": false, "x": 1}),
+            ),
+        ] {
+            assert_eq!(variables(given.clone()), expected, "{given}");
+        }
+    }
+
+    #[test]
+    fn the_last_message_may_begin_the_answer() {
+        let asked = |message: Value, extra: Value| {
+            let mut body = json!({"messages": [{"role": "user", "content": "q"}, message]});
+            body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+            Request::read(body, EpisodeType::Train, &Rollout::default())
+        };
+        let begun = json!({"role": "assistant", "content": "The answer is"});
+        let request = asked(begun.clone(), json!({"continue_final_message": true, "add_generation_prompt": false})).unwrap();
+        assert_eq!(request.opening.as_deref(), Some("The answer is"));
+        assert_eq!(request.conversation.messages.len(), 1);
+        assert_eq!(asked(begun.clone(), json!({})).unwrap().opening, None);
+
+        let tools = json!([{"type": "function", "function": {"name": "f"}}]);
+        let called = json!({"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]});
+        let goes_on = json!({"continue_final_message": true});
+        for (message, extra, named) in [
+            (begun.clone(), json!({"add_generation_prompt": false}), "add_generation_prompt"),
+            (
+                begun.clone(),
+                json!({"continue_final_message": true, "add_generation_prompt": true}),
+                "add_generation_prompt",
+            ),
+            (json!({"role": "user", "content": "a"}), goes_on.clone(), "continue_final_message"),
+            (called, goes_on, "continue_final_message"),
+            (
+                begun,
+                json!({"continue_final_message": true, "tools": tools, "tool_choice": "required"}),
+                "tool_choice",
+            ),
+        ] {
+            match asked(message, extra).map(|_| ()) {
+                Err(ChatError::InvalidRequest { param, .. }) => assert_eq!(param.as_deref(), Some(named)),
+                other => panic!("{named}: {other:?}"),
+            }
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! streamed and whole answers are the same.
 
 pub mod anthropic;
+pub mod check;
 pub mod responses;
 #[cfg(test)]
 mod testing;
@@ -125,7 +126,9 @@ fn text_of(content: &Value, kinds: &[&str], at: &str) -> Result<String, Error> {
 }
 
 fn text_part<'a>(part: &'a Value, kinds: &[&str], at: &str) -> Result<&'a str, Error> {
-    match (part["type"].as_str(), part["text"].as_str()) {
+    // A refusal is text by another name.
+    let text = part["text"].as_str().or(part["refusal"].as_str());
+    match (part["type"].as_str(), text) {
         (Some(kind), Some(text)) if kinds.contains(&kind) => Ok(text),
         (Some(kind), _) => Err(wrong(at, format!("is of type `{kind}`; only text is supported here"))),
         (None, _) => Err(wrong(at, "has no `type`")),

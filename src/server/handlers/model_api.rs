@@ -12,16 +12,16 @@ use axum::response::Response;
 use axum::{BoxError, Json};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
-use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::protocol::anthropic::MessagesRequest;
 use crate::protocol::engine::ChatCall;
+use crate::protocol::fields::Api;
 use crate::protocol::responses::ResponsesRequest;
 use crate::protocol::swarm::EpisodeType;
 use crate::server::adapters::responses::{self, ChatInput, ResponseWriter};
-use crate::server::adapters::{AnswerWriter, Translator, anthropic};
+use crate::server::adapters::{AnswerWriter, Translator, anthropic, check};
 use crate::server::auth::bearer;
 use crate::server::body::{self, CHAT_BYTES, Held, Room};
 use crate::server::engine_client::{EngineAnswer, EngineClient};
@@ -35,14 +35,14 @@ type Server = State<Arc<Shared>>;
 /// which the engine's generation is cancelled.
 pub async fn chat(State(shared): Server, request: Request) -> Result<Response, ModelApiError> {
     let (in_flight, body) = begin(&shared, request).await?;
-    let chat: Map<String, Value> = fields(&body)?;
+    let chat: Map<String, Value> = check::read(Api::Chat, fields(&body)?)?;
     Ok(answer(in_flight, chat.into(), None).await?)
 }
 
 /// `POST /v1/messages`.
 pub async fn messages(State(shared): Server, request: Request) -> Result<Response, ModelApiError> {
     let (in_flight, body) = begin(&shared, request).await?;
-    let request: MessagesRequest = fields(&body)?;
+    let request: MessagesRequest = check::read(Api::Messages, fields(&body)?)?;
     if request.max_tokens.is_none() {
         return Err(Error::missing("max_tokens").into());
     }
@@ -54,7 +54,7 @@ pub async fn messages(State(shared): Server, request: Request) -> Result<Respons
 /// `POST /v1/messages/count_tokens`.
 pub async fn count_tokens(State(shared): Server, request: Request) -> Result<Response, ModelApiError> {
     let (in_flight, body) = begin(&shared, request).await?;
-    let request: MessagesRequest = fields(&body)?;
+    let request: MessagesRequest = check::read(Api::Messages, fields(&body)?)?;
     let chat = anthropic::chat_request(&request)?;
     let call = in_flight.call(json!(chat));
     let engine = in_flight.engine()?;
@@ -66,7 +66,7 @@ pub async fn count_tokens(State(shared): Server, request: Request) -> Result<Res
 /// `POST /v1/responses`.
 pub async fn responses(State(shared): Server, request: Request) -> Result<Response, ModelApiError> {
     let (in_flight, body) = begin(&shared, request).await?;
-    let request: ResponsesRequest = fields(&body)?;
+    let request: ResponsesRequest = check::read(Api::Responses, fields(&body)?)?;
     let earlier = match &request.previous_response_id {
         Some(id) => shared
             .with(|core, _| core.conversation(&in_flight.episode, id))
@@ -91,13 +91,12 @@ async fn begin(shared: &Arc<Shared>, request: Request) -> Result<(InFlight, Byte
     Ok((in_flight, bytes))
 }
 
-/// A body that is a JSON object; a list would pass for one whose fields are in order.
-fn fields<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
-    let fields: Value = body::parse(body)?;
-    if !fields.is_object() {
-        return Err(Error::Body("it is not a JSON object".into()));
+/// A body that is a JSON object.
+fn fields(body: &[u8]) -> Result<Map<String, Value>, Error> {
+    match body::parse(body)? {
+        Value::Object(fields) => Ok(fields),
+        _ => Err(Error::Body("it is not a JSON object".into())),
     }
-    T::deserialize(fields).map_err(|error| Error::Body(error.to_string()))
 }
 
 /// Has the engine answer a chat request, and passes the answer on as it is or as `writer` writes it.

@@ -21,7 +21,9 @@ pub struct MessageWriter {
 impl MessageWriter {
     /// For an answer to this request.
     pub fn new(request: &MessagesRequest) -> Self {
-        let thinking = request.thinking.as_ref().map(|thinking| thinking.kind.as_str());
+        let shows_thinking = request.thinking.as_ref().is_some_and(|thinking| {
+            matches!(thinking.kind.as_str(), "enabled" | "adaptive") && thinking.display.as_deref() != Some("omitted")
+        });
         Self {
             message: Message {
                 id: String::new(),
@@ -34,7 +36,7 @@ impl MessageWriter {
                 usage: Usage::default(),
             },
             begun: false,
-            shows_thinking: matches!(thinking, Some("enabled" | "adaptive")),
+            shows_thinking,
             open: false,
             calls: Vec::new(),
         }

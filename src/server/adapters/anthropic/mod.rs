@@ -4,6 +4,7 @@ mod answer;
 mod request;
 #[cfg(test)]
 mod tests;
+mod tools;
 
 pub use answer::MessageWriter;
 pub use request::chat_request;

@@ -1,8 +1,9 @@
 //! From a messages request to a chat request.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use crate::protocol::anthropic::{MessageParam, MessagesRequest, Tool, ToolChoice};
+use super::tools::function;
+use crate::protocol::anthropic::{MessageParam, MessagesRequest, ToolChoice};
 use crate::protocol::openai::{ChatMessage, ChatRequest, FunctionCall, StopStrings, StreamOptions, ToolCall};
 use crate::server::adapters::{message, text_of, text_part, wrong};
 use crate::server::error::Error;
@@ -23,7 +24,12 @@ pub fn chat_request(request: &MessagesRequest) -> Result<ChatRequest, Error> {
     for (at, given) in request.messages.iter().enumerate() {
         add_message(&mut messages, given, at)?;
     }
-    let tools: Vec<Value> = request.tools.iter().flatten().filter_map(function).collect();
+    let tools = request.tools.iter().flatten().enumerate();
+    let tools = tools.map(|(at, tool)| function(tool, at)).collect::<Result<Vec<Value>, _>>()?;
+    let prefilled = messages.last().is_some_and(|last| last.role == "assistant");
+    if prefilled {
+        check_prefill(&messages[messages.len() - 1], request.messages.len() - 1)?;
+    }
     let choice = request.tool_choice.as_ref();
     Ok(ChatRequest {
         model: request.model.clone(),
@@ -43,6 +49,9 @@ pub fn chat_request(request: &MessagesRequest) -> Result<ChatRequest, Error> {
         temperature: request.temperature,
         top_p: request.top_p,
         top_k: request.top_k,
+        continue_final_message: prefilled.then_some(true),
+        reasoning_effort: request.output_config.as_ref().and_then(|config| config.effort.clone()),
+        chat_template_kwargs: thinking_variables(request),
         ..ChatRequest::default()
     })
 }
@@ -76,19 +85,26 @@ fn system_text(system: &Value) -> Result<String, Error> {
     text_of(&Value::Array(blocks), &["text"], "system")
 }
 
-/// A tool that the client runs. The others are run by Anthropic's servers, so the model is not told of them.
-fn function(tool: &Tool) -> Option<Value> {
-    if tool.kind.as_ref().is_some_and(|kind| kind != "custom") {
-        return None;
+/// `adaptive` leaves it to the model, as the template does where it is told nothing.
+fn thinking_variables(request: &MessagesRequest) -> Option<Map<String, Value>> {
+    let thinks = match request.thinking.as_ref()?.kind.as_str() {
+        "enabled" => true,
+        "disabled" => false,
+        _ => return None,
+    };
+    Some(Map::from_iter([("enable_thinking".to_owned(), thinks.into())]))
+}
+
+/// A last message of the assistant's is the beginning of the answer.
+fn check_prefill(last: &ChatMessage, at: usize) -> Result<(), Error> {
+    let at = format!("messages[{at}].content");
+    if last.tool_calls.is_some() {
+        return Err(wrong(&at, "ends with a tool call, which needs its result in a user's message after it"));
     }
-    let mut function = json!({"name": tool.name});
-    if let Some(description) = &tool.description {
-        function["description"] = description.as_str().into();
+    if last.content.as_str().is_some_and(|text| text.ends_with(char::is_whitespace)) {
+        return Err(wrong(&at, "begins the answer and ends with white space; hint: trim its end"));
     }
-    if let Some(schema) = &tool.input_schema {
-        function["parameters"] = schema.clone();
-    }
-    Some(json!({"type": "function", "function": function}))
+    Ok(())
 }
 
 fn add_message(messages: &mut Vec<ChatMessage>, given: &MessageParam, at: usize) -> Result<(), Error> {
@@ -147,8 +163,8 @@ fn assistant(content: &Value, at: &str) -> Result<ChatMessage, Error> {
         let at = format!("{at}[{number}]");
         match block["type"].as_str() {
             Some("thinking") => thinking.extend(block["thinking"].as_str()),
-            // What it says is known to Anthropic's servers alone.
-            Some("redacted_thinking") => {}
+            // What it says is known to Anthropic's servers alone, or is not for the model.
+            Some("redacted_thinking" | "fallback") => {}
             Some("tool_use") => {
                 let name = block["name"].as_str();
                 calls.push(ToolCall {

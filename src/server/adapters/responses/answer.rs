@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::{Value, json};
 
+use super::client_tools::ClientTool;
 use super::kept::Kept;
 use super::request::messages_of;
 use super::tools::{ToolKind, functions};
@@ -35,7 +36,8 @@ impl ResponseWriter {
     pub fn new(request: &ResponsesRequest, new_messages: Vec<ChatMessage>) -> Self {
         let tools = request.tools.clone().unwrap_or_default();
         Self {
-            kinds: functions(&tools).1,
+            // Tools that are not known are refused before.
+            kinds: functions(&tools).map(|(_, kinds)| kinds).unwrap_or_default(),
             response: Response {
                 id: String::new(),
                 object: "response".into(),
@@ -165,12 +167,7 @@ impl ResponseWriter {
 
     /// Place and id of the last item.
     fn place(&self) -> (usize, String) {
-        let id = self.response.output.last().map_or("", |item| match item {
-            OutputItem::Reasoning { id, .. }
-            | OutputItem::Message { id, .. }
-            | OutputItem::FunctionCall { id, .. }
-            | OutputItem::CustomToolCall { id, .. } => id,
-        });
+        let id = self.response.output.last().map_or("", OutputItem::id);
         (self.response.output.len().saturating_sub(1), id.to_owned())
     }
 
@@ -213,6 +210,9 @@ impl ResponseWriter {
                     arguments: arguments.clone(),
                 });
             }
+            OutputItem::LocalShellCall { status, .. }
+            | OutputItem::ShellCall { status, .. }
+            | OutputItem::ApplyPatchCall { status, .. } => *status = "completed".into(), // as above
             OutputItem::CustomToolCall { status, input, .. } => {
                 *status = "completed".into(); // as above
                 self.events.push(Event::InputDone {
@@ -230,6 +230,10 @@ impl ResponseWriter {
         let (call_id, name, arguments) = (call.id, call.function.name, call.function.arguments);
         let (namespace, name) = match self.kinds.get(&name).cloned() {
             Some(ToolKind::Custom) => return self.add_custom_call(call_id, name, arguments),
+            Some(ToolKind::Client(tool)) => match tool.action(&arguments) {
+                Some(action) => return self.add_client_call(tool, call_id, action),
+                None => (None, name), // a call that the client can at least refuse
+            },
             Some(ToolKind::InNamespace { namespace, name }) => (Some(namespace), name),
             None => (None, name),
         };
@@ -250,6 +254,31 @@ impl ResponseWriter {
             output_index,
             delta: arguments,
         });
+    }
+
+    fn add_client_call(&mut self, tool: ClientTool, call_id: String, action: Value) {
+        let status = "in_progress".to_owned();
+        let item = match tool {
+            ClientTool::LocalShell => OutputItem::LocalShellCall {
+                id: self.id("lsh"),
+                call_id,
+                action,
+                status,
+            },
+            ClientTool::Shell => OutputItem::ShellCall {
+                id: self.id("sh"),
+                call_id,
+                action,
+                status,
+            },
+            ClientTool::ApplyPatch => OutputItem::ApplyPatchCall {
+                id: self.id("apc"),
+                call_id,
+                operation: action,
+                status,
+            },
+        };
+        self.open(item, None);
     }
 
     fn add_custom_call(&mut self, call_id: String, name: String, arguments: String) {

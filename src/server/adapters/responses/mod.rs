@@ -1,6 +1,7 @@
 //! OpenAI's Responses API by way of a chat call.
 
 mod answer;
+mod client_tools;
 mod kept;
 mod request;
 #[cfg(test)]

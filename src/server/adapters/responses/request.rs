@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::client_tools::ClientTool;
 use super::tools::{flat_name, functions};
 use crate::protocol::openai::{ChatMessage, ChatRequest, FunctionCall, StreamOptions, ToolCall};
 use crate::protocol::responses::ResponsesRequest;
@@ -9,7 +10,7 @@ use crate::server::adapters::{message, text_of, wrong};
 use crate::server::error::Error;
 
 /// Kinds of text in the parts of items.
-const TEXTS: [&str; 5] = ["input_text", "output_text", "text", "reasoning_text", "summary_text"];
+const TEXTS: [&str; 6] = ["input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text"];
 
 /// What a request comes to.
 pub struct ChatInput {
@@ -24,7 +25,6 @@ pub struct ChatInput {
 /// # Errors
 /// The field that is wrong.
 pub fn chat_input(request: &ResponsesRequest, earlier: Vec<ChatMessage>) -> Result<ChatInput, Error> {
-    check_unbuilt(request)?;
     let new_messages = match &request.input {
         Value::String(text) => vec![message("user", text.as_str())],
         Value::Array(items) => messages_of(items)?,
@@ -39,7 +39,7 @@ pub fn chat_input(request: &ResponsesRequest, earlier: Vec<ChatMessage>) -> Resu
     let system = request.instructions.as_deref().filter(|text| !text.is_empty());
     let system = system.map(|text| message("system", text));
     let stream = request.stream.unwrap_or(false);
-    let (tools, _) = functions(request.tools.as_deref().unwrap_or_default());
+    let (tools, _) = functions(request.tools.as_deref().unwrap_or_default())?;
     let request = ChatRequest {
         model: request.model.clone(),
         messages: system
@@ -58,28 +58,10 @@ pub fn chat_input(request: &ResponsesRequest, earlier: Vec<ChatMessage>) -> Resu
         max_tokens: request.max_output_tokens,
         temperature: request.temperature,
         top_p: request.top_p,
+        reasoning_effort: request.reasoning.as_ref().and_then(|reasoning| reasoning.effort.clone()),
         ..ChatRequest::default()
     };
     Ok(ChatInput { request, new_messages })
-}
-
-fn check_unbuilt(request: &ResponsesRequest) -> Result<(), Error> {
-    let asked = [
-        ("background", request.background == Some(true)),
-        ("conversation", request.conversation.is_some()),
-        ("prompt", request.prompt.is_some()),
-    ];
-    if let Some((field, _)) = asked.into_iter().find(|(_, asked)| *asked) {
-        return Err(wrong(field, "is not supported; send the conversation as `input`"));
-    }
-    let format = request.text.as_ref().map(|text| &text["format"]["type"]);
-    match format {
-        Some(Value::String(kind)) if kind != "text" => Err(wrong(
-            "text.format",
-            format!("is of type `{kind}`; only `text` is supported"),
-        )),
-        _ => Ok(()),
-    }
 }
 
 fn tool_choice(choice: &Value) -> Result<Value, Error> {
@@ -87,6 +69,9 @@ fn tool_choice(choice: &Value) -> Result<Value, Error> {
         None => Ok(choice.clone()),
         Some("function" | "custom") => Ok(json!({"type": "function", "function": {"name": choice["name"]}})),
         Some(other) => {
+            if let Some(client) = ClientTool::of_tool(other) {
+                return Ok(json!({"type": "function", "function": {"name": client.name()}}));
+            }
             let sentence = format!("is of type `{other}`; allowed are auto, none, required and a function by name");
             Err(wrong("tool_choice", sentence))
         }
@@ -107,7 +92,7 @@ pub fn messages_of(items: &[Value]) -> Result<Vec<ChatMessage>, Error> {
         let kind = item["type"].as_str().unwrap_or("message");
         let goes_on = match kind {
             "message" => item["role"] == "assistant",
-            kind => matches!(kind, "function_call" | "custom_tool_call"),
+            kind => matches!(kind, "function_call" | "custom_tool_call") || ClientTool::of_call(kind).is_some(),
         };
         if !goes_on {
             messages.extend(reasoning.take().map(only_reasoning));
@@ -117,6 +102,10 @@ pub fn messages_of(items: &[Value]) -> Result<Vec<ChatMessage>, Error> {
                 let role = item["role"]
                     .as_str()
                     .ok_or_else(|| wrong(&format!("{at}.role"), "is missing"))?;
+                if !matches!(role, "user" | "assistant" | "system" | "developer") {
+                    let sentence = format!("is `{role}`; allowed are user, assistant, system and developer");
+                    return Err(wrong(&format!("{at}.role"), sentence));
+                }
                 let text = text_of(&item["content"], &TEXTS, &format!("{at}.content"))?;
                 messages.push(ChatMessage {
                     reasoning_content: reasoning.take(), // none is left before other roles
@@ -139,18 +128,34 @@ pub fn messages_of(items: &[Value]) -> Result<Vec<ChatMessage>, Error> {
                 add_call(&mut messages, reasoning.take(), call(item, arguments, &at)?);
             }
             "function_call_output" | "custom_tool_call_output" => {
-                let id = item["call_id"].as_str();
-                let id = id.ok_or_else(|| wrong(&format!("{at}.call_id"), "is missing"))?;
-                messages.push(ChatMessage {
-                    tool_call_id: Some(id.to_owned()),
-                    ..message("tool", text_of(&item["output"], &TEXTS, &format!("{at}.output"))?)
-                });
+                messages.push(tool_message(item, &item["output"], &at)?);
             }
-            other => return Err(wrong(&at, format!("is of type `{other}`, which is not supported"))),
+            other => match (ClientTool::of_call(other), ClientTool::of_output(other)) {
+                (Some(client), _) => {
+                    let named = json!({"call_id": item["call_id"], "name": client.name()});
+                    let call = call(&named, client.arguments(item), &at)?;
+                    add_call(&mut messages, reasoning.take(), call);
+                }
+                (_, Some(client)) => messages.push(tool_message(item, &client.output(item), &at)?),
+                _ => return Err(wrong(&at, format!("is of type `{other}`, which is not supported"))),
+            },
         }
     }
     messages.extend(reasoning.take().map(only_reasoning));
     Ok(messages)
+}
+
+/// A tool's answer. Local shells name the call by `id`.
+fn tool_message(item: &Value, output: &Value, at: &str) -> Result<ChatMessage, Error> {
+    let id = item["call_id"].as_str().or(match item["type"] == "local_shell_call_output" {
+        true => item["id"].as_str(),
+        false => None,
+    });
+    let id = id.ok_or_else(|| wrong(&format!("{at}.call_id"), "is missing"))?;
+    Ok(ChatMessage {
+        tool_call_id: Some(id.to_owned()),
+        ..message("tool", text_of(output, &TEXTS, &format!("{at}.output"))?)
+    })
 }
 
 fn call(item: &Value, arguments: String, at: &str) -> Result<ToolCall, Error> {

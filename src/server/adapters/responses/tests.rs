@@ -100,9 +100,9 @@ fn what_is_wrong_is_named() {
             item(json!({"type": "function_call_output", "output": ""})),
             "input[0].call_id",
         ),
-        (json!({"background": true}), "background"),
-        (json!({"conversation": "c"}), "conversation"),
-        (json!({"text": {"format": {"type": "json_schema"}}}), "text.format"),
+        (item(json!({"role": "robot", "content": "a"})), "input[0].role"),
+        (json!({"tools": [{"type": "telepathy"}]}), "tools[0]"),
+        (json!({"tools": [{"type": "function"}]}), "tools[0].name"),
         (json!({"tool_choice": {"type": "allowed_tools"}}), "tool_choice"),
     ] {
         match chat_input(&request(extra.clone()), Vec::new()).map(|_| ()) {

@@ -4,11 +4,17 @@ use std::collections::HashMap;
 
 use serde_json::{Value, json};
 
+use super::client_tools::ClientTool;
+use crate::server::adapters::wrong;
+use crate::server::error::Error;
+
 /// What a function of the chat is to the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToolKind {
     /// A tool that takes one text.
     Custom,
+    /// A tool that OpenAI defines and the client runs.
+    Client(ClientTool),
     /// A function of a namespace.
     InNamespace {
         /// The namespace.
@@ -18,37 +24,58 @@ pub enum ToolKind {
     },
 }
 
-/// The functions of the chat, and those of them that are something else to the agent. Tools that OpenAI's servers run
-/// are left out: the model is not told of them.
-pub fn functions(tools: &[Value]) -> (Vec<Value>, HashMap<String, ToolKind>) {
+/// The functions of the chat, and those of them that are something else to the agent. The model is not told of web
+/// search, which coding agents offer by default.
+///
+/// # Errors
+/// A kind of tool that is not known, or a tool without a name.
+pub fn functions(tools: &[Value]) -> Result<(Vec<Value>, HashMap<String, ToolKind>), Error> {
     let (mut functions, mut kinds) = (Vec::new(), HashMap::new());
-    for tool in tools {
-        let name = tool["name"].as_str().unwrap_or_default();
-        match tool["type"].as_str() {
-            Some("function") => functions.push(function(tool, name.to_owned(), tool["parameters"].clone())),
-            Some("custom") => {
-                let text = json!({
-                    "type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"],
-                });
-                functions.push(function(tool, name.to_owned(), text));
+    for (number, tool) in tools.iter().enumerate() {
+        let at = format!("tools[{number}]");
+        match tool["type"].as_str().unwrap_or_default() {
+            "function" => functions.push(function(tool, name_of(tool, &at)?.to_owned(), tool["parameters"].clone())),
+            "custom" => {
+                let name = name_of(tool, &at)?;
+                functions.push(custom(tool, name));
                 kinds.insert(name.to_owned(), ToolKind::Custom);
             }
-            Some("namespace") => {
-                for inner in tool["tools"].as_array().into_iter().flatten() {
-                    let inner_name = inner["name"].as_str().unwrap_or_default();
-                    let flat = flat_name(Some(name), inner_name);
+            "namespace" => {
+                let namespace = name_of(tool, &at)?;
+                for (number, inner) in tool["tools"].as_array().into_iter().flatten().enumerate() {
+                    let name = name_of(inner, &format!("{at}.tools[{number}]"))?;
+                    let flat = flat_name(Some(namespace), name);
                     functions.push(function(inner, flat.clone(), inner["parameters"].clone()));
-                    let kind = ToolKind::InNamespace {
-                        namespace: name.to_owned(),
-                        name: inner_name.to_owned(),
-                    };
-                    kinds.insert(flat, kind);
+                    let (namespace, name) = (namespace.to_owned(), name.to_owned());
+                    kinds.insert(flat, ToolKind::InNamespace { namespace, name });
                 }
             }
-            _ => {}
+            kind if kind.starts_with("web_search") => {}
+            kind => match ClientTool::of_tool(kind) {
+                Some(client) => {
+                    functions.push(client.function());
+                    kinds.insert(client.name().to_owned(), ToolKind::Client(client));
+                }
+                None => return Err(wrong(&at, format!("is of type `{kind}`, which is not known here"))),
+            },
         }
     }
-    (functions, kinds)
+    Ok((functions, kinds))
+}
+
+fn name_of<'a>(tool: &'a Value, at: &str) -> Result<&'a str, Error> {
+    let name = tool["name"].as_str().filter(|name| !name.is_empty());
+    name.ok_or_else(|| wrong(&format!("{at}.name"), "is missing"))
+}
+
+/// A tool that takes one text; the grammar that it follows is told, since nothing enforces it.
+fn custom(tool: &Value, name: &str) -> Value {
+    let mut input = json!({"type": "string"});
+    if let (Some(syntax), Some(grammar)) = (tool["format"]["syntax"].as_str(), tool["format"]["definition"].as_str()) {
+        input["description"] = format!("A text by this {syntax} grammar:\n{grammar}").into();
+    }
+    let parameters = json!({"type": "object", "properties": {"input": input}, "required": ["input"]});
+    function(tool, name.to_owned(), parameters)
 }
 
 /// How the chat calls a function, which may be in a namespace.
