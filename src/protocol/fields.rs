@@ -66,7 +66,8 @@ const LEGACY: &str = "it was replaced by `tools`, `tool_choice` and `tool_calls`
 const IDENTITY: &str = "it names the item; the order says the rest";
 const ALL_TOOLS: &str = "all tools are in the prompt from the start";
 const ONLY_MODEL: &str = "only the model itself calls tools";
-const ABSENT_SEARCH: &str = "coding agents send it by default; there is no web search, and the model is not told of one";
+const ABSENT_SEARCH: &str =
+    "coding agents send it by default; there is no web search, and the model is not told of one";
 
 const CHAT: &[Field] = &[
     ("audio", Only(&[], TEXT_ONLY)),
@@ -108,7 +109,10 @@ const CHAT: &[Field] = &[
     ("reasoning_effort", Honoured),
     ("response_format", Honoured),
     ("response_format.json_schema", NoEffect(DETAIL)),
-    ("response_format.type", Only(&["\"text\"", "\"json_object\""], NO_GRAMMAR)),
+    (
+        "response_format.type",
+        Only(&["\"text\"", "\"json_object\""], NO_GRAMMAR),
+    ),
     ("safety_identifier", NoEffect(BILLING)),
     ("seed", Honoured),
     ("service_tier", NoEffect(BILLING)),
@@ -116,16 +120,28 @@ const CHAT: &[Field] = &[
     ("store", NoEffect("stored chats are read by OpenAI's own tools alone")),
     ("stream", Honoured),
     ("stream_options", Honoured),
-    ("stream_options.include_obfuscation", NoEffect("it pads events against eavesdroppers")),
+    (
+        "stream_options.include_obfuscation",
+        NoEffect("it pads events against eavesdroppers"),
+    ),
     ("stream_options.include_usage", Honoured),
     ("temperature", Honoured),
     ("tool_choice", Honoured),
-    ("tool_choice.allowed_tools", Only(&[], "send the allowed tools as `tools`")),
-    ("tool_choice.custom", Only(&[], "only functions can be called by chat completions")),
+    (
+        "tool_choice.allowed_tools",
+        Only(&[], "send the allowed tools as `tools`"),
+    ),
+    (
+        "tool_choice.custom",
+        Only(&[], "only functions can be called by chat completions"),
+    ),
     ("tool_choice.function", Honoured),
     ("tool_choice.type", Honoured),
     ("tools", Honoured),
-    ("tools[type=custom]", Only(&[], "only functions can be called by chat completions")),
+    (
+        "tools[type=custom]",
+        Only(&[], "only functions can be called by chat completions"),
+    ),
     ("tools[type=function]", Honoured),
     ("tools[type=function].function", Honoured),
     ("tools[type=function].function.strict", NoEffect(NO_SCHEMA)),
@@ -138,7 +154,10 @@ const CHAT: &[Field] = &[
 
 const CHAT_EXTENSIONS: &[Field] = &[
     ("add_generation_prompt", Honoured),
-    ("add_special_tokens", Only(&["false"], "the chat template writes all special tokens")),
+    (
+        "add_special_tokens",
+        Only(&["false"], "the chat template writes all special tokens"),
+    ),
     ("allowed_token_ids", Only(&["[]"], NO_SAMPLER)),
     ("bad_words", Only(&["[]"], NO_SAMPLER)),
     ("best_of", Only(&["1"], NO_SAMPLER)),
@@ -146,7 +165,10 @@ const CHAT_EXTENSIONS: &[Field] = &[
     ("chat_template", Only(&[], "the model's own chat template is used")),
     ("chat_template_kwargs", Honoured),
     ("continue_final_message", Honoured),
-    ("documents", Only(&["[]"], "pass them to the template by `chat_template_kwargs`")),
+    (
+        "documents",
+        Only(&["[]"], "pass them to the template by `chat_template_kwargs`"),
+    ),
     ("ebnf", Only(&[], NO_GRAMMAR)),
     ("echo", Only(&["false"], "answers hold only what the model sampled")),
     ("enable_thinking", Honoured),
@@ -159,8 +181,14 @@ const CHAT_EXTENSIONS: &[Field] = &[
     ("guided_regex", Only(&[], NO_GRAMMAR)),
     ("guided_whitespace_pattern", NoEffect(NO_GRAMMAR)),
     ("ignore_eos", Only(&["false"], NO_SAMPLER)),
-    ("include_reasoning", Only(&["true"], "thinking is always given, as `reasoning_content`")),
-    ("include_stop_str_in_output", Only(&["false"], "stop strings are told as `stop_reason`")),
+    (
+        "include_reasoning",
+        Only(&["true"], "thinking is always given, as `reasoning_content`"),
+    ),
+    (
+        "include_stop_str_in_output",
+        Only(&["false"], "stop strings are told as `stop_reason`"),
+    ),
     ("json_schema", Only(&[], NO_GRAMMAR)),
     ("length_penalty", Only(&["1"], NO_SAMPLER)),
     ("logits_processors", Only(&["[]"], NO_SAMPLER)),
@@ -172,13 +200,22 @@ const CHAT_EXTENSIONS: &[Field] = &[
     ("min_tokens", Only(&["0"], NO_SAMPLER)),
     ("mm_processor_kwargs", Only(&["{}"], TEXT_ONLY)),
     ("priority", NoEffect(SPEED)),
-    ("prompt_logprobs", Only(&["0"], "log-probabilities are those of sampled tokens")),
+    (
+        "prompt_logprobs",
+        Only(&["0"], "log-probabilities are those of sampled tokens"),
+    ),
     ("regex", Only(&[], NO_GRAMMAR)),
     ("repetition_penalty", Only(&["1"], NO_SAMPLER)),
     ("request_id", NoEffect(BILLING)),
     ("return_token_ids", Honoured),
-    ("separate_reasoning", Only(&["true"], "thinking is always given, as `reasoning_content`")),
-    ("skip_special_tokens", Only(&["true"], "special tokens are never part of an answer's text")),
+    (
+        "separate_reasoning",
+        Only(&["true"], "thinking is always given, as `reasoning_content`"),
+    ),
+    (
+        "skip_special_tokens",
+        Only(&["true"], "special tokens are never part of an answer's text"),
+    ),
     ("stop_token_ids", Only(&["[]"], NO_SAMPLER)),
     ("stream_options.continuous_usage_stats", Honoured),
     ("structural_tag", Only(&[], NO_GRAMMAR)),
@@ -192,7 +229,10 @@ const CHAT_EXTENSIONS: &[Field] = &[
 const RESPONSES: &[Field] = &[
     ("access_programs", NoEffect(BILLING)),
     ("background", Only(&["false"], NO_STATE)),
-    ("background_options", NoEffect("it says when an answer in the background comes, of which there are none")),
+    (
+        "background_options",
+        NoEffect("it says when an answer in the background comes, of which there are none"),
+    ),
     ("context_management", Only(&["[]"], NO_EDITING)),
     ("conversation", Only(&[], NO_STATE)),
     ("image", NoEffect("there are no images")),
@@ -203,11 +243,17 @@ const RESPONSES: &[Field] = &[
     ("input[type=apply_patch_call].operation", Honoured),
     ("input[type=apply_patch_call_output]", Honoured),
     ("input[type=code_interpreter_call]", Only(&[], HOSTED)),
-    ("input[type=compaction]", Only(&[], "its text is known to OpenAI's servers alone")),
+    (
+        "input[type=compaction]",
+        Only(&[], "its text is known to OpenAI's servers alone"),
+    ),
     ("input[type=compaction_trigger]", Only(&[], NO_EDITING)),
     ("input[type=computer_call]", Only(&[], SCREENSHOTS)),
     ("input[type=computer_call_output]", Only(&[], SCREENSHOTS)),
-    ("input[type=configuration_update]", Only(&[], "send the settings as `reasoning` and `text`")),
+    (
+        "input[type=configuration_update]",
+        Only(&[], "send the settings as `reasoning` and `text`"),
+    ),
     ("input[type=custom_tool_call]", Honoured),
     ("input[type=custom_tool_call].input", Honoured),
     ("input[type=custom_tool_call_output]", Honoured),
@@ -226,12 +272,18 @@ const RESPONSES: &[Field] = &[
     ("input[type=program]", Only(&[], HOSTED)),
     ("input[type=program_output]", Only(&[], HOSTED)),
     ("input[type=reasoning]", Honoured),
-    ("input[type=reasoning].encrypted_content", NoEffect("thinking goes to and fro in the clear")),
+    (
+        "input[type=reasoning].encrypted_content",
+        NoEffect("thinking goes to and fro in the clear"),
+    ),
     ("input[type=reasoning].summary", Honoured),
     ("input[type=shell_call]", Honoured),
     ("input[type=shell_call].environment", NoEffect(DETAIL)),
     ("input[type=shell_call_output]", Honoured),
-    ("input[type=shell_call_output].max_output_length", NoEffect("the client has cut its output already")),
+    (
+        "input[type=shell_call_output].max_output_length",
+        NoEffect("the client has cut its output already"),
+    ),
     ("input[type=tool_search_call]", Only(&[], ALL_TOOLS)),
     ("input[type=tool_search_output]", Only(&[], ALL_TOOLS)),
     ("input[type=web_search_call]", Only(&[], HOSTED)),
@@ -250,7 +302,10 @@ const RESPONSES: &[Field] = &[
     ("input[].status", NoEffect(IDENTITY)),
     ("instructions", Honoured),
     ("max_output_tokens", Honoured),
-    ("max_tool_calls", NoEffect("it counts calls of hosted tools, of which there are none")),
+    (
+        "max_tool_calls",
+        NoEffect("it counts calls of hosted tools, of which there are none"),
+    ),
     ("metadata", NoEffect("it is echoed")),
     ("model", NoEffect("any name is the model in training, and is echoed")),
     ("moderation", Only(&[], HOSTED)),
@@ -261,7 +316,10 @@ const RESPONSES: &[Field] = &[
     ("prompt_cache_options", NoEffect(CACHE)),
     ("prompt_cache_retention", NoEffect(CACHE)),
     ("reasoning", Honoured),
-    ("reasoning.context", NoEffect("the chat template says which thinking of earlier turns it shows")),
+    (
+        "reasoning.context",
+        NoEffect("the chat template says which thinking of earlier turns it shows"),
+    ),
     ("reasoning.effort", Honoured),
     ("reasoning.generate_summary", NoEffect("thinking is given in full")),
     ("reasoning.mode", NoEffect(NO_TEMPLATE)),
@@ -287,7 +345,10 @@ const RESPONSES: &[Field] = &[
     ("tools[type=computer]", Only(&[], SCREENSHOTS)),
     ("tools[type=computer_use_preview]", Only(&[], SCREENSHOTS)),
     ("tools[type=custom]", Honoured),
-    ("tools[type=custom].format", NoEffect("a grammar is in the prompt, but nothing enforces it")),
+    (
+        "tools[type=custom].format",
+        NoEffect("a grammar is in the prompt, but nothing enforces it"),
+    ),
     ("tools[type=file_search]", Only(&[], HOSTED)),
     ("tools[type=function]", Honoured),
     ("tools[type=image_generation]", Only(&[], HOSTED)),
@@ -311,7 +372,10 @@ const RESPONSES: &[Field] = &[
     ("tools[].output_schema", NoEffect("it is for programs that call tools")),
     ("tools[].parameters", Honoured),
     ("tools[].strict", NoEffect(NO_SCHEMA)),
-    ("top_logprobs", Only(&["0"], "log-probabilities are given by chat completions")),
+    (
+        "top_logprobs",
+        Only(&["0"], "log-probabilities are given by chat completions"),
+    ),
     ("top_p", Honoured),
     ("truncation", Only(&["\"disabled\""], NO_EDITING)),
     ("user", NoEffect(BILLING)),
@@ -329,7 +393,10 @@ const INCLUDED: &[&str] = &[
 
 const RESPONSES_EXTENSIONS: &[Field] = &[
     ("client_metadata", NoEffect(BILLING)),
-    ("include[]", Only(INCLUDED, "log-probabilities are given by chat completions")),
+    (
+        "include[]",
+        Only(INCLUDED, "log-probabilities are given by chat completions"),
+    ),
     ("text.format.type", Only(&["\"text\"", "\"json_object\""], NO_GRAMMAR)),
     ("tools[type=shell].environment.type", Only(&["\"local\""], HOSTED)),
 ];
@@ -346,7 +413,10 @@ const MESSAGES: &[Field] = &[
         "context_management.edits[type=clear_thinking_20251015]",
         NoEffect("the chat template says which thinking of earlier turns it shows"),
     ),
-    ("context_management.edits[type=clear_tool_uses_20250919]", Only(&[], NO_EDITING)),
+    (
+        "context_management.edits[type=clear_tool_uses_20250919]",
+        Only(&[], NO_EDITING),
+    ),
     ("context_management.edits[type=compact_20260112]", Only(&[], NO_EDITING)),
     ("diagnostics", NoEffect(CACHE)),
     ("fallback_credit_token", NoEffect(BILLING)),
@@ -358,12 +428,18 @@ const MESSAGES: &[Field] = &[
     ("messages[].clear_at", Only(&[], NO_EDITING)),
     ("messages[].content", Honoured),
     ("messages[].content[type=advisor_tool_result]", Only(&[], HOSTED)),
-    ("messages[].content[type=bash_code_execution_tool_result]", Only(&[], HOSTED)),
+    (
+        "messages[].content[type=bash_code_execution_tool_result]",
+        Only(&[], HOSTED),
+    ),
     ("messages[].content[type=code_execution_tool_result]", Only(&[], HOSTED)),
     ("messages[].content[type=compaction]", Only(&[], NO_EDITING)),
     ("messages[].content[type=container_upload]", Only(&[], HOSTED)),
     ("messages[].content[type=document]", Only(&[], TEXT_ONLY)),
-    ("messages[].content[type=fallback]", NoEffect("it says which model went on")),
+    (
+        "messages[].content[type=fallback]",
+        NoEffect("it says which model went on"),
+    ),
     ("messages[].content[type=image]", Only(&[], TEXT_ONLY)),
     ("messages[].content[type=mcp_tool_listing]", Only(&[], HOSTED)),
     ("messages[].content[type=mcp_tool_result]", Only(&[], HOSTED)),
@@ -376,15 +452,30 @@ const MESSAGES: &[Field] = &[
     ("messages[].content[type=server_tool_use]", Only(&[], HOSTED)),
     ("messages[].content[type=text]", Honoured),
     ("messages[].content[type=text].text", Honoured),
-    ("messages[].content[type=text_editor_code_execution_tool_result]", Only(&[], HOSTED)),
+    (
+        "messages[].content[type=text_editor_code_execution_tool_result]",
+        Only(&[], HOSTED),
+    ),
     ("messages[].content[type=thinking]", Honoured),
-    ("messages[].content[type=thinking].signature", NoEffect("thinking goes to and fro in the clear")),
+    (
+        "messages[].content[type=thinking].signature",
+        NoEffect("thinking goes to and fro in the clear"),
+    ),
     ("messages[].content[type=thinking].thinking", Honoured),
-    ("messages[].content[type=tool_addition]", Only(&[], "send the tools as `tools`")),
-    ("messages[].content[type=tool_removal]", Only(&[], "send the tools as `tools`")),
+    (
+        "messages[].content[type=tool_addition]",
+        Only(&[], "send the tools as `tools`"),
+    ),
+    (
+        "messages[].content[type=tool_removal]",
+        Only(&[], "send the tools as `tools`"),
+    ),
     ("messages[].content[type=tool_result]", Honoured),
     ("messages[].content[type=tool_result].content", Honoured),
-    ("messages[].content[type=tool_result].is_error", NoEffect("the result's text says so")),
+    (
+        "messages[].content[type=tool_result].is_error",
+        NoEffect("the result's text says so"),
+    ),
     ("messages[].content[type=tool_result].tool_use_id", Honoured),
     ("messages[].content[type=tool_search_tool_result]", Only(&[], HOSTED)),
     ("messages[].content[type=tool_use]", Honoured),
@@ -395,7 +486,10 @@ const MESSAGES: &[Field] = &[
     ("messages[].content[type=web_search_tool_result]", Only(&[], HOSTED)),
     ("messages[].content[].cache_control", NoEffect(CACHE)),
     ("messages[].content[].caller", NoEffect(ONLY_MODEL)),
-    ("messages[].content[].citations", NoEffect("they point into documents, of which there are none")),
+    (
+        "messages[].content[].citations",
+        NoEffect("they point into documents, of which there are none"),
+    ),
     ("messages[].content[].toolset_name", NoEffect(DETAIL)),
     ("messages[].output_config", Only(&[], "send it for the whole request")),
     ("messages[].role", Honoured),
@@ -412,7 +506,10 @@ const MESSAGES: &[Field] = &[
     ("system", Honoured),
     ("thinking", Honoured),
     ("thinking.block_binding", NoEffect(DETAIL)),
-    ("thinking.budget_tokens", NoEffect("the model itself ends its thinking; `max_tokens` bounds the answer")),
+    (
+        "thinking.budget_tokens",
+        NoEffect("the model itself ends its thinking; `max_tokens` bounds the answer"),
+    ),
     ("thinking.display", Honoured),
     ("thinking.type", Honoured),
     ("thread", Only(&[], NO_STATE)),
@@ -440,7 +537,10 @@ const MESSAGES: &[Field] = &[
     ("tools[type=text_editor_20250124]", Honoured),
     ("tools[type=text_editor_20250429]", Honoured),
     ("tools[type=text_editor_20250728]", Honoured),
-    ("tools[type=text_editor_20250728].max_characters", NoEffect("the client cuts what it shows")),
+    (
+        "tools[type=text_editor_20250728].max_characters",
+        NoEffect("the client cuts what it shows"),
+    ),
     ("tools[type=tool_search_tool_bm25]", Only(&[], HOSTED)),
     ("tools[type=tool_search_tool_bm25_20251119]", Only(&[], HOSTED)),
     ("tools[type=tool_search_tool_regex]", Only(&[], HOSTED)),
@@ -456,7 +556,10 @@ const MESSAGES: &[Field] = &[
     ("tools[].cache_control", NoEffect(CACHE)),
     ("tools[].defer_loading", NoEffect(ALL_TOOLS)),
     ("tools[].description", Honoured),
-    ("tools[].eager_input_streaming", NoEffect("a call comes when it is whole")),
+    (
+        "tools[].eager_input_streaming",
+        NoEffect("a call comes when it is whole"),
+    ),
     ("tools[].input_examples", Honoured),
     ("tools[].input_schema", Honoured),
     ("tools[].name", Honoured),

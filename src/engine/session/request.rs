@@ -342,10 +342,8 @@ fn text_content(at: usize, message: &ChatMessage) -> Result<String, ChatError> {
             return Err(ChatError::invalid(param(), message));
         }
     };
-    let texts = parts
-        .iter()
-        .enumerate()
-        .map(|(number, part)| match (&part["type"], &part["text"], &part["refusal"]) {
+    let texts = parts.iter().enumerate().map(
+        |(number, part)| match (&part["type"], &part["text"], &part["refusal"]) {
             (Value::String(kind), Value::String(text), _) if kind == "text" => Ok(text.as_str()),
             (Value::String(kind), _, Value::String(text)) if kind == "refusal" => Ok(text.as_str()),
             (kind, ..) => {
@@ -353,7 +351,8 @@ fn text_content(at: usize, message: &ChatMessage) -> Result<String, ChatError> {
                 let message = format!("`{param}` is a part of type {kind}; only text parts are supported");
                 Err(ChatError::invalid(param, message))
             }
-        });
+        },
+    );
     Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
 }
 
@@ -585,7 +584,11 @@ mod tests {
             Request::read(body, EpisodeType::Train, &Rollout::default())
         };
         let begun = json!({"role": "assistant", "content": "The answer is"});
-        let request = asked(begun.clone(), json!({"continue_final_message": true, "add_generation_prompt": false})).unwrap();
+        let request = asked(
+            begun.clone(),
+            json!({"continue_final_message": true, "add_generation_prompt": false}),
+        )
+        .unwrap();
         assert_eq!(request.opening.as_deref(), Some("The answer is"));
         assert_eq!(request.conversation.messages.len(), 1);
         assert_eq!(asked(begun.clone(), json!({})).unwrap().opening, None);
@@ -594,13 +597,21 @@ mod tests {
         let called = json!({"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]});
         let goes_on = json!({"continue_final_message": true});
         for (message, extra, named) in [
-            (begun.clone(), json!({"add_generation_prompt": false}), "add_generation_prompt"),
+            (
+                begun.clone(),
+                json!({"add_generation_prompt": false}),
+                "add_generation_prompt",
+            ),
             (
                 begun.clone(),
                 json!({"continue_final_message": true, "add_generation_prompt": true}),
                 "add_generation_prompt",
             ),
-            (json!({"role": "user", "content": "a"}), goes_on.clone(), "continue_final_message"),
+            (
+                json!({"role": "user", "content": "a"}),
+                goes_on.clone(),
+                "continue_final_message",
+            ),
             (called, goes_on, "continue_final_message"),
             (
                 begun,

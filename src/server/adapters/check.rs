@@ -97,7 +97,12 @@ fn quoted(text: &str) -> String {
 /// A field that neither an SDK nor another server defines is taken, as other servers do, and told to the log once.
 fn warn_of_unknown(api: Api, body: &Value) {
     static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    let known = |name: &str| api.fields().iter().chain(api.extensions()).any(|(path, _)| *path == name);
+    let known = |name: &str| {
+        api.fields()
+            .iter()
+            .chain(api.extensions())
+            .any(|(path, _)| *path == name)
+    };
     let names = body.as_object().into_iter().flat_map(Map::keys);
     for name in names.filter(|name| !known(name)) {
         let (most, longest) = UNKNOWN_NAMES;
@@ -105,7 +110,10 @@ fn warn_of_unknown(api: Api, body: &Value) {
         // A panic elsewhere leaves at most a name untold.
         let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
         if told.len() < most && told.insert(format!("{api:?} {name}")) {
-            tracing::warn!("{api:?} requests have a field `{}`, which is ignored", name.escape_debug());
+            tracing::warn!(
+                "{api:?} requests have a field `{}`, which is ignored",
+                name.escape_debug()
+            );
         }
     }
 }
@@ -137,7 +145,11 @@ mod tests {
     /// What the table says of a path of an SDK's type definitions.
     fn treatment(api: Api, path: &str) -> Option<Use> {
         let table = || api.fields().iter().chain(api.extensions());
-        let entry = |path: &str| table().find(|(known, _)| *known == path).map(|(_, treatment)| *treatment);
+        let entry = |path: &str| {
+            table()
+                .find(|(known, _)| *known == path)
+                .map(|(_, treatment)| *treatment)
+        };
         let any_kind = |path: &str| match (path.find("[type="), path.rfind(']')) {
             (Some(start), Some(end)) => entry(&format!("{}[]{}", &path[..start], &path[end + 1..])),
             _ => None,
@@ -162,14 +174,20 @@ mod tests {
 
     fn sdk_fields() -> Vec<(Api, &'static str)> {
         let lines = SDK_FIELDS.lines().filter(|line| !line.starts_with('#'));
-        lines.map(|line| line.split_once(' ').unwrap()).map(|(name, path)| (api(name), path)).collect()
+        lines
+            .map(|line| line.split_once(' ').unwrap())
+            .map(|(name, path)| (api(name), path))
+            .collect()
     }
 
     #[test]
     fn the_table_has_every_field_of_the_sdks() {
         let fields = sdk_fields();
         assert!(fields.len() > 800, "{}", fields.len());
-        let missing: Vec<_> = fields.iter().filter(|(api, path)| treatment(*api, path).is_none()).collect();
+        let missing: Vec<_> = fields
+            .iter()
+            .filter(|(api, path)| treatment(*api, path).is_none())
+            .collect();
         assert!(missing.is_empty(), "{missing:#?}");
     }
 
@@ -178,9 +196,11 @@ mod tests {
         let fields = sdk_fields();
         for api in [Api::Chat, Api::Responses, Api::Messages] {
             for (path, _) in api.fields() {
-                let known = fields.iter().any(|(of, field)| *of == api && {
-                    field == path || path.contains("[].") && treatment(api, field) == treatment(api, path)
-                } || path.contains("function.strict"));
+                let known = fields.iter().any(|(of, field)| {
+                    *of == api && {
+                        field == path || path.contains("[].") && treatment(api, field) == treatment(api, path)
+                    } || path.contains("function.strict")
+                });
                 assert!(known, "{api:?} {path}");
             }
         }
@@ -193,21 +213,41 @@ mod tests {
         let tool = |kind: &str| json!({"tools": [{"type": "function"}, {"type": kind, "name": "t"}]});
         for (api, body, named) in [
             (Chat, json!({"guided_json": {"type": "object"}}), "guided_json"),
-            (Chat, json!({"structured_outputs": {"regex": "a"}}), "structured_outputs"),
+            (
+                Chat,
+                json!({"structured_outputs": {"regex": "a"}}),
+                "structured_outputs",
+            ),
             (Chat, json!({"functions": [{"name": "f"}]}), "functions"),
             (Chat, json!({"presence_penalty": 0.5}), "presence_penalty"),
             (Chat, json!({"logit_bias": {"5": -100}}), "logit_bias"),
             (Chat, json!({"repetition_penalty": 1.1}), "repetition_penalty"),
             (Chat, json!({"modalities": ["text", "audio"]}), "modalities"),
-            (Chat, json!({"response_format": {"type": "json_schema"}}), "response_format.type"),
-            (Chat, message("function_call", json!({"name": "f"})), "messages[1].function_call"),
+            (
+                Chat,
+                json!({"response_format": {"type": "json_schema"}}),
+                "response_format.type",
+            ),
+            (
+                Chat,
+                message("function_call", json!({"name": "f"})),
+                "messages[1].function_call",
+            ),
             (Chat, message("prefix", json!(true)), "messages[1].prefix"),
             (Chat, tool("custom"), "tools[1]"),
             (Responses, tool("code_interpreter"), "tools[1]"),
             (Responses, tool("computer"), "tools[1]"),
             (Responses, json!({"truncation": "auto"}), "truncation"),
-            (Responses, json!({"include": ["message.output_text.logprobs"]}), "include[0]"),
-            (Responses, json!({"text": {"format": {"type": "json_schema"}}}), "text.format.type"),
+            (
+                Responses,
+                json!({"include": ["message.output_text.logprobs"]}),
+                "include[0]",
+            ),
+            (
+                Responses,
+                json!({"text": {"format": {"type": "json_schema"}}}),
+                "text.format.type",
+            ),
             (Responses, json!({"background": true}), "background"),
             (Responses, json!({"conversation": "c"}), "conversation"),
             (
@@ -217,7 +257,11 @@ mod tests {
             ),
             (Messages, tool("web_search_20250305"), "tools[1]"),
             (Messages, tool("computer_20250124"), "tools[1]"),
-            (Messages, json!({"output_config": {"format": {"type": "json_schema"}}}), "output_config.format"),
+            (
+                Messages,
+                json!({"output_config": {"format": {"type": "json_schema"}}}),
+                "output_config.format",
+            ),
             (Messages, json!({"mcp_servers": [{"url": "x"}]}), "mcp_servers"),
             (
                 Messages,
@@ -227,7 +271,10 @@ mod tests {
         ] {
             let (field, message) = checked(api, body.clone()).unwrap_err();
             assert_eq!(field, named, "{body}");
-            assert!(message.contains(named) && message.contains("hint: leave it out"), "{message}");
+            assert!(
+                message.contains(named) && message.contains("hint: leave it out"),
+                "{message}"
+            );
         }
     }
 
@@ -235,9 +282,18 @@ mod tests {
     #[test]
     fn what_agents_send_is_taken_and_null_is_as_good_as_nothing() {
         for (api, body) in [
-            (Api::Chat, json!({"logit_bias": null, "functions": null, "n": null, "audio": null, "seed": null})),
-            (Api::Chat, json!({"presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": {}, "metadata": {"a": "b"}})),
-            (Api::Chat, json!({"messages": [{"function_call": null, "audio": null}], "never_heard_of": 1})),
+            (
+                Api::Chat,
+                json!({"logit_bias": null, "functions": null, "n": null, "audio": null, "seed": null}),
+            ),
+            (
+                Api::Chat,
+                json!({"presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": {}, "metadata": {"a": "b"}}),
+            ),
+            (
+                Api::Chat,
+                json!({"messages": [{"function_call": null, "audio": null}], "never_heard_of": 1}),
+            ),
             (
                 Api::Responses,
                 json!({"include": ["reasoning.encrypted_content"], "store": false, "prompt_cache_key": "k",

@@ -25,7 +25,9 @@ pub fn chat_request(request: &MessagesRequest) -> Result<ChatRequest, Error> {
         add_message(&mut messages, given, at)?;
     }
     let tools = request.tools.iter().flatten().enumerate();
-    let tools = tools.map(|(at, tool)| function(tool, at)).collect::<Result<Vec<Value>, _>>()?;
+    let tools = tools
+        .map(|(at, tool)| function(tool, at))
+        .collect::<Result<Vec<Value>, _>>()?;
     let prefilled = messages.last().is_some_and(|last| last.role == "assistant");
     if prefilled {
         check_prefill(&messages[messages.len() - 1], request.messages.len() - 1)?;
@@ -99,10 +101,20 @@ fn thinking_variables(request: &MessagesRequest) -> Option<Map<String, Value>> {
 fn check_prefill(last: &ChatMessage, at: usize) -> Result<(), Error> {
     let at = format!("messages[{at}].content");
     if last.tool_calls.is_some() {
-        return Err(wrong(&at, "ends with a tool call, which needs its result in a user's message after it"));
+        return Err(wrong(
+            &at,
+            "ends with a tool call, which needs its result in a user's message after it",
+        ));
     }
-    if last.content.as_str().is_some_and(|text| text.ends_with(char::is_whitespace)) {
-        return Err(wrong(&at, "begins the answer and ends with white space; hint: trim its end"));
+    if last
+        .content
+        .as_str()
+        .is_some_and(|text| text.ends_with(char::is_whitespace))
+    {
+        return Err(wrong(
+            &at,
+            "begins the answer and ends with white space; hint: trim its end",
+        ));
     }
     Ok(())
 }

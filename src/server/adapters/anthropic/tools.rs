@@ -20,7 +20,12 @@ pub fn function(tool: &Tool, at: usize) -> Result<Value, Error> {
         "bash" => Some(bash()),
         "text_editor" => Some(text_editor(kind < "text_editor_20250429")),
         "memory" => Some(memory()),
-        _ => return Err(wrong(&format!("tools[{at}]"), format!("is of type `{kind}`, which is not known here"))),
+        _ => {
+            return Err(wrong(
+                &format!("tools[{at}]"),
+                format!("is of type `{kind}`, which is not known here"),
+            ));
+        }
     };
     let (description, schema) = match known {
         Some((description, schema)) => (Some(description.to_owned()), Some(schema)),
@@ -54,7 +59,10 @@ fn bash() -> (&'static str, Value) {
         "command": {"type": "string", "description": "The command to run."},
         "restart": {"type": "boolean", "description": "Restart the shell in place of running a command."},
     }});
-    ("Run a command in a bash shell whose state persists between calls.", schema)
+    (
+        "Run a command in a bash shell whose state persists between calls.",
+        schema,
+    )
 }
 
 fn text_editor(undoes: bool) -> (&'static str, Value) {
@@ -90,5 +98,8 @@ fn memory() -> (&'static str, Value) {
         "old_path": text("For rename: the path so far."),
         "new_path": text("For rename: the new path."),
     }, "required": ["command"]});
-    ("Read and write files in /memories, which persist between conversations.", schema)
+    (
+        "Read and write files in /memories, which persist between conversations.",
+        schema,
+    )
 }

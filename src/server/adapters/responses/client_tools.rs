@@ -20,7 +20,9 @@ use ClientTool::{ApplyPatch, LocalShell, Shell};
 impl ClientTool {
     /// By the `type` of the tool.
     pub fn of_tool(kind: &str) -> Option<Self> {
-        [LocalShell, Shell, ApplyPatch].into_iter().find(|tool| tool.name() == kind)
+        [LocalShell, Shell, ApplyPatch]
+            .into_iter()
+            .find(|tool| tool.name() == kind)
     }
 
     /// By the `type` of a call.
@@ -46,7 +48,8 @@ impl ClientTool {
     pub fn function(self) -> Value {
         let text = |description: &str| json!({"type": "string", "description": description});
         let number = |description: &str| json!({"type": "integer", "description": description});
-        let texts = |description: &str| json!({"type": "array", "items": {"type": "string"}, "description": description});
+        let texts =
+            |description: &str| json!({"type": "array", "items": {"type": "string"}, "description": description});
         let (description, properties, required) = match self {
             LocalShell => (
                 "Run a program on the user's machine.",
@@ -141,5 +144,9 @@ fn run_text(run: &Value) -> String {
         _ => String::new(),
     };
     let parts = [text("stdout").trim_end(), text("stderr").trim_end(), &end];
-    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
+    parts
+        .into_iter()
+        .filter(|part| !part.is_empty())
+        .collect::<Vec<_>>()
+        .join("\n")
 }

@@ -10,7 +10,14 @@ use crate::server::adapters::{message, text_of, wrong};
 use crate::server::error::Error;
 
 /// Kinds of text in the parts of items.
-const TEXTS: [&str; 6] = ["input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text"];
+const TEXTS: [&str; 6] = [
+    "input_text",
+    "output_text",
+    "text",
+    "refusal",
+    "reasoning_text",
+    "summary_text",
+];
 
 /// What a request comes to.
 pub struct ChatInput {
@@ -58,7 +65,10 @@ pub fn chat_input(request: &ResponsesRequest, earlier: Vec<ChatMessage>) -> Resu
         max_tokens: request.max_output_tokens,
         temperature: request.temperature,
         top_p: request.top_p,
-        reasoning_effort: request.reasoning.as_ref().and_then(|reasoning| reasoning.effort.clone()),
+        reasoning_effort: request
+            .reasoning
+            .as_ref()
+            .and_then(|reasoning| reasoning.effort.clone()),
         ..ChatRequest::default()
     };
     Ok(ChatInput { request, new_messages })
@@ -147,10 +157,10 @@ pub fn messages_of(items: &[Value]) -> Result<Vec<ChatMessage>, Error> {
 
 /// A tool's answer. Local shells name the call by `id`.
 fn tool_message(item: &Value, output: &Value, at: &str) -> Result<ChatMessage, Error> {
-    let id = item["call_id"].as_str().or(match item["type"] == "local_shell_call_output" {
-        true => item["id"].as_str(),
-        false => None,
-    });
+    let is_local_shell = item["type"] == "local_shell_call_output";
+    let id = item["call_id"]
+        .as_str()
+        .or(item["id"].as_str().filter(|_| is_local_shell));
     let id = id.ok_or_else(|| wrong(&format!("{at}.call_id"), "is missing"))?;
     Ok(ChatMessage {
         tool_call_id: Some(id.to_owned()),

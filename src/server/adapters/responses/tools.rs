@@ -34,7 +34,11 @@ pub fn functions(tools: &[Value]) -> Result<(Vec<Value>, HashMap<String, ToolKin
     for (number, tool) in tools.iter().enumerate() {
         let at = format!("tools[{number}]");
         match tool["type"].as_str().unwrap_or_default() {
-            "function" => functions.push(function(tool, name_of(tool, &at)?.to_owned(), tool["parameters"].clone())),
+            "function" => functions.push(function(
+                tool,
+                name_of(tool, &at)?.to_owned(),
+                tool["parameters"].clone(),
+            )),
             "custom" => {
                 let name = name_of(tool, &at)?;
                 functions.push(custom(tool, name));
