@@ -926,6 +926,31 @@ async fn a_chat_call_reaches_the_engine_and_can_be_replayed() {
     assert_eq!(running["llm_call_count"], "2");
     let models = answer(swarm.request(Method::GET, "/v1/models").bearer_auth(&episode.key)).await;
     assert_eq!((models.0, &models.1["data"][0]["id"]), (200, &json!("builtin:tiny")));
+    for name in ["builtin:tiny", "gpt-4o", "Qwen/Qwen3-0.6B", "a%2Fb"] {
+        let path = format!("/v1/models/{name}");
+        let (status, model) = answer(swarm.request(Method::GET, &path).bearer_auth(&episode.key)).await;
+        assert_eq!((status, &model["id"]), (200, &json!(name.replace("%2F", "/"))));
+    }
+    let for_anthropic = |path: &str, key: &str| {
+        let request = swarm.request(Method::GET, path).header("x-api-key", key);
+        request.header("anthropic-version", "2023-06-01")
+    };
+    let (_, list) = answer(for_anthropic("/v1/models", &episode.key)).await;
+    assert_eq!(
+        (&list["data"][0]["type"], &list["has_more"]),
+        (&json!("model"), &json!(false))
+    );
+    assert_eq!(
+        (&list["data"][0]["display_name"], &list["last_id"]),
+        (&json!("builtin:tiny"), &json!("builtin:tiny"))
+    );
+    let (_, one) = answer(for_anthropic("/v1/models/claude", &episode.key)).await;
+    assert_eq!(
+        (&one["id"], &one["created_at"]),
+        (&json!("claude"), &json!("1970-01-01T00:00:00Z"))
+    );
+    let (status, refused) = answer(for_anthropic("/v1/models", "sk-unknown")).await;
+    assert_eq!((status, &refused["type"]), (401, &json!("error")));
 }
 
 #[tokio::test]
@@ -1157,6 +1182,25 @@ async fn an_agent_may_speak_the_responses_api() {
     assert_eq!(refused["error"]["param"], "previous_response_id");
     let (status, refused) = answer(post(&json!({"input": [{"type": "item_reference", "id": "x"}]}))).await;
     assert_eq!((status, &refused["error"]["param"]), (400, &json!("input[0]")));
+
+    // Its items can be referred to, and it can be had again.
+    let reference = json!({"type": "item_reference", "id": first["output"][0]["id"]});
+    let input = json!([{"role": "user", "content": "hi"}, reference, {"role": "user", "content": "more"}]);
+    let (status, fourth) = answer(post(&json!({"input": input}))).await;
+    assert_eq!(status, 200, "{fourth}");
+    let input = swarm.post("/replay_latest_llm_call", json!({})).await.1["input"].clone();
+    assert_eq!(
+        input["messages"][1],
+        json!({"role": "assistant", "content": "hi (train)"})
+    );
+    let get = |id: &str, key: &str| {
+        let path = format!("/v1/responses/{id}");
+        swarm.request(Method::GET, &path).bearer_auth(key)
+    };
+    let id = first["id"].as_str().unwrap();
+    assert_eq!(answer(get(id, &episode.key)).await, (200, first.clone()));
+    assert_eq!(answer(get(id, &other.key)).await.0, 404);
+    assert_eq!(answer(get("resp_none", &episode.key)).await.0, 404);
 }
 
 #[tokio::test]

@@ -247,7 +247,9 @@ impl IntoResponse for ModelApiError {
 
 /// Answers on `/v1/messages` tell errors in Anthropic's shape, whoever made them.
 pub async fn shape_for_anthropic(request: Request, next: Next) -> Response {
-    let concerned = request.uri().path().starts_with("/v1/messages");
+    let path = request.uri().path();
+    let asks_models = path.starts_with("/v1/models") && request.headers().contains_key("anthropic-version");
+    let concerned = path.starts_with("/v1/messages") || asks_models;
     let response = next.run(request).await;
     let status = response.status();
     if !concerned || !(status.is_client_error() || status.is_server_error()) {

@@ -17,7 +17,7 @@ pub fn document(routes: &[Route]) -> Value {
     let mut generator = SchemaGenerator::new(settings);
     let mut paths = Map::new();
     for route in routes {
-        let methods = paths.entry(route.path).or_insert_with(|| json!({}));
+        let methods = paths.entry(plain_path(route)).or_insert_with(|| json!({}));
         methods[route.method.as_str().to_ascii_lowercase()] = operation(route, &mut generator);
     }
     json!({
@@ -38,6 +38,11 @@ pub fn document(routes: &[Route]) -> Value {
     })
 }
 
+/// The router's sign for the rest of a path is not OpenAPI's.
+fn plain_path(route: &Route) -> String {
+    route.path.replace("{*", "{")
+}
+
 fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
     let error = match route.path {
         path if path.starts_with("/v1/messages") => generator.subschema_for::<anthropic::ErrorBody>(),
@@ -46,7 +51,7 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
     };
     let mut operation = json!({
         "summary": route.about,
-        "operationId": route.path.trim_matches('/').replace('/', "_"),
+        "operationId": operation_id(route),
         "responses": {
             "200": {"description": "done", "content": content(&route.answer, generator)},
             "default": {"description": "refused", "content": {"application/json": {"schema": error}}},
@@ -55,10 +60,22 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
     if let Some(body) = &route.body {
         operation["requestBody"] = json!({"required": true, "content": content(body, generator)});
     }
+    if let Some((_, parameter)) = plain_path(route).split_once('{') {
+        let name = parameter.trim_end_matches('}');
+        let parameter = json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}});
+        operation["parameters"] = json!([parameter]);
+    }
     if route.path == "/health" {
         operation["security"] = json!([]);
     }
     operation
+}
+
+fn operation_id(route: &Route) -> String {
+    plain_path(route)
+        .trim_matches('/')
+        .replace(['{', '}'], "")
+        .replace('/', "_")
 }
 
 fn content(kind: &Kind, generator: &mut SchemaGenerator) -> Value {

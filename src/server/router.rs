@@ -18,7 +18,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use super::connections::App;
 use super::error::{Error, ModelApiError, shape_for_anthropic};
-use super::handlers::{code, engine, episodes, logs, metrics, model_api};
+use super::handlers::{code, engine, episodes, logs, metrics, model_api, models};
 use super::shared::Shared;
 use super::{auth, openapi, prometheus};
 use crate::protocol::swarm::*;
@@ -27,7 +27,7 @@ use crate::protocol::swarm::*;
 pub struct Route {
     /// GET or POST.
     pub method: Method,
-    /// Without parameters, all of them.
+    /// Parameters are in braces.
     pub path: &'static str,
     /// A sentence.
     pub about: &'static str,
@@ -143,7 +143,11 @@ fn routes() -> Vec<Route> {
             "Anthropic's messages, with an episode's key; server-sent events where `stream` is true"),
         post("/v1/messages/count_tokens", model_api::count_tokens, json::<Value>(), json::<Value>(),
             "the tokens of the prompt that such a request leads to"),
-        get("/v1/models", model_api::models, json::<Value>(), "the model in training, as OpenAI lists models"),
+        get("/v1/responses/{id}", model_api::kept_response, json::<Value>(),
+            "an answer of the key's episode that was given with `store`"),
+        get("/v1/models", models::list, json::<Value>(),
+            "the model in training, as OpenAI lists models, or Anthropic where the request says its version"),
+        get("/v1/models/{*id}", models::one, json::<Value>(), "the same by any name"),
         get("/openapi.json", async || Json(openapi::document(&routes())), json::<Value>(), "this document"),
     ]
 }

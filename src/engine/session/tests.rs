@@ -520,6 +520,43 @@ async fn a_full_queue_is_told_until_an_answer_is_through() {
     assert_eq!(bench.whole(ask("q")).await.choices[0].message.content, "c");
 }
 
+/// The beginning is context, the answer holds only what is new, and the turn that the client puts together goes on.
+#[tokio::test]
+async fn an_answer_goes_on_from_the_beginning_that_the_request_gives() {
+    for (begun, says, new) in [
+        ("ab", "c abc", "c abc"),
+        ("ab\n\n", "abc", "abc"),
+        ("a <tool", "b", "b"),
+        ("{\"", " abc", " abc"),
+        ("", "abc", "abc"),
+    ] {
+        let bench = Bench::new([Script::Says(says), Script::Says("b")]);
+        let mut body = with_tools(ask("q"));
+        let messages = json!([user("q"), {"role": "assistant", "content": begun}]);
+        body["messages"] = messages;
+        body["continue_final_message"] = json!(true);
+        let whole = bench.whole(body.clone()).await;
+        assert_eq!(whole.choices[0].message.content, new, "{begun:?}");
+        let prompt = bench
+            .sampler
+            .model
+            .decode(&bench.sampler.asked.lock().unwrap()[0].prompt);
+        assert!(prompt.ends_with(begun), "{prompt:?}");
+        let (streamed, ..) = sum(&Bench::new([Script::Says(says)]).chunks(body.clone()).await);
+        assert_eq!(streamed.content, new, "{begun:?}");
+
+        body["messages"] = json!([user("q"), {"role": "assistant", "content": format!("{begun}{new}")}, user("q")]);
+        body["continue_final_message"] = json!(false);
+        bench.whole(body).await;
+        let record = bench.session.finish();
+        let last = record.calls.last().unwrap();
+        assert!(record.calls[0].is_prefix_of(&last.prompt), "{begun:?}");
+        assert_eq!(record.rows.len(), 1, "{begun:?}");
+        let trained = record.rows[0].response_tokens();
+        assert_eq!(trained, record.calls[0].sampled.len() + last.sampled.len(), "{begun:?}");
+    }
+}
+
 #[tokio::test]
 async fn several_answers_in_an_eval_episode() {
     let bench = Bench::new([

@@ -1,11 +1,13 @@
 //! What clients and agents ask for, and what time alone changes.
 
+use serde_json::Value;
+
 use super::{Core, EndStep, HeldChange};
 use crate::config::schema::CollectionMethod;
 use crate::protocol::engine::{DropReason, EndEpisode, EndOutcome};
 use crate::protocol::openai::ChatMessage;
 use crate::protocol::swarm::{ClaimEpisodeAnswer, ClaimEpisodeRequest, EndEpisodeRequest, EngineStatus, EpisodeType};
-use crate::server::adapters::responses::Kept;
+use crate::server::adapters::responses::{Kept, resolve_references};
 use crate::server::episodes::{Claim, EndCheck, Fate, KeyOwner};
 use crate::server::error::Error;
 use crate::server::pool_info;
@@ -227,6 +229,33 @@ impl Core {
     /// The conversation up to and with an answer that was kept.
     pub fn conversation(&self, uuid: &str, response: &str) -> Option<Vec<ChatMessage>> {
         self.episodes.get(uuid)?.kept_responses.conversation(response)
+    }
+
+    /// Puts items of the episode's kept answers in the place of references to them.
+    ///
+    /// # Errors
+    ///
+    /// A reference to no item.
+    pub fn resolve_references(&self, uuid: &str, input: &mut Value) -> Result<(), Error> {
+        let episode = self.episodes.get(uuid).ok_or(Error::EpisodeGone)?;
+        resolve_references(input, &episode.kept_responses)
+    }
+
+    /// An answer that is kept for the episode of this key.
+    ///
+    /// # Errors
+    ///
+    /// The key opens nothing, or the answer is not known.
+    pub fn kept_response(&self, key: &str, id: &str) -> Result<Value, Error> {
+        self.check_key(key)?;
+        let KeyOwner::Running(uuid) = self.episodes.owner_of(key) else {
+            return Err(Error::EpisodeGone);
+        };
+        let kept = self
+            .episodes
+            .get(uuid)
+            .and_then(|episode| episode.kept_responses.response(id));
+        kept.ok_or_else(|| Error::NoSuchPath(format!("response `{id}`")))
     }
 
     /// Whether a key opens the model API at all.

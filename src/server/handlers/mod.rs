@@ -6,3 +6,4 @@ pub mod episodes;
 pub mod logs;
 pub mod metrics;
 pub mod model_api;
+pub mod models;

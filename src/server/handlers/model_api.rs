@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::{Path, Request, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::Response;
@@ -18,6 +18,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::protocol::anthropic::MessagesRequest;
 use crate::protocol::engine::ChatCall;
 use crate::protocol::fields::Api;
+use crate::protocol::openai::ErrorBody;
 use crate::protocol::responses::ResponsesRequest;
 use crate::protocol::swarm::EpisodeType;
 use crate::server::adapters::responses::{self, ChatInput, ResponseWriter};
@@ -36,7 +37,7 @@ type Server = State<Arc<Shared>>;
 pub async fn chat(State(shared): Server, request: Request) -> Result<Response, ModelApiError> {
     let (in_flight, body) = begin(&shared, request).await?;
     let chat: Map<String, Value> = check::read(Api::Chat, fields(&body)?)?;
-    Ok(answer(in_flight, chat.into(), None).await?)
+    Ok(answer(in_flight, chat.into(), None, &[]).await?)
 }
 
 /// `POST /v1/messages`.
@@ -48,7 +49,7 @@ pub async fn messages(State(shared): Server, request: Request) -> Result<Respons
     }
     let chat = anthropic::chat_request(&request)?;
     let writer = anthropic::MessageWriter::new(&request);
-    Ok(answer(in_flight, json!(chat), Some(Box::new(writer))).await?)
+    Ok(answer(in_flight, json!(chat), Some(Box::new(writer)), anthropic::RENAMED).await?)
 }
 
 /// `POST /v1/messages/count_tokens`.
@@ -60,13 +61,17 @@ pub async fn count_tokens(State(shared): Server, request: Request) -> Result<Res
     let engine = in_flight.engine()?;
     let answer = engine.count_tokens(&in_flight.episode, &call).await;
     let answer = answer.map_err(|error| Error::EngineUnreachable(error.to_string()))?;
+    if !answer.head.status.is_success() {
+        return Ok(renamed_error(answer, anthropic::RENAMED).await);
+    }
     Ok(pass_on(answer, call.request, in_flight, None))
 }
 
 /// `POST /v1/responses`.
 pub async fn responses(State(shared): Server, request: Request) -> Result<Response, ModelApiError> {
     let (in_flight, body) = begin(&shared, request).await?;
-    let request: ResponsesRequest = check::read(Api::Responses, fields(&body)?)?;
+    let mut request: ResponsesRequest = check::read(Api::Responses, fields(&body)?)?;
+    shared.with(|core, _| core.resolve_references(&in_flight.episode, &mut request.input))?;
     let earlier = match &request.previous_response_id {
         Some(id) => shared
             .with(|core, _| core.conversation(&in_flight.episode, id))
@@ -78,7 +83,7 @@ pub async fn responses(State(shared): Server, request: Request) -> Result<Respon
         new_messages,
     } = responses::chat_input(&request, earlier)?;
     let writer = ResponseWriter::new(&request, new_messages);
-    Ok(answer(in_flight, json!(chat), Some(Box::new(writer))).await?)
+    Ok(answer(in_flight, json!(chat), Some(Box::new(writer)), responses::RENAMED).await?)
 }
 
 /// Finds the episode of a request and reads its body.
@@ -99,28 +104,61 @@ fn fields(body: &[u8]) -> Result<Map<String, Value>, Error> {
     }
 }
 
-/// Has the engine answer a chat request, and passes the answer on as it is or as `writer` writes it.
-async fn answer(in_flight: InFlight, chat: Value, writer: Option<Box<dyn AnswerWriter>>) -> Result<Response, Error> {
+/// Has the engine answer a chat request, and passes the answer on as it is or as `writer` writes it. Errors tell fields
+/// by their names in the agent's API.
+async fn answer(
+    in_flight: InFlight,
+    chat: Value,
+    writer: Option<Box<dyn AnswerWriter>>,
+    renamed: &[(&str, &str)],
+) -> Result<Response, Error> {
     let call = in_flight.call(chat);
     let answer = in_flight.engine()?.chat(&in_flight.episode, &call).await;
     let answer = answer.map_err(|error| Error::EngineUnreachable(error.to_string()))?;
     if answer.head.status.is_success() {
         in_flight.shared.with(|core, _| core.count_call(&in_flight.episode));
+    } else if !renamed.is_empty() {
+        return Ok(renamed_error(answer, renamed).await);
     }
     Ok(pass_on(answer, call.request, in_flight, writer))
 }
 
-/// `GET /v1/models`: the model in training.
-pub async fn models(State(shared): Server, headers: HeaderMap) -> Result<Json<Value>, ModelApiError> {
-    if shared.options.token.is_none() {
-        let key = bearer(&headers).ok_or(Error::KeyMissing)?;
-        shared.with(|core, _| core.check_key(key))?;
+/// An error of the engine's, which speaks of the chat request that was made of the agent's.
+async fn renamed_error(answer: EngineAnswer, renamed: &[(&str, &str)]) -> Response {
+    let (status, retry_after) = (answer.head.status, answer.head.headers.get(RETRY_AFTER).cloned());
+    let mut bytes = Vec::new();
+    let mut pieces = Box::pin(answer.into_bytes_stream());
+    while let Some(Ok(piece)) = pieces.next().await {
+        bytes.extend_from_slice(&piece);
     }
-    let model = shared.with(|core, _| core.model());
-    let models = model
-        .iter()
-        .map(|id| json!({"id": id, "object": "model", "created": 0, "owned_by": "ajet-swarm"}));
-    Ok(Json(json!({"object": "list", "data": models.collect::<Vec<_>>()})))
+    if let Ok(mut body) = serde_json::from_slice::<ErrorBody>(&bytes) {
+        for (name, theirs) in renamed {
+            let error = &mut body.error;
+            error.message = error.message.replace(&format!("`{name}`"), &format!("`{theirs}`"));
+            error.param = error
+                .param
+                .take()
+                .map(|param| if param == *name { (*theirs).to_owned() } else { param });
+        }
+        bytes = json!(body).to_string().into_bytes();
+    }
+    let mut response = Response::new(Body::from(bytes));
+    *response.status_mut() = status;
+    let json = HeaderValue::from_static("application/json");
+    let headers = [(CONTENT_TYPE, Some(json)), (RETRY_AFTER, retry_after)];
+    let given = headers.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    response.headers_mut().extend(given);
+    response
+}
+
+/// `GET /v1/responses/{id}`: an answer that was given before.
+pub async fn kept_response(
+    State(shared): Server,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+) -> Result<Json<Value>, ModelApiError> {
+    let key = bearer(&headers).ok_or(Error::KeyMissing)?;
+    Ok(Json(shared.with(|core, _| core.kept_response(key, &id))?))
 }
 
 /// A request that is counted as the episode's activity for as long as this lives.

@@ -9,6 +9,14 @@ mod tools;
 pub use answer::MessageWriter;
 pub use request::chat_request;
 
+/// Fields of the chat request by their names in this API.
+pub const RENAMED: &[(&str, &str)] = &[
+    ("stop", "stop_sequences"),
+    ("reasoning_effort", "output_config.effort"),
+    ("enable_thinking", "thinking.type"),
+    ("continue_final_message", "messages"),
+];
+
 use crate::protocol::anthropic::{ErrorBody, ErrorObject};
 use crate::protocol::openai;
 

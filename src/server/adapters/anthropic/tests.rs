@@ -100,6 +100,19 @@ fn what_is_wrong_is_named() {
             json!({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "a"}]}]}),
             "messages[0].content[0].name",
         ),
+        (
+            json!({"messages": [{"role": "assistant", "content": "The answer is "}]}),
+            "messages[0].content",
+        ),
+        (
+            json!({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "name": "f", "input": {}}]}]}),
+            "messages[0].content",
+        ),
+        (
+            json!({"tools": [{"name": "f"}, {"type": "telepathy_20300101", "name": "t"}]}),
+            "tools[1]",
+        ),
+        (json!({"tools": [{"input_schema": {}}]}), "tools[0].name"),
         (json!({"tool_choice": {"type": "sometimes"}}), "tool_choice.type"),
         (json!({"tool_choice": {"type": "tool"}}), "tool_choice.name"),
     ] {
@@ -110,6 +123,64 @@ fn what_is_wrong_is_named() {
             }
             other => panic!("{extra}: {other:?}"),
         }
+    }
+}
+
+/// The request has neither description nor schema of them.
+#[test]
+fn tools_that_the_client_runs_are_described() {
+    for (kind, name, command) in [
+        ("bash_20241022", "bash", "command"),
+        ("bash_20250124", "bash", "restart"),
+        ("text_editor_20241022", "str_replace_editor", "view_range"),
+        ("text_editor_20250728", "str_replace_based_edit_tool", "insert_text"),
+        ("memory_20250818", "memory", "old_path"),
+    ] {
+        let chat = json!(chat_request(&request(json!({"tools": [{"type": kind, "name": name}]}))).unwrap());
+        let function = &chat["tools"][0]["function"];
+        assert_eq!(function["name"], name);
+        assert!(function["description"].is_string() && function["parameters"]["properties"].get(command).is_some());
+        let undoes = function.to_string().contains("undo_edit");
+        assert_eq!(undoes, kind == "text_editor_20241022", "{kind}");
+    }
+    let with_examples = json!({"tools": [{"name": "f", "description": "does f", "input_examples": [{"x": 1}]}]});
+    let chat = json!(chat_request(&request(with_examples)).unwrap());
+    assert_eq!(
+        chat["tools"][0]["function"]["description"],
+        "does f\nExamples of its input:\n{\"x\":1}"
+    );
+}
+
+#[test]
+fn thinking_effort_and_a_begun_answer_reach_the_engine() {
+    let begun =
+        json!({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "The answer is"}]});
+    for (extra, field, expected) in [
+        (begun, "continue_final_message", json!(true)),
+        (json!({}), "continue_final_message", Value::Null),
+        (
+            json!({"output_config": {"effort": "high"}}),
+            "reasoning_effort",
+            json!("high"),
+        ),
+        (
+            json!({"thinking": {"type": "disabled"}}),
+            "chat_template_kwargs",
+            json!({"enable_thinking": false}),
+        ),
+        (
+            json!({"thinking": {"type": "enabled"}}),
+            "chat_template_kwargs",
+            json!({"enable_thinking": true}),
+        ),
+        (
+            json!({"thinking": {"type": "adaptive"}}),
+            "chat_template_kwargs",
+            Value::Null,
+        ),
+    ] {
+        let chat = json!(chat_request(&request(extra.clone())).unwrap());
+        assert_eq!(chat[field], expected, "{extra}");
     }
 }
 

@@ -370,10 +370,14 @@ impl AnswerWriter for ResponseWriter {
         if answer.is_empty() {
             answer.push(message("assistant", ""));
         }
+        let mut response = self.answer();
+        response["output"] = Value::Null; // kept beside it
         Some(Kept {
             id: self.response.id.clone(),
             previous: self.response.previous_response_id.clone(),
             messages: self.new_messages.iter().cloned().chain(answer).collect(),
+            response,
+            output: items,
         })
     }
 }

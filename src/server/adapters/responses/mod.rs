@@ -10,4 +10,11 @@ mod tools;
 
 pub use answer::ResponseWriter;
 pub use kept::{Kept, KeptResponses};
-pub use request::{ChatInput, chat_input};
+pub use request::{ChatInput, chat_input, resolve_references};
+
+/// Fields of the chat request by their names in this API.
+pub const RENAMED: &[(&str, &str)] = &[
+    ("max_tokens", "max_output_tokens"),
+    ("messages", "input"),
+    ("reasoning_effort", "reasoning.effort"),
+];

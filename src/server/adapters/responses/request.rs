@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::client_tools::ClientTool;
+use super::kept::KeptResponses;
 use super::tools::{flat_name, functions};
 use crate::protocol::openai::{ChatMessage, ChatRequest, FunctionCall, StreamOptions, ToolCall};
 use crate::protocol::responses::ResponsesRequest;
@@ -86,6 +87,31 @@ fn tool_choice(choice: &Value) -> Result<Value, Error> {
             Err(wrong("tool_choice", sentence))
         }
     }
+}
+
+/// Puts items of earlier answers, as `kept` has them, in the place of references to them.
+///
+/// # Errors
+/// A reference to no item.
+pub fn resolve_references(input: &mut Value, kept: &KeptResponses) -> Result<(), Error> {
+    for (number, item) in input.as_array_mut().into_iter().flatten().enumerate() {
+        let is_reference = match item["type"].as_str() {
+            Some(kind) => kind == "item_reference",
+            None => item.get("role").is_none() && item["id"].is_string(),
+        };
+        if !is_reference {
+            continue;
+        }
+        let id = item["id"].as_str().unwrap_or_default();
+        *item = kept.item(id).cloned().ok_or_else(|| {
+            let sentence = format!(
+                "refers to `{id}`, which is no item of this episode's answers; hint: only answers with `store` are kept, \
+                 while their episode runs"
+            );
+            wrong(&format!("input[{number}]"), sentence)
+        })?;
+    }
+    Ok(())
 }
 
 /// The chat messages that items amount to. An assistant's turn is up to three kinds of items, reasoning, a message and

@@ -2,8 +2,8 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use serde_json::{Value, json};
 
-use super::{KeptResponses, ResponseWriter, chat_input};
-use crate::protocol::openai::ChatMessage;
+use super::{KeptResponses, ResponseWriter, chat_input, resolve_references};
+use crate::protocol::openai::{ChatCompletion, ChatMessage, Choice, FunctionCall, ToolCall};
 use crate::protocol::responses::ResponsesRequest;
 use crate::server::adapters::testing::{
     Answered, answered, any_json, stream_bytes, translated_stream, translated_whole,
@@ -232,6 +232,8 @@ fn a_kept_answer_leads_back_to_the_first() {
         id: id.into(),
         previous: previous.map(str::to_owned),
         messages: vec![message("user", id), message("assistant", id)],
+        response: json!({}),
+        output: Vec::new(),
     };
     kept.keep(turn("a", None));
     kept.keep(turn("b", Some("a")));
@@ -246,6 +248,213 @@ fn a_kept_answer_leads_back_to_the_first() {
     assert_eq!(said(kept.conversation("c")), ["a", "a", "c", "c"]);
     assert_eq!(said(kept.conversation("b")), ["a", "a", "b", "b"]);
     assert_eq!(kept.conversation("d"), None);
+}
+
+/// Seen with the Vercel AI SDK, which refers to every earlier item of its loop.
+#[test]
+fn references_stand_for_the_items_of_kept_answers() {
+    let mut kept = KeptResponses::default();
+    let items = json!([
+        {"type": "reasoning", "id": "rs_0f_0", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
+        {"type": "function_call", "id": "fc_0f_1", "call_id": "c", "name": "f", "arguments": "{}"},
+    ]);
+    kept.keep(super::Kept {
+        id: "resp_0f".into(),
+        previous: None,
+        messages: Vec::new(),
+        response: json!({"id": "resp_0f", "output": null}),
+        output: items.as_array().unwrap().clone(),
+    });
+    let output = json!({"type": "function_call_output", "call_id": "c", "output": "1"});
+    let mut input = json!([{"role": "user", "content": "q"}, {"type": "item_reference", "id": "rs_0f_0"}, {"id": "fc_0f_1"}, output]);
+    resolve_references(&mut input, &kept).unwrap();
+    assert_eq!(
+        input,
+        json!([{"role": "user", "content": "q"}, items[0], items[1], output])
+    );
+    assert_eq!(kept.response("resp_0f").unwrap()["output"], items);
+
+    for id in ["fc_0f_0", "fc_0f_7", "fc_00_0", "msg_0f_1", "", "x", "rs_0f_-1"] {
+        let mut input = json!(["text", {"type": "item_reference", "id": id}]);
+        match resolve_references(&mut input, &kept) {
+            Err(Error::Field { field, .. }) => assert_eq!(field, "input[1]", "{id}"),
+            other => panic!("{id}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn what_is_kept_is_bounded_and_items_outlive_conversations() {
+    let mut kept = KeptResponses::default();
+    for number in 0..40 {
+        kept.keep(super::Kept {
+            id: format!("resp_{number}"),
+            previous: None,
+            messages: vec![message("user", "x".repeat(1 << 20))],
+            response: json!({}),
+            output: vec![json!({"id": format!("msg_{number}_0")})],
+        });
+    }
+    assert_eq!(kept.conversation("resp_0"), None);
+    assert!(kept.conversation("resp_39").is_some());
+    assert!(kept.item("msg_0_0").is_some(), "items are small");
+    kept.keep(super::Kept {
+        id: "resp_big".into(),
+        previous: None,
+        messages: Vec::new(),
+        response: json!({}),
+        output: vec![json!({"id": "msg_big_0", "text": "x".repeat(20 << 20)})],
+    });
+    assert!(kept.item("msg_0_0").is_none() && kept.item("msg_big_0").is_none());
+}
+
+/// Each is a function to the model and an item of its own kind to the client, whichever way the client sends it back.
+#[test]
+fn tools_that_the_client_runs_are_called_and_come_back() {
+    let patch = json!({"type": "update_file", "path": "a", "diff": "-x\n+y"});
+    let cases = [
+        (
+            "local_shell",
+            json!({"command": ["ls", "-l"]}),
+            "action",
+            json!({"type": "exec", "command": ["ls", "-l"], "env": {}}),
+        ),
+        (
+            "shell",
+            json!({"commands": ["ls"], "timeout_ms": 5}),
+            "action",
+            json!({"commands": ["ls"], "timeout_ms": 5}),
+        ),
+        ("apply_patch", json!({"operation": patch}), "operation", patch.clone()),
+    ];
+    for (kind, arguments, field, action) in cases {
+        let asked = request(json!({"tools": [{"type": kind}], "tool_choice": {"type": kind}}));
+        let chat = json!(chat_input(&asked, Vec::new()).unwrap().request);
+        let function = &chat["tools"][0]["function"];
+        assert_eq!(function["name"], kind);
+        let required = function["parameters"]["required"][0].as_str().unwrap();
+        assert!(arguments.get(required).is_some() && !function["description"].is_null());
+        assert_eq!(chat["tool_choice"]["function"]["name"], kind);
+
+        let call = ToolCall {
+            id: "c".into(),
+            kind: "function".into(),
+            function: FunctionCall {
+                name: kind.into(),
+                arguments: arguments.to_string(),
+            },
+        };
+        let completion = answer_with(call);
+        let whole = translated_whole(writer(json!({"tools": [{"type": kind}]})), &completion);
+        let item = &whole["output"][0];
+        assert_eq!(
+            (&item["type"], &item["call_id"]),
+            (&json!(format!("{kind}_call")), &json!("c"))
+        );
+        assert_eq!(
+            (&item[field], &item["status"]),
+            (&action, &json!("completed")),
+            "{item}"
+        );
+
+        let output = json!({"type": format!("{kind}_call_output"), "call_id": "c", "output": "done"});
+        let back = chat_input(&request(json!({"input": [item, output]})), Vec::new())
+            .unwrap()
+            .new_messages;
+        let back_call = &back[0].tool_calls.as_ref().unwrap()[0].function;
+        assert_eq!(back_call.name, kind);
+        assert_eq!(serde_json::from_str::<Value>(&back_call.arguments).unwrap(), arguments);
+        assert_eq!((back[1].role.as_str(), &back[1].content), ("tool", &json!("done")));
+    }
+}
+
+/// What the SDKs cannot read as an action is a function call, which the client can refuse.
+#[test]
+fn calls_that_do_not_fit_the_tool_are_function_calls() {
+    for (kind, arguments) in [
+        ("local_shell", r#"{"command": "ls"}"#),
+        ("shell", r#"{"commands": [1]}"#),
+        ("shell", "{}"),
+        ("apply_patch", r#"{"operation": {"type": "update_file", "path": "a"}}"#),
+        (
+            "apply_patch",
+            r#"{"operation": {"type": "rename_file", "path": "a", "diff": ""}}"#,
+        ),
+    ] {
+        let call = ToolCall {
+            id: "c".into(),
+            kind: "function".into(),
+            function: FunctionCall {
+                name: kind.into(),
+                arguments: arguments.into(),
+            },
+        };
+        let whole = translated_whole(writer(json!({"tools": [{"type": kind}]})), &answer_with(call));
+        let item = &whole["output"][0];
+        assert_eq!(
+            (&item["type"], &item["arguments"]),
+            (&json!("function_call"), &json!(arguments))
+        );
+    }
+}
+
+#[test]
+fn outputs_of_client_tools_are_text() {
+    let shell = |output: Value| json!({"type": "shell_call_output", "call_id": "c", "output": output});
+    let run = |out: &str, err: &str, outcome: Value| json!({"stdout": out, "stderr": err, "outcome": outcome});
+    for (item, expected) in [
+        (
+            shell(json!([
+                run("a\n", "", json!({"type": "exit", "exit_code": 0})),
+                run("", "no", json!({"type": "exit", "exit_code": 2}))
+            ])),
+            "a\nno\nexit code 2",
+        ),
+        (shell(json!([run("a", "", json!({"type": "timeout"}))])), "a\ntimed out"),
+        (
+            json!({"type": "local_shell_call_output", "id": "c", "output": "x"}),
+            "x",
+        ),
+        (
+            json!({"type": "apply_patch_call_output", "call_id": "c", "status": "failed"}),
+            "failed",
+        ),
+        (
+            json!({"type": "apply_patch_call_output", "call_id": "c", "status": "completed", "output": "ok"}),
+            "ok",
+        ),
+    ] {
+        let chat = chat_input(&request(json!({"input": [item]})), Vec::new()).unwrap();
+        assert_eq!(
+            json!(chat.new_messages[0]),
+            json!({"role": "tool", "content": expected, "tool_call_id": "c"})
+        );
+    }
+}
+
+#[test]
+fn a_custom_tools_grammar_is_told() {
+    let format = json!({"type": "grammar", "syntax": "lark", "definition": "start: /x/"});
+    let asked = request(json!({"tools": [{"type": "custom", "name": "t", "format": format}]}));
+    let chat = json!(chat_input(&asked, Vec::new()).unwrap().request);
+    let input = &chat["tools"][0]["function"]["parameters"]["properties"]["input"];
+    assert_eq!(input["description"], "A text by this lark grammar:\nstart: /x/");
+}
+
+fn answer_with(call: ToolCall) -> ChatCompletion {
+    let message = ChatMessage {
+        tool_calls: Some(vec![call]),
+        ..message("assistant", Value::Null)
+    };
+    ChatCompletion {
+        id: "chatcmpl-00".into(),
+        choices: vec![Choice {
+            message,
+            finish_reason: Some("tool_calls".into()),
+            ..Choice::default()
+        }],
+        ..ChatCompletion::default()
+    }
 }
 
 #[test]
