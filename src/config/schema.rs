@@ -185,6 +185,9 @@ impl Default for Rollout {
     }
 }
 
+/// Smallest temperature by which logits are divided; below it, log-probabilities leave the range of f32.
+pub const LEAST_TEMPERATURE: f64 = 0.001;
+
 /// `ajet.rollout.val_kwargs`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -192,7 +195,7 @@ pub struct ValKwargs {
     /// Sampling temperature of eval episodes; 0 is greedy.
     #[schemars(range(min = 0.0, max = 1000.0))]
     pub temperature: f64,
-    /// Nucleus sampling of eval episodes.
+    /// Nucleus sampling of eval episodes; 0 is greedy.
     pub top_p: f64,
     /// Number of most likely tokens that eval episodes are sampled from; −1 is all.
     #[schemars(range(min = -1, max = 16_777_216))]

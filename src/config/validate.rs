@@ -3,15 +3,15 @@
 use super::effective::LINEAR_PROJECTIONS;
 use super::error::Problem;
 use super::experiment;
-use super::schema::{AdvEstimator, Ajet, CollectionMethod, LrScheduler, Optim, Rollout, SingletonGroup, TrainerCommon};
+use super::schema::{
+    AdvEstimator, Ajet, CollectionMethod, LEAST_TEMPERATURE, LrScheduler, Optim, Rollout, SingletonGroup, TrainerCommon,
+};
 
 const TOOL_PARSERS: [&str; 4] = ["hermes", "llama3_json", "json", "none"];
 const REASONING_PARSERS: [&str; 2] = ["think", "none"];
 const KL_ESTIMATORS: [&str; 6] = ["kl", "mse", "low_var_kl", "k1", "k2", "k3"];
 const LOGGERS: [&str; 2] = ["console", "tensorboard"];
 
-/// Smallest temperature by which logits are divided; below it, log-probabilities leave the range of f32.
-const LEAST_TEMPERATURE: f64 = 0.001;
 /// Learning rate below which LoRA hardly learns.
 const LOW_LORA_LR: f64 = 1e-5;
 
@@ -177,12 +177,10 @@ impl Checks {
             temperature,
             &allowed,
         );
-        for (key, p) in [
-            ("ajet.rollout.top_p", rollout.top_p),
-            ("ajet.rollout.val_kwargs.top_p", val.top_p),
-        ] {
-            self.require(p > 0.0 && p <= 1.0, key, p, "more than 0 and at most 1");
-        }
+        let (key, p) = ("ajet.rollout.top_p", rollout.top_p);
+        self.require(p > 0.0 && p <= 1.0, key, p, "more than 0 and at most 1");
+        let (key, p) = ("ajet.rollout.val_kwargs.top_p", val.top_p);
+        self.require((0.0..=1.0).contains(&p), key, p, "from 0 (greedy) to 1");
         for (key, k) in [
             ("ajet.rollout.top_k", rollout.top_k),
             ("ajet.rollout.val_kwargs.top_k", val.top_k),
@@ -363,6 +361,10 @@ mod tests {
             (
                 "rollout: {temperature: 0}",
                 "ajet.rollout.temperature: 0 is not 0.001 or more",
+            ),
+            (
+                "rollout: {val_kwargs: {top_p: -0.1}}",
+                "ajet.rollout.val_kwargs.top_p: -0.1 is not from 0 (greedy) to 1",
             ),
             (
                 "rollout: {top_p: 1.5}",

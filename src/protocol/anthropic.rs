@@ -214,6 +214,8 @@ pub enum StreamEvent {
     },
     /// The last.
     MessageStop,
+    /// Anywhere: the answer is still being made.
+    Ping,
 }
 
 /// An addition to a block.

@@ -13,6 +13,14 @@ pub struct Conversation {
     pub template_kwargs: Map<String, Value>,
 }
 
+impl Conversation {
+    /// Names of the functions on offer.
+    pub fn offered_functions(&self) -> Vec<String> {
+        let names = self.tools.iter().filter_map(|tool| tool["function"]["name"].as_str());
+        names.map(str::to_owned).collect()
+    }
+}
+
 /// How a turn of the model ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TurnEnd {

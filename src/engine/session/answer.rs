@@ -84,7 +84,12 @@ impl AnswerWriter {
             .rendered
             .strip_suffix(&prompt.opening)
             .unwrap_or(&prompt.rendered);
-        let mut parser = AnswerParser::new(backend.reasoning_format, tool_format, rendered);
+        let mut parser = AnswerParser::new(
+            backend.reasoning_format,
+            tool_format,
+            rendered,
+            &request.conversation.offered_functions(),
+        );
         let opened = parser.push(&prompt.opening);
         let mut answer = Answer {
             message: ChatMessage {

@@ -67,7 +67,7 @@ impl Sampled<'_> {
             ToolFormat::Llama3Json => "<|python_tag|>",
             ToolFormat::Json | ToolFormat::None => return false,
         };
-        let mut parser = AnswerParser::new(self.reasoning, self.tools, self.prompt);
+        let mut parser = AnswerParser::new(self.reasoning, self.tools, self.prompt, &[]);
         let mut pieces = parser.push(self.text);
         pieces.extend(parser.finish());
         let marked = |piece: &Piece| matches!(piece, Piece::Content(text) if text.contains(marker));

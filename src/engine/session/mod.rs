@@ -23,10 +23,11 @@ mod visible;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::stream::BoxStream;
 use serde_json::Value;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -49,6 +50,8 @@ use turn::Turn;
 
 /// How the answer to a prompt that does not fit begins. Agents written for AgentJet look for it.
 const OVERFLOW_CONTENT: &str = "AgentJet: Exceeded max model context length. token_overflow(";
+/// How long a stream's status waits for the first of its tokens, so that a request that fails at once is told so by it.
+const STATUS_WITHIN: Duration = Duration::from_millis(200);
 
 /// Answer of a chat request.
 pub enum ChatAnswer {
@@ -120,13 +123,15 @@ impl Session {
         for index in 0..request.n {
             turns.push(Turn::submit(self, &request, &prompt, number, index)?);
         }
-        for turn in &mut turns {
-            turn.started().await?;
-        }
         let head = Head::new(&request);
         if request.stream {
+            // What fails at once still has a status of its own; what waits or computes longer does so in the stream.
+            if let Ok(started) = timeout(STATUS_WITHIN, all_started(&mut turns)).await {
+                started?;
+            }
             return Ok(ChatAnswer::Stream(stream::chunks(head, &request, &prompt, turns)));
         }
+        all_started(&mut turns).await?;
         let usage = usage(&prompt, &turns);
         let mut sampled = Sampled::default();
         let mut choices = Vec::with_capacity(turns.len());
@@ -313,6 +318,13 @@ impl Session {
             state.terminated = true;
         }
     }
+}
+
+async fn all_started(turns: &mut [Turn]) -> Result<(), ChatError> {
+    for turn in turns {
+        turn.started().await?;
+    }
+    Ok(())
 }
 
 fn usage(prompt: &Prompt, turns: &[Turn]) -> Usage {

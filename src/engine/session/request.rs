@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::error::ChatError;
-use crate::config::schema::Rollout;
+use crate::config::schema::{LEAST_TEMPERATURE, Rollout};
 use crate::protocol::openai::{ChatMessage, ChatRequest};
 use crate::protocol::swarm::EpisodeType;
 use crate::timeline::Conversation;
@@ -148,7 +148,10 @@ impl Drawing {
             ));
         }
         Ok(Self {
-            temperature: real("temperature", request.temperature, 0.0, 2.0)?.unwrap_or(temperature),
+            temperature: real("temperature", request.temperature, 0.0, 2.0)?
+                .or(Some(temperature))
+                .filter(|temperature| *temperature >= LEAST_TEMPERATURE)
+                .unwrap_or(0.0),
             top_p: real("top_p", request.top_p, 0.0, 1.0)?.unwrap_or(defaults.top_p),
             top_k: usize::try_from(top_k).ok().filter(|k| *k > 0),
             min_p: real("min_p", request.min_p, 0.0, 1.0)?.unwrap_or(0.0),
@@ -495,6 +498,38 @@ mod tests {
             read(EpisodeType::Train, json!({"temperature": 3})).is_ok(),
             "what is ignored is not refused"
         );
+
+        // Tiny ones are greedy: their log-probabilities would be beyond f32.
+        for (temperature, drawn) in [
+            (0.0, 0.0),
+            (-0.0, 0.0),
+            (1e-40, 0.0),
+            (1e-5, 0.0),
+            (1e-3, 1e-3),
+            (2.0, 2.0),
+        ] {
+            let read = read(EpisodeType::Eval, json!({"temperature": temperature})).unwrap();
+            assert_eq!(read.drawing.temperature, drawn, "{temperature}");
+        }
+        for wrong in [
+            json!({"temperature": -0.1}),
+            json!({"top_p": 1.01}),
+            json!({"top_p": -1}),
+            json!({"min_p": 2}),
+            json!({"top_k": -2}),
+            json!({"seed": 1.5}),
+            json!({"seed": u64::MAX}),
+        ] {
+            assert!(read(EpisodeType::Eval, wrong.clone()).is_err(), "{wrong}");
+        }
+        for right in [
+            json!({"top_p": 0}),
+            json!({"top_k": 0}),
+            json!({"top_k": i64::MAX}),
+            json!({"seed": -1}),
+        ] {
+            assert!(read(EpisodeType::Eval, right.clone()).is_ok(), "{right}");
+        }
 
         let mut rollout = Rollout::default();
         rollout.val_kwargs.do_sample = false;

@@ -13,7 +13,9 @@ use super::request::Request;
 use super::turn::{Turn, TurnEvent};
 use super::{Head, usage, with_sampled};
 use crate::inference::SampledToken;
-use crate::protocol::openai::{ChatCompletionChunk, ChoiceLogprobs, ChunkChoice, Delta, TokenLogprob, Usage};
+use crate::protocol::openai::{
+    ChatCompletionChunk, ChoiceLogprobs, ChunkChoice, Delta, PromptTokensDetails, TokenLogprob, Usage,
+};
 use crate::timeline::Prompt;
 
 type Chunks = BoxStream<'static, Result<ChatCompletionChunk, ChatError>>;
@@ -22,7 +24,7 @@ type Chunks = BoxStream<'static, Result<ChatCompletionChunk, ChatError>>;
 /// for. Ends at the first error.
 pub fn chunks(head: Head, request: &Request, prompt: &Prompt, turns: Vec<Turn>) -> Chunks {
     let usage = usage(prompt, &turns);
-    let counts = Counts(Arc::new(Mutex::new(vec![Sampled::default(); turns.len()])));
+    let counts = Counts::new(&turns);
     let continuous = request.continuous_usage;
     let first = ChatCompletionChunk {
         prompt_token_ids: request.return_token_ids.then(|| prompt.ids.clone()),
@@ -51,24 +53,33 @@ pub fn chunks(head: Head, request: &Request, prompt: &Prompt, turns: Vec<Turn>) 
         .boxed()
 }
 
-/// Tokens that each answer of a request has so far.
+/// For each answer of a request, its tokens so far and the prompt tokens that the prefix cache gave.
 #[derive(Clone)]
-struct Counts(Arc<Mutex<Vec<Sampled>>>);
+struct Counts(Arc<Mutex<Vec<(Sampled, usize)>>>);
 
 impl Counts {
-    fn set(&self, index: u32, counts: Sampled) {
+    fn new(turns: &[Turn]) -> Self {
+        let counts = turns.iter().map(|turn| (Sampled::default(), turn.cached_tokens()));
+        Self(Arc::new(Mutex::new(counts.collect())))
+    }
+
+    fn set(&self, index: u32, counts: Sampled, cached_tokens: usize) {
         // Assignments leave it whole, even after a panic elsewhere.
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(place) = all.get_mut(index as usize) {
-            *place = counts;
+            *place = (counts, cached_tokens);
         }
     }
 
     fn in_usage(&self, usage: &Usage) -> Usage {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut sum = Sampled::default();
-        all.iter().for_each(|counts| sum.add(*counts));
-        with_sampled(usage.clone(), sum)
+        all.iter().for_each(|(counts, _)| sum.add(*counts));
+        let cached_tokens = all.first().map_or(0, |(_, cached)| *cached as u64);
+        Usage {
+            prompt_tokens_details: Some(PromptTokensDetails { cached_tokens }),
+            ..with_sampled(usage.clone(), sum)
+        }
     }
 }
 
@@ -159,14 +170,15 @@ impl Additions {
         match event {
             TurnEvent::Token(token) => {
                 let deltas = turn.push(&token);
-                self.counts.set(index, turn.counts());
+                self.counts.set(index, turn.counts(), turn.cached_tokens());
                 self.tell(&turn, &token);
                 self.queue(index, &request, deltas);
                 self.turn = Some(turn);
             }
             TurnEvent::Finished(reason) => {
+                let cached_tokens = turn.cached_tokens();
                 let (deltas, answer) = turn.finish(reason)?;
-                self.counts.set(index, answer.counts());
+                self.counts.set(index, answer.counts(), cached_tokens);
                 self.queue(index, &request, deltas);
                 self.queue(index, &request, vec![Delta::default()]);
                 if let Some(last) = self.ready.back_mut() {

@@ -246,7 +246,7 @@ async fn a_forced_call_is_begun_as_the_template_writes_it() {
             let call = &message.tool_calls.as_ref().unwrap()[0].function;
             assert_eq!(
                 (call.name.as_str(), call.arguments.as_str()),
-                ("f", "{\"a\":1}"),
+                ("f", "{\"a\": 1}"),
                 "{name}"
             );
             messages.extend([json!(message), answered("t")[0].clone()]);

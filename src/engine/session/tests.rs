@@ -39,6 +39,8 @@ pub enum Script {
     Spells(&'static str),
     /// With these tokens so far; the test goes on by the channel.
     Begins(&'static str),
+    /// It is queued; the test goes on by the channel.
+    Waits,
     /// Not at all.
     Fails(&'static str),
     /// It is not even queued.
@@ -95,6 +97,7 @@ impl Sampler for Scripted {
                 tell(SampleEvent::Failed(why.into()));
                 return Ok(());
             }
+            Script::Waits => return Ok(()),
             Script::Says(text) => (self.model.encode(text).unwrap(), false),
             Script::Spells(text) => (self.spelled(text), false),
             Script::Begins(text) => (self.model.encode(text).unwrap(), true),
@@ -238,7 +241,7 @@ async fn a_conversation_with_a_tool_is_one_row() {
     let call = &choice.message.tool_calls.as_ref().unwrap()[0];
     assert_eq!(
         (call.function.name.as_str(), call.function.arguments.as_str()),
-        ("f", r#"{"a":1}"#)
+        ("f", r#"{"a": 1}"#)
     );
     assert!(call.id.starts_with("call_"));
     assert_eq!(
@@ -276,6 +279,10 @@ async fn a_stream_is_the_whole_answer_in_pieces() {
         "ab <tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>\n<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>",
         "<tool_call>{\"name\": \"f\", \"arguments\": {a}}</tool_call>",
         "a STOP b",
+        "ab <tool_call>{\"name\": \"f\"}</tool_call> b",
+        "<tool_call>{\"name\": \"f\", \"arguments\": null}",
+        "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1.10}}</tool",
+        "<tool_call>{\"name\": \"f\", \"argu",
     ] {
         let bench = Bench::new([Script::Says(text), Script::Says(text)]);
         let mut body = with_tools(ask("q"));
@@ -586,7 +593,11 @@ async fn several_answers_in_an_eval_episode() {
         .iter()
         .map(|asked| asked.params.seed)
         .collect();
-    assert_eq!(seeds, [5, 6]);
+    assert_eq!(seeds[0], 5);
+    assert!(
+        seeds[1].abs_diff(5) > 1 << 32,
+        "not what a neighbouring seed gives: {seeds:?}"
+    );
 
     body["stream"] = json!(true);
     let Ok(ChatAnswer::Stream(chunks)) = bench.session.chat(body, EpisodeType::Eval).await else {
@@ -605,6 +616,50 @@ async fn several_answers_in_an_eval_episode() {
         assert_eq!(sum(&of_one).0.content, expected);
     }
     assert_eq!(bench.session.finish().usage.llm_calls, 2);
+}
+
+/// Seen with `top_p: 0`, which was a 500 that clients tried again.
+#[tokio::test]
+async fn a_nucleus_of_no_mass_is_greedy() {
+    let bench = Bench::new([Script::Says("a"), Script::Says("a"), Script::Says("a")]);
+    for top_p in [json!(0), json!(-0.0), json!(1e-60)] {
+        let mut body = ask("q");
+        body["top_p"] = top_p;
+        assert!(bench.session.chat(body, EpisodeType::Eval).await.is_ok());
+    }
+    for asked in bench.sampler.asked.lock().unwrap().iter() {
+        assert_eq!((asked.params.top_k, asked.params.top_p), (Some(1), 1.0));
+        assert!(crate::inference::sampler::check(&asked.params).is_ok());
+    }
+}
+
+/// Seen with long prompts and full queues: no byte came before the first token.
+#[tokio::test]
+async fn a_stream_begins_before_its_first_token() {
+    let bench = Bench::new([Script::Waits]);
+    let mut body = ask("q");
+    body["stream"] = json!(true);
+    body["stream_options"] = json!({"include_usage": true});
+    let Ok(ChatAnswer::Stream(mut chunks)) = bench.train(body).await else {
+        panic!()
+    };
+    let role = chunks.next().await.unwrap().unwrap();
+    assert_eq!(role.choices[0].delta.role.as_deref(), Some("assistant"));
+    let events = bench.sampler.asked.lock().unwrap()[0].events.clone();
+    let ids = bench.sampler.model.encode("ab").unwrap();
+    let end = [SampleEvent::Finished(FinishReason::Stop)];
+    for event in [SampleEvent::Started { cached_tokens: 2 }]
+        .into_iter()
+        .chain(ids.into_iter().map(token))
+        .chain(end)
+    {
+        events.send(event).unwrap();
+    }
+    let rest: Vec<_> = chunks.map(Result::unwrap).collect().await;
+    assert_eq!(sum(&rest).0.content, "ab");
+    let usage = rest.last().unwrap().usage.clone().unwrap();
+    assert_eq!(usage.prompt_tokens_details.unwrap().cached_tokens, 2);
+    assert_eq!(bench.session.finish().usage.cached_tokens, 2);
 }
 
 #[tokio::test]

@@ -22,7 +22,8 @@ pub struct Turn {
     pub index: u32,
     events: UnboundedReceiver<SampleEvent>,
     writer: AnswerWriter,
-    cached_tokens: usize,
+    /// Prompt tokens that the prefix cache gave; none before the prompt is in the cache.
+    cached_tokens: Option<usize>,
     weight_version: u64,
     /// Given back when the turn is over, however it ends.
     _place: OwnedSemaphorePermit,
@@ -52,12 +53,17 @@ impl Turn {
         let given = backend.given_answer(prompt)?;
         let (sender, events) = unbounded_channel();
         let seed = match drawing.seed {
-            Some(seed) => (seed as u64).wrapping_add(index as u64),
+            Some(seed) => choice_seed(seed as u64, index as u64),
             None => backend.seed(
                 &session.episode_uuid,
                 "answer",
                 number.wrapping_mul(1 << 16) + index as u64,
             ),
+        };
+        // A nucleus of no mass is the likeliest token, as it is for OpenAI.
+        let (top_p, top_k) = match drawing.top_p as f32 {
+            0.0 => (1.0, Some(1)),
+            top_p => (top_p, drawing.top_k),
         };
         let room = settings.max_model_len.saturating_sub(prompt.ids.len());
         let weight_version = backend.sampler.weight_version();
@@ -67,8 +73,8 @@ impl Turn {
             prompt: prompt.ids.clone(),
             params: SamplingParams {
                 temperature: drawing.temperature as f32,
-                top_p: drawing.top_p as f32,
-                top_k: drawing.top_k,
+                top_p,
+                top_k,
                 min_p: drawing.min_p as f32,
                 seed,
                 max_tokens: request
@@ -90,22 +96,25 @@ impl Turn {
             index: index as u32,
             events,
             writer: AnswerWriter::new(backend, request, prompt),
-            cached_tokens: 0,
+            cached_tokens: None,
             weight_version,
             _place: place,
         })
     }
 
-    /// Prompt tokens that the prefix cache gave.
+    /// Prompt tokens that the prefix cache gave, as far as that is known.
     pub fn cached_tokens(&self) -> usize {
-        self.cached_tokens
+        self.cached_tokens.unwrap_or(0)
     }
 
-    /// Waits until the prompt is in the cache.
+    /// Waits until the prompt is in the cache. May be dropped and called again.
     pub async fn started(&mut self) -> Result<(), ChatError> {
+        if self.cached_tokens.is_some() {
+            return Ok(());
+        }
         match self.event().await? {
             SampleEvent::Started { cached_tokens } => {
-                self.cached_tokens = cached_tokens;
+                self.cached_tokens = Some(cached_tokens);
                 Ok(())
             }
             event => Err(ChatError::Sampling(format!("the sampler began with {event:?}"))),
@@ -114,6 +123,7 @@ impl Turn {
 
     /// Waits for what comes next.
     pub async fn next(&mut self) -> Result<TurnEvent, ChatError> {
+        self.started().await?;
         match self.event().await? {
             SampleEvent::Token(token) => Ok(TurnEvent::Token(token)),
             SampleEvent::Finished(FinishReason::Cancelled) => {
@@ -155,6 +165,7 @@ impl Turn {
 
     /// Ends the answer and records the call.
     pub fn finish(self, reason: FinishReason) -> Result<(Vec<Delta>, Answer), ChatError> {
+        let cached_tokens = self.cached_tokens();
         let (deltas, answer) = self.writer.finish();
         let model = &self.session.backend.model;
         let end = answer.end(reason, model.stop_token_ids());
@@ -171,7 +182,7 @@ impl Turn {
             agent: self.request.model.clone(),
             weight_version: self.weight_version,
         };
-        let first = (self.index == 0).then_some((self.prompt.split, self.cached_tokens));
+        let first = (self.index == 0).then_some((self.prompt.split, cached_tokens));
         self.session.record(call, first)?;
         Ok((deltas, answer))
     }
@@ -197,4 +208,16 @@ impl Turn {
         };
         Ok((choice, sampled))
     }
+}
+
+/// The seed of one of a request's choices: the first has the request's own, the others are far from the first choices of
+/// neighbouring seeds (the finalizer of SplitMix64).
+fn choice_seed(seed: u64, index: u64) -> u64 {
+    if index == 0 {
+        return seed;
+    }
+    let mut mixed = seed ^ index.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
 }

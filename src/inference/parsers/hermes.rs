@@ -1,9 +1,12 @@
-//! `<tool_call>{"name": …, "arguments": …}</tool_call>`, any number of times, with text between.
+//! `<tool_call>{"name": …, "arguments": …}</tool_call>`, any number of times, with text between; a list of calls in one
+//! pair of tags too.
 //!
-//! A block that is cut or holds no call is text. White space around a call is layout and left out.
+//! A closing tag may be missing where JSON is whole and another call or the answer's end follows. A block that holds no
+//! call, or is cut inside of it, is text. White space around calls is text where text stands on both sides, else layout
+//! that is left out.
 
-use super::json_call::{parse_one, split_value};
-use super::tag::{Found, find};
+use super::json_call::{parse, split_value};
+use super::tag::{Found, could_become, find};
 use super::{ParsedCall, Pieces};
 
 const OPEN: &str = "<tool_call>";
@@ -14,16 +17,28 @@ const CLOSE: &str = "</tool_call>";
 pub struct Hermes {
     /// Undecided text: white space, the beginning of a tag, or a block that is not closed.
     held: String,
-    /// Whether a call came last, behind which white space is left out.
-    after_call: bool,
+    /// White space around calls since the last text, which is text if more follows.
+    around_calls: String,
+    last: Last,
+}
+
+/// What came last.
+#[derive(Default, PartialEq)]
+enum Last {
+    #[default]
+    Nothing,
+    Text,
+    /// A call that text went before, and one that none did.
+    CallAfterText,
+    CallAtStart,
 }
 
 /// What a block is, from behind its opening tag.
 enum Block {
     /// It may still become one.
     Open,
-    /// A call; the closing tag ends at this byte.
-    Call(ParsedCall, usize),
+    /// Calls; the block ends at this byte.
+    Calls(Vec<ParsedCall>, usize),
     /// No call.
     Text,
 }
@@ -31,6 +46,18 @@ enum Block {
 impl Hermes {
     pub fn push(&mut self, text: &str, out: &mut Pieces) {
         self.held.push_str(text);
+        self.take(false, out);
+    }
+
+    /// The answer has ended. A block that is open now is text, what follows its tag may hold a good one.
+    pub fn finish(mut self, out: &mut Pieces) {
+        self.take(true, out);
+        if matches!(self.last, Last::Nothing | Last::Text) || !self.held.trim().is_empty() {
+            self.release(self.held.len(), out);
+        }
+    }
+
+    fn take(&mut self, ended: bool, out: &mut Pieces) {
         loop {
             let (Found::At(tag) | Found::NotBefore(tag)) = find(&self.held, OPEN);
             // White space may be a call's layout: it waits for what follows.
@@ -38,12 +65,16 @@ impl Hermes {
             if !self.held[tag..].starts_with(OPEN) {
                 return;
             }
-            match read_block(&self.held[tag + OPEN.len()..]) {
+            match read_block(&self.held[tag + OPEN.len()..], ended) {
                 Block::Open => return,
-                Block::Call(call, end) => {
+                Block::Calls(calls, end) => {
+                    self.around_calls.push_str(&self.held[..tag]);
                     self.held.drain(..tag + OPEN.len() + end);
-                    self.after_call = true;
-                    out.call(call);
+                    self.last = match self.last {
+                        Last::Text | Last::CallAfterText => Last::CallAfterText,
+                        Last::Nothing | Last::CallAtStart => Last::CallAtStart,
+                    };
+                    calls.into_iter().for_each(|call| out.call(call));
                 }
                 Block::Text => _ = self.release(tag + OPEN.len(), out),
             }
@@ -52,37 +83,46 @@ impl Hermes {
 
     /// Gives out the first `len` bytes as text; returns `len`.
     fn release(&mut self, len: usize, out: &mut Pieces) -> usize {
-        let text: String = self.held.drain(..len).collect();
-        let text = if self.after_call { text.trim_start() } else { &text };
-        self.after_call &= text.is_empty();
-        out.content(text);
-        len
-    }
-
-    pub fn finish(mut self, out: &mut Pieces) {
-        // An open block is text now, what follows its tag may hold a good one.
-        while let Found::At(tag) = find(&self.held, OPEN) {
-            self.release(tag + OPEN.len(), out);
-            self.push("", out);
+        if len == 0 {
+            return 0;
         }
-        self.release(self.held.len(), out);
+        let text: String = self.held.drain(..len).collect();
+        let around_calls = std::mem::take(&mut self.around_calls);
+        match self.last {
+            Last::CallAtStart => out.content(text.trim_start()),
+            _ => out.content(&(around_calls + &text)),
+        }
+        self.last = Last::Text;
+        len
     }
 }
 
-fn read_block(text: &str) -> Block {
-    if !text.contains(CLOSE) {
+fn read_block(text: &str, ended: bool) -> Block {
+    let begun = text.trim_start();
+    if !begun.is_empty() && !begun.starts_with(['{', '[']) {
+        return Block::Text;
+    }
+    // JSON is read once it may be whole, not after each of its tokens.
+    if !(ended || text.contains(CLOSE) || text.contains(OPEN)) {
         return Block::Open;
     }
     let (written, rest) = match split_value(text) {
         Ok(parts) => parts,
-        // The closing tag so far is inside of a JSON string.
-        Err(error) if error.is_eof() => return Block::Open,
+        // The tag so far is inside of a JSON string.
+        Err(error) if error.is_eof() && !ended => return Block::Open,
         Err(_) => return Block::Text,
     };
-    match (parse_one(written), rest.trim_start().strip_prefix(CLOSE)) {
-        (Some(call), Some(behind)) => Block::Call(call, text.len() - behind.len()),
-        _ if rest.contains(CLOSE) => Block::Text,
-        // As above, and the value is whole: its own closing tag is still to come.
-        _ => Block::Open,
+    let rest = rest.trim_start();
+    let end = match rest.strip_prefix(CLOSE) {
+        Some(behind) => text.len() - behind.len(),
+        None if rest.starts_with(OPEN) => text.len() - rest.len(),
+        None if !(could_become(rest, CLOSE) || could_become(rest, OPEN)) => return Block::Text,
+        None if ended && !could_become(rest, CLOSE) => text.len() - rest.len(),
+        None if ended => text.len(),
+        None => return Block::Open,
+    };
+    match parse(written) {
+        Some(calls) => Block::Calls(calls.into_iter().map(|json| json.call).collect(), end),
+        None => Block::Text,
     }
 }

@@ -1,48 +1,69 @@
 //! A tool call as a JSON object: `{"name": …, "arguments": {…}}`, or `parameters` instead.
+//!
+//! Arguments are passed on as the model wrote them, numbers, white space and repeated keys included.
 
-use serde::Deserialize;
-use serde::de::IgnoredAny;
-use serde_json::{Map, Value};
+use indexmap::IndexMap;
+use serde_json::value::RawValue;
 
 use super::ParsedCall;
 
-#[derive(Deserialize)]
-struct JsonCall {
-    name: String,
-    #[serde(alias = "parameters")]
-    arguments: Value,
+/// Keys that an object without arguments may have and still be a call; another one would be lost.
+const KEYS_BESIDE_ARGUMENTS: [&str; 3] = ["name", "type", "id"];
+
+/// A call, and whether its object says anything of arguments.
+pub struct JsonCall {
+    pub call: ParsedCall,
+    pub has_arguments: bool,
 }
 
-impl JsonCall {
-    /// None where the arguments are not an object. Some models write it as a string that holds one.
-    fn parsed(self) -> Option<ParsedCall> {
-        let arguments = match self.arguments {
-            Value::Object(arguments) => arguments,
-            Value::String(text) => serde_json::from_str::<Map<_, _>>(&text).ok()?,
-            _ => return None,
-        };
-        (!self.name.is_empty()).then_some(ParsedCall {
-            name: self.name,
-            arguments: Value::Object(arguments).to_string(),
-        })
+/// The calls that `text` is: an object, or a list of them; white space around it aside.
+pub fn parse(text: &str) -> Option<Vec<JsonCall>> {
+    if !text.trim_start().starts_with('[') {
+        return Some(vec![parse_one(text)?]);
     }
-}
-
-/// The call that `text` is, white space around it aside.
-pub fn parse_one(text: &str) -> Option<ParsedCall> {
-    serde_json::from_str::<JsonCall>(text).ok()?.parsed()
-}
-
-/// The calls of a JSON list.
-pub fn parse_list(text: &str) -> Option<Vec<ParsedCall>> {
-    let calls: Vec<JsonCall> = serde_json::from_str(text).ok()?;
-    let calls: Vec<ParsedCall> = calls.into_iter().map(JsonCall::parsed).collect::<Option<_>>()?;
+    let items: Vec<&RawValue> = serde_json::from_str(text).ok()?;
+    let calls: Vec<JsonCall> = items.iter().map(|item| parse_one(item.get())).collect::<Option<_>>()?;
     (!calls.is_empty()).then_some(calls)
 }
 
-/// Splits a text behind the JSON value that it begins with.
+fn parse_one(text: &str) -> Option<JsonCall> {
+    let fields: IndexMap<String, &RawValue> = serde_json::from_str(text).ok()?;
+    let name: String = serde_json::from_str(fields.get("name")?.get()).ok()?;
+    let given = ["arguments", "parameters"].iter().find_map(|key| fields.get(*key));
+    let arguments = match given {
+        Some(given) => object(given.get())?,
+        None if fields.keys().all(|key| KEYS_BESIDE_ARGUMENTS.contains(&key.as_str())) => "{}".to_owned(),
+        None => return None,
+    };
+    (!name.is_empty()).then_some(JsonCall {
+        call: ParsedCall { name, arguments },
+        has_arguments: given.is_some(),
+    })
+}
+
+/// The text of the object that JSON arguments are; `{}` for none. Some models write a string that holds one.
+fn object(json: &str) -> Option<String> {
+    match json.as_bytes().first()? {
+        b'{' => Some(json.to_owned()),
+        b'n' => Some("{}".to_owned()),
+        b'"' => {
+            let text: String = serde_json::from_str(json).ok()?;
+            let inner = text.trim();
+            match inner {
+                "" | "null" => Some("{}".to_owned()),
+                _ if !inner.starts_with('{') => None,
+                _ => serde_json::from_str::<&RawValue>(inner)
+                    .ok()
+                    .map(|object| object.get().to_owned()),
+            }
+        }
+        _ => None,
+    }
+}
+
+/// Splits a text behind the JSON object or list that it begins with.
 pub fn split_value(text: &str) -> serde_json::Result<(&str, &str)> {
-    let mut values = serde_json::Deserializer::from_str(text).into_iter::<IgnoredAny>();
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<serde::de::IgnoredAny>();
     match values.next() {
         Some(Ok(_)) => Ok(text.split_at(values.byte_offset())),
         Some(Err(error)) => Err(error),
@@ -50,17 +71,19 @@ pub fn split_value(text: &str) -> serde_json::Result<(&str, &str)> {
     }
 }
 
-/// Whether a text that begins with `{` may still become a call: its first key is one of a call's, as far as it is
-/// there.
+/// Whether a text may still become a call or a list of calls: it begins with `{`, perhaps behind `[`, and its first key
+/// is one of a call's, as far as it is there.
 pub fn could_be_call(text: &str) -> bool {
-    let Some(inside) = text.trim_start().strip_prefix('{') else {
-        return false;
+    let begun = text.trim_start();
+    let object = begun.strip_prefix('[').map_or(begun, str::trim_start);
+    let Some(inside) = object.strip_prefix('{') else {
+        return object.is_empty();
     };
     let inside = inside.trim_start();
     let Some(key) = inside.strip_prefix('"') else {
         return inside.is_empty();
     };
-    ["type", "name", "function", "arguments", "parameters"]
+    ["type", "name", "id", "arguments", "parameters"]
         .iter()
         .any(|known| match key.split_once('"') {
             Some((whole, _)) => whole == *known,

@@ -5,17 +5,15 @@
 
 mod hermes;
 mod json_call;
-mod llama3;
-mod plain_json;
 mod tag;
 #[cfg(test)]
 mod tests;
 mod think;
+mod whole_json;
 
 use hermes::Hermes;
-use llama3::Llama3;
-use plain_json::PlainJson;
 use think::Think;
+use whole_json::WholeJson;
 
 /// A part of an assistant's message.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,7 +31,7 @@ pub enum Piece {
 pub struct ParsedCall {
     /// The function.
     pub name: String,
-    /// A JSON object as text, laid out as the model did.
+    /// A JSON object as text, exactly as the model wrote it; `{}` where it wrote none.
     pub arguments: String,
 }
 
@@ -44,7 +42,7 @@ pub enum ToolFormat {
     Hermes,
     /// The whole answer is `{"name": …, "parameters": …}`, several separated by `;`: Llama 3.
     Llama3Json,
-    /// The whole answer is a JSON object with `name` and `arguments`, or a list of them.
+    /// The same with `arguments`; a list of calls too.
     Json,
     /// Not at all.
     None,
@@ -142,11 +140,12 @@ pub struct AnswerParser {
 }
 
 impl AnswerParser {
-    /// For an answer to `prompt`, a text of which only the end matters.
-    pub fn new(reasoning: ReasoningFormat, tools: ToolFormat, prompt: &str) -> Self {
+    /// For an answer to `prompt`, a text of which only the end matters, by a model to which functions of these names
+    /// are `offered`.
+    pub fn new(reasoning: ReasoningFormat, tools: ToolFormat, prompt: &str, offered: &[String]) -> Self {
         Self {
             thinking: (reasoning == ReasoningFormat::Think).then(|| Think::new(reasoning.is_open_after(prompt))),
-            tools: ToolParser::new(tools),
+            tools: ToolParser::new(tools, offered),
         }
     }
 
@@ -177,17 +176,15 @@ impl AnswerParser {
 
 enum ToolParser {
     Hermes(Hermes),
-    Llama3(Llama3),
-    Json(PlainJson),
+    WholeJson(WholeJson),
     None,
 }
 
 impl ToolParser {
-    fn new(format: ToolFormat) -> Self {
+    fn new(format: ToolFormat, offered: &[String]) -> Self {
         match format {
             ToolFormat::Hermes => Self::Hermes(Hermes::default()),
-            ToolFormat::Llama3Json => Self::Llama3(Llama3::default()),
-            ToolFormat::Json => Self::Json(PlainJson::default()),
+            ToolFormat::Llama3Json | ToolFormat::Json => Self::WholeJson(WholeJson::new(offered)),
             ToolFormat::None => Self::None,
         }
     }
@@ -195,8 +192,7 @@ impl ToolParser {
     fn push(&mut self, text: &str, out: &mut Pieces) {
         match self {
             Self::Hermes(parser) => parser.push(text, out),
-            Self::Llama3(parser) => parser.push(text, out),
-            Self::Json(parser) => parser.push(text, out),
+            Self::WholeJson(parser) => parser.push(text, out),
             Self::None => out.content(text),
         }
     }
@@ -204,8 +200,7 @@ impl ToolParser {
     fn finish(self, out: &mut Pieces) {
         match self {
             Self::Hermes(parser) => parser.finish(out),
-            Self::Llama3(parser) => parser.finish(out),
-            Self::Json(parser) => parser.finish(out),
+            Self::WholeJson(parser) => parser.finish(out),
             Self::None => {}
         }
     }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn parse(reasoning: ReasoningFormat, tools: ToolFormat, prompt: &str, parts: &[&str]) -> Vec<Piece> {
-    let mut parser = AnswerParser::new(reasoning, tools, prompt);
+    let mut parser = AnswerParser::new(reasoning, tools, prompt, &["offered".to_owned()]);
     let mut out = Pieces::default();
     let mut pieces: Vec<Piece> = parts.iter().flat_map(|part| parser.push(part)).collect();
     pieces.extend(parser.finish());
@@ -51,38 +51,147 @@ fn hermes_calls() {
     let f = r#"<tool_call>
 {"name": "f", "arguments": {"x": 1.0}}
 </tool_call>"#;
+    let x = r#"{"x": 1.0}"#;
     check(format, "plain\n", &[content("plain\n")]);
-    check(format, f, &[call("f", r#"{"x":1.0}"#)]);
+    check(format, f, &[call("f", x)]);
+    // White space around calls is layout at the ends of the text, and text within it.
     check(
         format,
         &format!("I look.\n\n{f}\n"),
-        &[content("I look."), call("f", r#"{"x":1.0}"#)],
+        &[content("I look."), call("f", x)],
     );
     check(
         format,
         &format!("{f}\n{f}\n done "),
-        &[call("f", r#"{"x":1.0}"#), call("f", r#"{"x":1.0}"#), content("done ")],
+        &[call("f", x), call("f", x), content("done ")],
     );
-    // Arguments as a JSON string, and under the name `parameters`.
-    check(
-        format,
-        r#"<tool_call>{"name":"f","arguments":"{\"a\":[]}"}</tool_call>"#,
-        &[call("f", r#"{"a":[]}"#)],
-    );
-    check(
-        format,
-        r#"<tool_call>{"name":"f","parameters":{}}</tool_call>"#,
-        &[call("f", "{}")],
-    );
+    for (answer, text) in [
+        (format!("pre {f} post"), "pre  post"),
+        (format!("a\n{f}\n{f}\nb"), "a\n\n\nb"),
+        (format!("a{f}b"), "ab"),
+        (format!("a {f}b\n{f}\n"), "a b"),
+    ] {
+        let calls = answer.matches("</tool_call>").count();
+        let whole = parse(ReasoningFormat::None, format, "", &[&answer]);
+        let texts = whole.iter().filter_map(|piece| match piece {
+            Piece::Content(text) => Some(text.as_str()),
+            _ => None,
+        });
+        assert_eq!(texts.collect::<String>(), text, "{answer}");
+        assert_eq!(whole.iter().filter(|piece| **piece == call("f", x)).count(), calls);
+    }
     // The closing tag inside of an argument.
     let quoted = r#"<tool_call>{"name":"f","arguments":{"a":"</tool_call>"}}</tool_call>"#;
     check(format, quoted, &[call("f", r#"{"a":"</tool_call>"}"#)]);
 }
 
+/// Seen with a big integer, `1.10` and `1E5` in arguments, which came out as floats print them.
+#[test]
+fn arguments_are_what_the_model_wrote() {
+    for arguments in [
+        r#"{"n": 12345678901234567890123, "m": -98765432109876543210}"#,
+        r#"{"x": 1.10, "y": 1E5, "z": -0, "w": 1.0, "v": 1e400, "u": 2.50e-03}"#,
+        r#"{ "b" : 1,"a":[ 0.1000 , -0.0 ],  "b": 2 }"#,
+        "{\n  \"text\": \"\\u00e9 \\/ é\",\n  \"empty\": {}\n}",
+    ] {
+        let written = [
+            (
+                ToolFormat::Hermes,
+                format!("<tool_call>\n{{\"name\": \"f\", \"arguments\": {arguments}}}\n</tool_call>"),
+            ),
+            (
+                ToolFormat::Hermes,
+                format!("<tool_call>{{\"parameters\":{arguments},\"name\":\"f\"}}</tool_call>"),
+            ),
+            (
+                ToolFormat::Llama3Json,
+                format!("{{\"name\": \"f\", \"parameters\": {arguments}}}"),
+            ),
+            (
+                ToolFormat::Llama3Json,
+                format!("<|python_tag|>{{\"name\": \"f\", \"arguments\": {arguments} }}"),
+            ),
+            (
+                ToolFormat::Json,
+                format!("[ {{\"name\": \"f\", \"arguments\": {arguments}}} ]"),
+            ),
+        ];
+        for (format, answer) in written {
+            check(format, &answer, &[call("f", arguments)]);
+        }
+        let text = serde_json::Value::from(arguments).to_string();
+        let quoted = format!("<tool_call>{{\"name\": \"f\", \"arguments\": {text}}}</tool_call>");
+        check(ToolFormat::Hermes, &quoted, &[call("f", arguments)]);
+    }
+}
+
+/// Seen with `{"name": "f"}`, and with `""` and `null` for arguments, which were text.
+#[test]
+fn a_call_may_have_no_arguments() {
+    for given in ["null", r#""""#, r#"" ""#, r#""null""#, "{}", r#""{}""#] {
+        let hermes = format!("<tool_call>\n{{\"name\": \"f\", \"arguments\": {given}}}\n</tool_call>");
+        check(ToolFormat::Hermes, &hermes, &[call("f", "{}")]);
+        let whole = format!("{{\"name\": \"f\", \"parameters\": {given}}}");
+        check(ToolFormat::Llama3Json, &whole, &[call("f", "{}")]);
+        check(
+            ToolFormat::Json,
+            &format!("[{whole},{whole}]"),
+            &[call("f", "{}"), call("f", "{}")],
+        );
+    }
+    check(
+        ToolFormat::Hermes,
+        r#"<tool_call>{"name":"f"}</tool_call>"#,
+        &[call("f", "{}")],
+    );
+    check(
+        ToolFormat::Hermes,
+        r#"<tool_call>{"type":"function","name":"f"}"#,
+        &[call("f", "{}")],
+    );
+    // A whole answer of JSON without a tag is a call where the function is known.
+    for format in [ToolFormat::Llama3Json, ToolFormat::Json] {
+        check(format, r#"{"name": "offered"}"#, &[call("offered", "{}")]);
+        check(format, r#"<|python_tag|>{"name": "f"}"#, &[call("f", "{}")]);
+        for text in [r#"{"name": "Ann"}"#, r#"{"name": "offered", "age": 3}"#] {
+            check(format, text, &[content(text)]);
+        }
+    }
+}
+
+/// Seen where the turn ended behind whole JSON, before its closing tag.
+#[test]
+fn a_closing_tag_may_be_missing() {
+    let f = r#"{"name": "f", "arguments": {"x": 1}}"#;
+    let called = || call("f", r#"{"x": 1}"#);
+    for end in ["", "\n", "<", "</tool_c", "\n</tool_call"] {
+        check(ToolFormat::Hermes, &format!("<tool_call>\n{f}{end}"), &[called()]);
+        let second = format!("<tool_call>{f}</tool_call>\n<tool_call>{f}{end}");
+        check(ToolFormat::Hermes, &second, &[called(), called()]);
+    }
+    // Or before the next call.
+    check(
+        ToolFormat::Hermes,
+        &format!("a <tool_call>{f}\n<tool_call>{f}</tool_call>\n"),
+        &[content("a"), called(), called()],
+    );
+    let list = format!("<tool_call>[{f}, {f}]</tool_call>");
+    check(ToolFormat::Hermes, &list, &[called(), called()]);
+}
+
 #[test]
 fn what_is_no_hermes_call_stays_text() {
     for answer in [
-        r#"<tool_call>{"name": "f", "arguments": {"x": 1}}"#,
+        r#"<tool_call>{"name": "f", "arguments": {"x": 1}"#,
+        r#"<tool_call>{"name": "f", "arguments": {"x": 1}} and"#,
+        r#"<tool_call>{"name": "f", "arguments": {"x": "</tool_call>"#,
+        "<tool_call>{'name': 'f', 'arguments': {}}</tool_call>",
+        "<tool_call>\n```json\n{\"name\": \"f\", \"arguments\": {}}\n```\n</tool_call>",
+        r#"<tool_call>{"name": "f", "city": "Oslo"}</tool_call>"#,
+        r#"<tool_call>{"name": "f", "arguments": "x = 1"}</tool_call>"#,
+        r#"<tool_call>{"name": "f", "arguments": []}</tool_call>"#,
+        r#"<tool_call>[{"name": "f"}, 3]</tool_call>"#,
+        "<tool_call>[]</tool_call>",
         r#"x <tool_call>{"name": "f", "argu"#,
         "<tool_call>\nnonsense\n</tool_call>\n",
         r#"<tool_call>{"name": "f", "arguments": 3}</tool_call>"#,
@@ -108,7 +217,7 @@ fn llama3_calls() {
     check(
         format,
         r#"{"name": "f", "parameters": {"x": 1}}"#,
-        &[call("f", r#"{"x":1}"#)],
+        &[call("f", r#"{"x": 1}"#)],
     );
     check(
         format,
@@ -138,7 +247,7 @@ fn plain_json_calls() {
     check(
         format,
         r#"{"name": "f", "arguments": {"x": "é"}}"#,
-        &[call("f", r#"{"x":"é"}"#)],
+        &[call("f", r#"{"x": "é"}"#)],
     );
     check(
         format,
@@ -191,11 +300,11 @@ fn thinking() {
 
 #[test]
 fn text_streams_as_it_comes() {
-    let mut parser = AnswerParser::new(ReasoningFormat::Think, ToolFormat::Hermes, "");
+    let mut parser = AnswerParser::new(ReasoningFormat::Think, ToolFormat::Hermes, "", &[]);
     assert_eq!(parser.push("It"), [content("It")]);
     assert_eq!(parser.push(" is <"), [content(" is")]);
     assert_eq!(parser.push("b"), [content(" <b")]);
-    let mut parser = AnswerParser::new(ReasoningFormat::Think, ToolFormat::None, "<think>\n");
+    let mut parser = AnswerParser::new(ReasoningFormat::Think, ToolFormat::None, "<think>\n", &[]);
     assert_eq!(parser.push("so"), [reasoning("so")]);
 }
 
@@ -224,7 +333,7 @@ proptest! {
         parts in prop::collection::vec(prop::sample::select(vec![
             "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool", "_call>", "<|python_tag|>", "{", "}", "[",
             "]", ";", "\"", "\n", " ", "{\"name\": \"f\", \"arguments\": {\"a\": 1}}", "{\"name\":\"f\",",
-            "\"parameters\": {}}", "é", "x",
+            "\"parameters\": {}}", "{\"name\": \"f\"}", "é", "x",
         ]), 0..12),
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
         opened: bool,

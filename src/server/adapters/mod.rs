@@ -28,6 +28,11 @@ pub trait AnswerWriter: Send {
     /// The chat answer is complete; tells the end.
     fn end(&mut self) -> Vec<ServerEvent>;
 
+    /// What tells that the answer is still being made, before its first chunk as well; a comment where there is none.
+    fn heartbeat(&self) -> Option<ServerEvent> {
+        None
+    }
+
     /// The answer so far as one object.
     fn answer(&self) -> Value;
 

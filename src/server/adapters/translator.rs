@@ -28,6 +28,11 @@ impl ServerEvent {
             data: data.to_string(),
         }
     }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        let Self { name, data } = self;
+        out.extend_from_slice(format!("event: {name}\ndata: {data}\n\n").as_bytes());
+    }
 }
 
 /// A chat answer on its way into another API.
@@ -61,7 +66,17 @@ impl Translator {
             && let Some(end) = self.held.windows(2).position(|pair| pair == END_OF_EVENT)
         {
             let event: Vec<u8> = self.held.drain(..end + END_OF_EVENT.len()).collect();
-            let data = event[..end].strip_prefix(b"data: ").unwrap_or_default();
+            let data = match event.strip_prefix(b":") {
+                // A heartbeat.
+                Some(_) => {
+                    match self.writer.heartbeat() {
+                        Some(event) => event.write(&mut out),
+                        None => out.extend_from_slice(&event),
+                    }
+                    continue;
+                }
+                None => event[..end].strip_prefix(b"data: ").unwrap_or_default(),
+            };
             let events = match data {
                 b"" => continue,
                 b"[DONE]" => {
@@ -70,9 +85,7 @@ impl Translator {
                 }
                 data => self.writer.chunk(serde_json::from_slice::<ChatCompletionChunk>(data)?),
             };
-            for ServerEvent { name, data } in events {
-                out.extend_from_slice(format!("event: {name}\ndata: {data}\n\n").as_bytes());
-            }
+            events.iter().for_each(|event| event.write(&mut out));
         }
         Ok(out)
     }

@@ -180,6 +180,10 @@ impl AnswerWriter for MessageWriter {
         self.last_events().iter().map(ServerEvent::new).collect()
     }
 
+    fn heartbeat(&self) -> Option<ServerEvent> {
+        Some(ServerEvent::new(&StreamEvent::Ping))
+    }
+
     fn answer(&self) -> Value {
         json!(self.message)
     }

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use super::{MessageWriter, chat_request};
 use crate::protocol::anthropic::{BlockDelta, ContentBlock, Message, MessagesRequest, StreamEvent};
 use crate::protocol::openai;
+use crate::server::adapters::Translator;
 use crate::server::adapters::testing::{answered, any_json, translated_stream, translated_whole};
 use crate::server::error::Error;
 
@@ -226,6 +227,7 @@ fn fold(events: &[Value]) -> Message {
                 message.usage = usage;
             }
             StreamEvent::MessageStop => over = true,
+            StreamEvent::Ping => {}
         }
     }
     assert!(over);
@@ -291,4 +293,14 @@ proptest! {
         let message = chat_request(&request(back)).unwrap().messages.swap_remove(1);
         prop_assert_eq!(message, answered.whole.choices[0].message.clone());
     }
+}
+
+/// Seen with a long tool call, which is told only when it is whole.
+#[test]
+fn a_heartbeat_of_the_engine_is_a_ping() {
+    let mut translator = Translator::new(Box::new(MessageWriter::new(&request(json!({})))), true);
+    let ping = "event: ping\ndata: {\"type\":\"ping\"}\n\n";
+    assert_eq!(translator.push(b": heart").unwrap(), b"");
+    assert_eq!(translator.push(b"beat\n\n").unwrap(), ping.as_bytes());
+    assert_eq!(translator.push(b": a\n\n: b\n\n").unwrap(), ping.repeat(2).as_bytes());
 }

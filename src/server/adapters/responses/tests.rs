@@ -466,3 +466,10 @@ fn what_is_not_to_be_stored_is_not_kept() {
     translator.push(&stream_bytes(&answered.chunks)).unwrap();
     assert!(translator.kept().is_none());
 }
+
+#[test]
+fn a_heartbeat_of_the_engine_is_passed_on() {
+    let mut translator = Translator::new(Box::new(writer(json!({}))), true);
+    assert_eq!(translator.push(b": heartbeat\n\n: ").unwrap(), b": heartbeat\n\n");
+    assert_eq!(translator.push(b"heartbeat\n\n").unwrap(), b": heartbeat\n\n");
+}
