@@ -10,7 +10,7 @@ use super::scheduler::{Limits, Scheduler};
 use crate::config::Ajet;
 use crate::config::schema::{Dtype, ImportanceMode, Kernels};
 use crate::model::kernels::{Isa, Pool, Precision};
-use crate::model::{Weights, device};
+use crate::model::{Weights, device, memory};
 
 /// Tokens computed in a step beside the decoding ones: enough for the CPU kernels' full speed.
 const PREFILL_TOKENS: usize = 256;
@@ -44,7 +44,7 @@ impl Scheduler {
         let one_sequence = (max_model_len / BLOCK_TOKENS + 1) * forward.block_bytes();
         let cache_bytes = match device::memory(&weights.device())? {
             Some(memory) => memory.left_of(ajet.rollout.gpu_memory_utilization),
-            None => ((available_memory() as f64 * MEMORY_SHARE) as usize).max(one_sequence),
+            None => ((memory::available().unwrap_or(ASSUMED_MEMORY) as f64 * MEMORY_SHARE) as usize).max(one_sequence),
         };
         let prefill = match weights.device().is_cpu() {
             true => PREFILL_TOKENS,
@@ -69,17 +69,4 @@ fn precision(ajet: &Ajet) -> Result<Precision> {
         Dtype::Bf16 if corrected => Ok(Precision::Bf16),
         Dtype::Bf16 => Err(InferenceError::Uncorrected),
     }
-}
-
-/// Bytes that the system could still give this process.
-fn available_memory() -> usize {
-    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let kilobytes = meminfo.lines().find_map(|line| {
-        line.strip_prefix("MemAvailable:")?
-            .trim()
-            .strip_suffix(" kB")?
-            .parse::<usize>()
-            .ok()
-    });
-    kilobytes.map_or(ASSUMED_MEMORY, |kb| kb * 1024)
 }

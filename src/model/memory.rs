@@ -1,4 +1,12 @@
-//! What becomes of an attempt for which memory did not suffice.
+//! How much memory there is, and what becomes of an attempt for which it did not suffice.
+
+/// Bytes that the system could still give this process, where it says so.
+pub fn available() -> Option<usize> {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kilobytes: usize = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kilobytes.saturating_mul(1024))
+}
 
 /// Whether a tensor operation failed for want of memory, on whatever device: the driver's and cuBLAS's words for it.
 pub fn is_out_of_memory(error: &candle_core::Error) -> bool {

@@ -14,6 +14,7 @@ use super::{LoadedModel, ModelFiles, builtin};
 use crate::config::small_file::{DOCUMENT_BYTES, read_text};
 use crate::model::config::ModelConfig;
 use crate::model::error::ModelError;
+use crate::model::memory;
 
 /// What comes before the path of a `config.json`.
 pub(super) const PREFIX: &str = "random:";
@@ -30,6 +31,11 @@ pub(super) fn load(
     let text = read_text(Path::new(config_path), DOCUMENT_BYTES).map_err(ModelError::io(config_path))?;
     let mut json: Value = serde_json::from_str(&text).map_err(|e| ModelError::file(config_path, e))?;
     let config = ModelConfig::from_json(&json)?;
+    let bytes = config.num_parameters() * dtype.size_in_bytes();
+    if let Some(available) = memory::available().filter(|available| bytes > *available) {
+        let reason = format!("weights of its shapes take {bytes} bytes, {available} are available");
+        return Err(ModelError::file(config_path, reason));
+    }
     let mut rng = ChaCha8Rng::seed_from_u64(0);
     let total = config.num_parameters() as f32;
     let (mut done, mut tensors) = (0, IndexMap::new());

@@ -505,6 +505,18 @@ fn random_weights_take_the_shapes_of_a_configuration() {
         .unwrap_err()
         .to_string();
     assert!(error.contains("/no/such.json"), "{error}");
+    for (key, size) in [
+        ("vocab_size", 1 << 24),
+        ("intermediate_size", 1 << 20),
+        ("num_hidden_layers", 1 << 12),
+    ] {
+        let mut large = config.clone();
+        large["hidden_size"] = (1 << 18).into();
+        large[key] = size.into();
+        std::fs::write(&path, large.to_string()).unwrap();
+        let error = load_quietly(Path::new(&name)).unwrap_err().to_string();
+        assert!(error.contains("weights of its shapes take"), "{error}");
+    }
     // Seen with `builtin:random:/dev/zero`, which grew until memory was used up.
     for path in ["/dev/zero", "/dev/full", "/proc/self/mem", "/"] {
         let error = load_quietly(Path::new(&format!("builtin:random:{path}")))
