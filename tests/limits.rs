@@ -51,25 +51,66 @@ async fn a_thousand_idle_connections_stop_nobody() {
     assert_eq!(swarm.pool().await["completed_episodes"], 1);
 }
 
+/// Until the server has `count` LLM calls in hand.
+async fn calls_in_flight(swarm: &Swarm, count: usize) {
+    swarm
+        .until_true("the calls", async |swarm| {
+            let figures = swarm.request(Method::GET, "/metrics").send().await.ok()?;
+            let text = figures.text().await.ok()?;
+            text.contains(&format!("ajet_swarm_llm_calls_in_flight {count}\n"))
+                .then_some(())
+        })
+        .await;
+}
+
+fn chat_head(key: &str, rest: &str) -> String {
+    format!("POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\n{rest}\r\n\r\n")
+}
+
 #[tokio::test]
 async fn connections_over_the_limit_are_told_to_come_again_and_do_when_there_is_room() {
     let swarm = limited(Limits {
-        connections: 3,
+        connections: 4,
         ..Limits::default()
     })
     .await;
+    swarm.rolling(TASKS, 2, 2).await;
+    let episode = swarm.claim("a").await;
+    swarm.engines.behave(|engine| engine.hold_chats = true);
     let mut open = Vec::new();
     for _ in 0..3 {
-        open.push(connect(&swarm).await);
+        let mut stream = connect(&swarm).await;
+        let body = json!({"messages": [{"role": "user", "content": "hi"}]}).to_string();
+        let head = chat_head(&episode.key, &format!("content-length: {}", body.len()));
+        stream.write_all((head + &body).as_bytes()).await.unwrap();
+        open.push(stream);
     }
-    // The server takes connections in their order, so the three are in.
+    calls_in_flight(&swarm, 3).await;
+    // The fourth makes room for each of these in turn, the three that are being answered do not.
+    for _ in 0..3 {
+        let mut stream = connect(&swarm).await;
+        stream
+            .write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            .await
+            .unwrap();
+        let mut answer = [0; 15];
+        stream.read_exact(&mut answer).await.unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 200 OK");
+        open.push(stream);
+    }
+    let mut stream = connect(&swarm).await;
+    let body = json!({"messages": [{"role": "user", "content": "hi"}]}).to_string();
+    let head = chat_head(&episode.key, &format!("content-length: {}", body.len()));
+    stream.write_all((head + &body).as_bytes()).await.unwrap();
+    open.push(stream);
+    tokio::time::sleep(Duration::from_millis(200)).await;
     let refused = until_closed(&mut connect(&swarm).await).await;
     assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
     assert!(
-        refused.contains("retry-after: 3\r\n") && refused.contains("3 connections open"),
+        refused.contains("retry-after: 3\r\n") && refused.contains("4 connections open"),
         "{refused}"
     );
-    open.pop();
+    swarm.engines.behave(|engine| engine.hold_chats = false);
     swarm
         .until_true("room", async |swarm| {
             let answer = swarm.request(Method::GET, "/health").send().await.ok()?;
@@ -95,6 +136,143 @@ async fn connections_on_which_nothing_is_asked_are_closed() {
     let (half, kept_alive) = tokio::join!(until_closed(&mut half), until_closed(&mut kept_alive));
     assert!(!half.contains("200 OK"), "{half}");
     assert!(kept_alive.contains("200 OK"), "{kept_alive}");
+}
+
+// Seen with 8,192 connections that said nothing: new clients were shut out for 100 s.
+#[tokio::test]
+async fn a_connection_without_a_whole_request_is_closed_after_its_time_whatever_it_has_sent() {
+    let swarm = limited(Limits {
+        first_request: Duration::from_millis(200),
+        ..Limits::default()
+    })
+    .await;
+    for sent in [
+        "",
+        "G",
+        "GET /health HTTP/1.1\r\n",
+        "\r\n\r\n\r\n",
+        "GET /health HTTP/1.1\r\nhost: localhost\r\nx: ",
+    ] {
+        let mut silent = connect(&swarm).await;
+        silent.write_all(sent.as_bytes()).await.unwrap();
+        assert_eq!(until_closed(&mut silent).await, "", "{sent:?}");
+    }
+    let mut asked = connect(&swarm).await;
+    for _ in 0..2 {
+        asked
+            .write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            .await
+            .unwrap();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    asked.shutdown().await.unwrap();
+    let answers = until_closed(&mut asked).await;
+    assert_eq!(
+        answers.matches("200 OK").count(),
+        2,
+        "it may pause between requests: {answers}"
+    );
+}
+
+#[tokio::test]
+async fn a_newcomer_takes_the_place_of_one_that_says_nothing_or_sends_slowly() {
+    let swarm = limited(Limits {
+        connections: 3,
+        ..Limits::default()
+    })
+    .await;
+    let heads = [
+        String::new(),
+        "GET /hea".to_owned(),
+        "POST /claim_episode HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{".to_owned(),
+        "POST /claim_episode HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{\r\n".to_owned(),
+    ];
+    for head in heads {
+        let mut crowd = Vec::new();
+        for _ in 0..6 {
+            let mut stream = connect(&swarm).await;
+            stream.write_all(head.as_bytes()).await.unwrap();
+            crowd.push(stream);
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let mut newcomer = connect(&swarm).await;
+        newcomer
+            .write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+            .await
+            .unwrap();
+        let answer = until_closed(&mut newcomer).await;
+        assert!(answer.starts_with("HTTP/1.1 200 OK"), "{head:?}: {answer}");
+        assert_eq!(until_closed(&mut crowd[0]).await, "", "the oldest made room");
+    }
+}
+
+// Seen with 16 uploads of one byte now and then, and with 16 chunked calls of 87 bytes.
+#[tokio::test]
+async fn slow_uploads_end_by_their_rate_and_chunked_ones_take_what_has_come() {
+    let swarm = limited(Limits {
+        stall: Duration::from_millis(300),
+        ..Limits::default()
+    })
+    .await;
+    swarm.rolling(TASKS, 2, 2).await;
+    let episode = swarm.claim("a").await;
+    let slow = async {
+        let mut stream = connect(&swarm).await;
+        stream
+            .write_all(b"POST /end_episode HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000\r\n\r\n")
+            .await
+            .unwrap();
+        // It never pauses for as long as it may.
+        for _ in 0..20 {
+            if stream.write_all(b" ").await.is_err() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        until_closed(&mut stream).await
+    };
+    let chunked = async {
+        // As many as 16 MiB each would take all room.
+        let mut open = Vec::new();
+        for _ in 0..80 {
+            let mut stream = connect(&swarm).await;
+            let head = chat_head(&episode.key, "transfer-encoding: chunked");
+            stream.write_all((head + "1\r\n{\r\n").as_bytes()).await.unwrap();
+            open.push(stream);
+        }
+        calls_in_flight(&swarm, 80).await;
+        swarm.chat(&episode.key).await.0
+    };
+    let (slow, chunked) = tokio::join!(slow, chunked);
+    assert!(
+        slow.starts_with("HTTP/1.1 408 ") && slow.contains("less than 65536 bytes per second"),
+        "{slow}"
+    );
+    assert!(slow.contains("connection: close"), "{slow}");
+    assert_eq!(chunked, 200);
+}
+
+// Seen with bodies of 100 MB: the connection was reset before the client had read the answer.
+#[tokio::test]
+async fn a_refusal_of_a_large_body_is_seen_by_those_who_send_it_all_first() {
+    let swarm = Swarm::start().await;
+    let over = (1 << 20) + 1;
+    let chunk = format!("{:x}\r\n{}\r\n", 1 << 16, "x".repeat(1 << 16));
+    for (head, body) in [
+        (format!("content-length: {over}"), "x".repeat(over)),
+        ("content-length: 100000000".to_owned(), "x".repeat(100_000_000)),
+        ("transfer-encoding: chunked".to_owned(), chunk.repeat(512) + "0\r\n\r\n"),
+    ] {
+        let mut stream = connect(&swarm).await;
+        let head = format!("POST /claim_episode HTTP/1.1\r\nhost: localhost\r\n{head}\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream.write_all(body.as_bytes()).await.unwrap();
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).await.unwrap();
+        let answer = String::from_utf8(bytes).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+        assert!(answer.contains("connection: close\r\n"), "{answer}");
+    }
 }
 
 #[tokio::test]
@@ -177,10 +355,7 @@ async fn bodies_over_their_limit_are_refused_by_their_length_before_they_are_sen
     let request = swarm
         .request(Method::POST, "/claim_episode")
         .body(reqwest::Body::wrap_stream(pieces));
-    // A server that has said no need not read on, so the client may be cut off before it reads the answer.
-    if let Ok(response) = request.send().await {
-        assert_eq!(response.status(), 413);
-    }
+    assert_eq!(request.send().await.unwrap().status(), 413);
     assert_eq!(
         swarm.pool().await["running_episode_details"].as_object().unwrap().len(),
         1
@@ -200,13 +375,7 @@ async fn more_calls_at_once_than_there_are_places_are_told_to_come_again() {
     let body = json!({"messages": [{"role": "user", "content": "hi"}]});
     let held = async { tokio::join!(swarm.chat(&episode.key), swarm.chat(&episode.key)) };
     let third = async {
-        swarm
-            .until_true("both calls", async |swarm| {
-                let figures = swarm.request(Method::GET, "/metrics").send().await.ok()?;
-                let text = figures.text().await.ok()?;
-                text.contains("ajet_swarm_llm_calls_in_flight 2\n").then_some(())
-            })
-            .await;
+        calls_in_flight(&swarm, 2).await;
         let response = swarm.chat_request(&episode.key, &body).send().await.unwrap();
         assert_eq!(response.status(), 429);
         assert!(response.headers().contains_key("retry-after"));

@@ -1,5 +1,5 @@
-//! Request bodies, bounded in size, in time and in how much of them is held at once, with our own sentences where they
-//! are wrong.
+//! Request bodies, bounded in size, in time and in how much of them is held at once ([`super::body_room`]), with our own
+//! sentences where they are wrong.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,10 +9,12 @@ use axum::http::header::CONTENT_LENGTH;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 
+use super::body_room::Room;
 use super::error::Error;
 use super::lenient_json::quote_non_finite;
+use super::places::{Phase, Place};
 use super::shared::Shared;
 
 /// Largest body of most swarm calls: some ids.
@@ -27,64 +29,54 @@ pub const CHAT_BYTES: usize = 16 * 1024 * 1024;
 /// Deepest nesting of a JSON body. The parser's own limit is 128, and what is read here is wrapped before the engine
 /// reads it.
 const NESTING: usize = 100;
-/// Bytes of bodies that are held at one time.
-const HELD_BYTES: usize = 1024 * 1024 * 1024;
-/// What is counted as one.
-const UNIT: usize = 1024;
+/// Bytes of a body that are parsed on the spot, in less than a millisecond.
+const PARSED_AT_ONCE: usize = 32 * 1024;
+/// Minimum rate at which a body comes, in bytes per second, on top of the time that it may pause.
+const RATE: u32 = 64 * 1024;
 
-/// A place for a body, free again when this is dropped.
-#[derive(Debug)]
-pub struct Room {
-    _permit: OwnedSemaphorePermit,
-}
-
-/// Room for the bodies of all requests together.
-#[derive(Debug)]
-pub struct BodyRoom(Arc<Semaphore>);
-
-impl Default for BodyRoom {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(HELD_BYTES / UNIT)))
-    }
-}
-
-impl BodyRoom {
-    /// A place for a body of so many bytes.
-    ///
-    /// # Errors
-    ///
-    /// There is none at the moment.
-    pub fn take(&self, bytes: usize) -> Result<Room, Error> {
-        // A limit is far below 2^32 KiB.
-        let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX);
-        match Arc::clone(&self.0).try_acquire_many_owned(units) {
-            Ok(permit) => Ok(Room { _permit: permit }),
-            Err(_) => Err(Error::Busy("it holds as many request bodies as it may".into())),
-        }
-    }
-}
-
-/// A body and its place among all that are held.
+/// A whole body and its place among all that are held.
 #[derive(Debug)]
 pub struct Held {
-    /// The whole body.
-    pub bytes: Bytes,
+    bytes: Bytes,
     /// Free again when this is dropped.
-    pub room: Room,
+    _room: Room,
 }
 
 /// A JSON body of type `T` of at most `MOST` bytes, whatever its content type. The literals `NaN` and `Infinity` are
 /// taken as strings.
 pub struct JsonBody<T, const MOST: usize = CALL_BYTES>(pub T);
 
-impl<T: DeserializeOwned, const MOST: usize> FromRequest<Arc<Shared>> for JsonBody<T, MOST> {
+impl<T: DeserializeOwned + Send + 'static, const MOST: usize> FromRequest<Arc<Shared>> for JsonBody<T, MOST> {
     type Rejection = Error;
 
     async fn from_request(request: Request, shared: &Arc<Shared>) -> Result<Self, Error> {
-        let Held { bytes, room } = read(request, shared, MOST).await?;
-        let parsed = parse(&quote_non_finite(&bytes)).map(Self);
-        drop(room);
-        parsed
+        let held = read(request, shared, MOST).await?;
+        held.parse(shared, |bytes| parse(&quote_non_finite(bytes)))
+            .await
+            .map(Self)
+    }
+}
+
+impl Held {
+    /// What `parse` makes of the body, away from the threads that serve connections if it is large.
+    ///
+    /// # Errors
+    ///
+    /// Those of `parse`, or too many large bodies are being parsed.
+    pub async fn parse<T: Send + 'static>(
+        self,
+        shared: &Shared,
+        parse: impl FnOnce(&[u8]) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        if self.bytes.len() <= PARSED_AT_ONCE {
+            return parse(&self.bytes);
+        }
+        let work = move || {
+            // All of it: the room is free again when the bytes are.
+            let held = self;
+            parse(&held.bytes)
+        };
+        shared.parsing.run(work).await?
     }
 }
 
@@ -94,50 +86,100 @@ impl<T: DeserializeOwned, const MOST: usize> FromRequest<Arc<Shared>> for JsonBo
 ///
 /// It is larger than `limit`, too much is held already, or the client dawdled or hung up.
 pub async fn read(request: Request, shared: &Shared, limit: usize) -> Result<Held, Error> {
-    let told = declared_length(&request);
-    if told.is_some_and(|length| length > limit as u64) {
-        return Err(Error::BodyTooLarge { limit });
-    }
-    // A body whose length is not told may become as large as it is allowed to.
-    let most = told.and_then(|length| usize::try_from(length).ok()).unwrap_or(limit);
-    let room = shared.body_room.take(most)?;
-    let stall = shared.options.limits.stall;
-    let mut body = request.into_body();
+    let mut body = Incoming::new(request, limit as u64, shared.options.limits.stall)?;
+    let mut room = shared.body_room.enter();
     let mut bytes = BytesMut::new();
-    while let Some(frame) = next_frame(&mut body, stall).await? {
-        if bytes.len() + frame.len() > limit {
-            return Err(Error::BodyTooLarge { limit });
-        }
+    loop {
+        let frame = tokio::select! {
+            frame = body.next() => frame?,
+            given_up = room.given_up() => return Err(given_up),
+        };
+        let Some(frame) = frame else { break };
+        room.grow(frame.len())?;
         bytes.extend_from_slice(&frame);
     }
+    room.complete();
     Ok(Held {
         bytes: bytes.freeze(),
-        room,
+        _room: room,
     })
 }
 
-/// The next bytes of a body, which may be `stall` in coming; `None` at its end.
-///
-/// # Errors
-///
-/// The client dawdled or hung up.
-pub async fn next_frame(body: &mut axum::body::Body, stall: Duration) -> Result<Option<Bytes>, Error> {
-    loop {
-        let frame = tokio::time::timeout(stall, body.frame()).await;
-        match frame.map_err(|_| Error::BodyStalled { limit: stall })? {
-            None => return Ok(None),
-            Some(Err(error)) => return Err(Error::Body(error.to_string())),
-            Some(Ok(frame)) => {
-                if let Ok(bytes) = frame.into_data() {
-                    return Ok(Some(bytes));
+/// A body that comes.
+pub struct Incoming {
+    body: axum::body::Body,
+    place: Option<Arc<Place>>,
+    limit: u64,
+    stall: Duration,
+    began: Instant,
+    received: u64,
+}
+
+impl Incoming {
+    /// The body of `request`, of at most `limit` bytes, which may pause for `stall`.
+    ///
+    /// # Errors
+    ///
+    /// It says that it is larger than `limit`.
+    pub fn new(request: Request, limit: u64, stall: Duration) -> Result<Self, Error> {
+        if declared_length(&request).is_some_and(|length| length > limit) {
+            return Err(Error::BodyTooLarge { limit });
+        }
+        let place = request.extensions().get::<Arc<Place>>().cloned();
+        if let Some(place) = &place {
+            place.enter(Phase::Sending);
+        }
+        Ok(Self {
+            body: request.into_body(),
+            place,
+            limit,
+            stall,
+            began: Instant::now(),
+            received: 0,
+        })
+    }
+
+    /// The next bytes; `None` at the end.
+    ///
+    /// # Errors
+    ///
+    /// It is too large or too slow, or the client hung up.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+        loop {
+            let stalled = Instant::now() + self.stall;
+            let slow = self.began + self.stall + Duration::from_secs(self.received / u64::from(RATE));
+            let frame = tokio::time::timeout_at(stalled.min(slow), self.body.frame()).await;
+            let frame = frame.map_err(|_| match stalled <= slow {
+                true => Error::BodyStalled { limit: self.stall },
+                false => Error::BodySlow { rate: RATE },
+            })?;
+            match frame {
+                None => return Ok(None),
+                Some(Err(error)) => return Err(Error::Body(error.to_string())),
+                Some(Ok(frame)) => {
+                    if let Ok(bytes) = frame.into_data() {
+                        self.received += bytes.len() as u64;
+                        let within = self.received <= self.limit;
+                        return within
+                            .then_some(Some(bytes))
+                            .ok_or(Error::BodyTooLarge { limit: self.limit });
+                    }
                 }
             }
         }
     }
 }
 
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        if let Some(place) = &self.place {
+            place.enter(Phase::Answering);
+        }
+    }
+}
+
 /// What the client says of the length of a body.
-pub fn declared_length(request: &Request) -> Option<u64> {
+fn declared_length(request: &Request) -> Option<u64> {
     request.headers().get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 

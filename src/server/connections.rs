@@ -1,31 +1,40 @@
-//! Connections: so many at once, and with limits on how long a peer may leave things undone, so that those who dawdle,
-//! or open connections and say nothing, do not stop others.
+//! Connections: a limited number at once ([`super::places`]), and with limits on how long a peer may leave things undone,
+//! so that those who dawdle, or open connections and say nothing, do not stop others.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::io;
-use std::pin::pin;
+use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, HttpBody};
 use axum::extract::Request;
-use hyper::body::Incoming;
+use bytes::Bytes;
+use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 use tower::util::MapRequest;
 
+use super::places::{Phase, Place, Places};
 use super::stall::StallLimit;
 
-/// How long a peer may take to say anything at all, and to agree on TLS.
-const FIRST_WORD: Duration = Duration::from_secs(20);
+/// How long a peer may go on sending after its last answer, and how much, so that an answer which came before the end of
+/// a body is not lost with the connection.
+const LINGER: Duration = Duration::from_secs(30);
+const LINGER_BYTES: u64 = 256 * 1024 * 1024;
+/// How long it may pause meanwhile.
+const LINGER_PAUSE: Duration = Duration::from_secs(2);
 /// Most of a request's head, in bytes.
 const HEAD_BYTES: usize = 64 * 1024;
 /// Before another try to accept where the system has no more files to give.
@@ -38,6 +47,8 @@ const REFUSALS: usize = 64;
 pub struct Limits {
     /// Connections at once.
     pub connections: usize,
+    /// From the start of a connection to the end of its first request's head, TLS included.
+    pub first_request: Duration,
     /// LLM calls at once. Each holds two connections, and its request until it is through.
     pub calls: usize,
     /// Between two requests, and for the head of one. Longer than clients keep their idle connections, so that it is
@@ -51,6 +62,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 8192,
+            first_request: Duration::from_secs(20),
             calls: 4096,
             idle: Duration::from_secs(100),
             stall: Duration::from_secs(60),
@@ -66,7 +78,7 @@ pub struct Connections {
     app: App,
     tls: Option<TlsAcceptor>,
     limits: Limits,
-    room: Arc<Semaphore>,
+    places: Arc<Places>,
     refusals: Arc<Semaphore>,
     tasks: TaskTracker,
     finishing: CancellationToken,
@@ -79,7 +91,7 @@ impl Connections {
             app,
             tls,
             limits,
-            room: Arc::new(Semaphore::new(limits.connections)),
+            places: Places::new(limits.connections),
             refusals: Arc::new(Semaphore::new(REFUSALS)),
             tasks: TaskTracker::new(),
             finishing: CancellationToken::new(),
@@ -90,7 +102,7 @@ impl Connections {
     pub async fn accept_from(&self, listener: TcpListener) -> Infallible {
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => self.take(stream),
+                Ok((stream, peer)) => self.take(stream, peer.ip()),
                 // A peer that is gone already is no fault; out of files, others have to end first.
                 Err(error) => {
                     tracing::debug!("accepting a connection: {error}");
@@ -108,42 +120,34 @@ impl Connections {
         let _ = tokio::time::timeout(patience, self.tasks.wait()).await;
     }
 
-    fn take(&self, stream: TcpStream) {
+    fn take(&self, stream: TcpStream, peer: IpAddr) {
         // Answers are small and many; waiting to fill packets only makes them late.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!("a connection without TCP_NODELAY: {error}");
         }
-        match Arc::clone(&self.room).try_acquire_owned() {
-            Ok(place) => {
-                let serving = serve(
-                    stream,
-                    self.app.clone(),
-                    self.tls.clone(),
-                    self.limits,
-                    self.finishing.clone(),
-                );
-                self.tasks.spawn(keeping(place, serving));
-            }
-            Err(_) => {
-                if let Ok(place) = Arc::clone(&self.refusals).try_acquire_owned() {
-                    let limit = self.limits.connections;
-                    tracing::warn!("a connection is refused: {limit} are open already");
-                    // Without TLS: there a refused peer just sees the connection closed.
-                    if self.tls.is_none() {
-                        self.tasks.spawn(keeping(place, refuse(stream, limit)));
-                    }
-                }
+        if let Some(place) = self.places.take(peer) {
+            let (app, tls) = (self.app.clone(), self.tls.clone());
+            let serving = serve(stream, app, tls, self.limits, self.finishing.clone(), Arc::new(place));
+            self.tasks.spawn(logged(serving));
+        } else if let Ok(place) = Arc::clone(&self.refusals).try_acquire_owned() {
+            let limit = self.limits.connections;
+            tracing::warn!("a connection is refused: {limit} are open already");
+            // Without TLS: there a refused peer just sees the connection closed.
+            if self.tls.is_none() {
+                self.tasks.spawn(logged(async move {
+                    let refused = refuse(stream, limit).await;
+                    drop(place);
+                    refused
+                }));
             }
         }
     }
 }
 
-/// Runs `work` with its place, which is free again afterwards.
-async fn keeping(place: OwnedSemaphorePermit, work: impl Future<Output = io::Result<()>>) {
+async fn logged(work: impl Future<Output = io::Result<()>>) {
     if let Err(error) = work.await {
         tracing::debug!("connection: {error}");
     }
-    drop(place);
 }
 
 async fn serve(
@@ -152,17 +156,32 @@ async fn serve(
     tls: Option<TlsAcceptor>,
     limits: Limits,
     finishing: CancellationToken,
+    place: Arc<Place>,
 ) -> io::Result<()> {
-    tokio::select! {
-        readable = tokio::time::timeout(FIRST_WORD, stream.readable()) => readable??,
-        () = finishing.cancelled() => return Ok(()),
-    }
-    match tls {
-        None => converse(stream, app, limits, finishing).await,
-        Some(tls) => {
-            let stream = tokio::time::timeout(FIRST_WORD, tls.accept(stream)).await??;
-            converse(stream, app, limits, finishing).await
+    let closed = |reason: &str| Err(io::Error::new(io::ErrorKind::TimedOut, reason));
+    // Not by the stream's readiness: tokio takes a new stream for readable until a read has found it empty.
+    let silent = async {
+        tokio::time::sleep(limits.first_request).await;
+        if !place.is_silent() {
+            std::future::pending().await
         }
+    };
+    let conversation = async {
+        match tls {
+            None => converse(stream, app, limits, &finishing, &place).await,
+            Some(tls) => {
+                let stream = tokio::select! {
+                    stream = tls.accept(stream) => stream?,
+                    () = finishing.cancelled() => return Ok(()),
+                };
+                converse(stream, app, limits, &finishing, &place).await
+            }
+        }
+    };
+    tokio::select! {
+        outcome = conversation => outcome,
+        () = silent => closed("no request came"),
+        () = place.displaced() => closed("it made room for another"),
     }
 }
 
@@ -171,24 +190,87 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: S,
     app: App,
     limits: Limits,
-    finishing: CancellationToken,
+    finishing: &CancellationToken,
+    place: &Arc<Place>,
 ) -> io::Result<()> {
     let stream = TokioIo::new(StallLimit::new(stream, limits.stall));
-    let service = service_fn(move |request: hyper::Request<Incoming>| app.clone().oneshot(request.map(Body::new)));
-    let connection = hyper::server::conn::http1::Builder::new()
+    let served = Arc::clone(place);
+    let service = service_fn(move |request| Box::pin(answer(app.clone(), request, Arc::clone(&served))));
+    let mut connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.idle)
         .max_buf_size(HEAD_BYTES)
         .serve_connection(stream, service);
-    let mut connection = pin!(connection);
     let outcome = tokio::select! {
-        outcome = connection.as_mut() => outcome,
+        outcome = poll_fn(|cx| connection.poll_without_shutdown(cx)) => outcome,
         () = finishing.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+            Pin::new(&mut connection).graceful_shutdown();
+            poll_fn(|cx| connection.poll_without_shutdown(cx)).await
         }
     };
+    place.enter(Phase::Idle);
+    let stream = connection.into_parts().io.into_inner();
+    tokio::select! {
+        () = linger(stream) => {}
+        () = finishing.cancelled() => {}
+    }
     outcome.map_err(io::Error::other)
+}
+
+/// Answers one request, for which the connection counts as busy until its answer is through.
+async fn answer(
+    app: App,
+    request: hyper::Request<Incoming>,
+    place: Arc<Place>,
+) -> Result<hyper::Response<Answer>, Infallible> {
+    place.enter(Phase::Answering);
+    let mut request = request.map(Body::new);
+    request.extensions_mut().insert(Arc::clone(&place));
+    let response = app.oneshot(request).await?;
+    Ok(response.map(|body| Answer { body, place }))
+}
+
+/// The body of an answer.
+struct Answer {
+    body: Body,
+    place: Arc<Place>,
+}
+
+impl HttpBody for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.place.enter(Phase::Idle);
+    }
+}
+
+/// Closes our side and takes what the peer still sends, to its end or a limit. A connection that is closed with unread
+/// bytes is reset, and the peer may then never see the answer.
+async fn linger(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+    let drained = async {
+        stream.shutdown().await?;
+        let mut stream = stream.take(LINGER_BYTES);
+        let mut buffer = vec![0; 16 * 1024];
+        while tokio::time::timeout(LINGER_PAUSE, stream.read(&mut buffer)).await?? > 0 {}
+        io::Result::Ok(())
+    };
+    // Who is cut off here has had the time to read the answer.
+    let _ = tokio::time::timeout(LINGER, drained).await;
 }
 
 /// Says that there is no room, whatever is asked.
@@ -202,9 +284,7 @@ async fn refuse(mut stream: TcpStream, limit: usize) -> io::Result<()> {
     );
     tokio::time::timeout(Duration::from_secs(1), async {
         stream.write_all(answer.as_bytes()).await?;
-        stream.shutdown().await?;
-        // Closed with unread bytes, the connection would be reset and the answer perhaps lost.
-        tokio::io::copy(&mut stream, &mut tokio::io::sink()).await?;
+        linger(stream).await;
         Ok(())
     })
     .await?

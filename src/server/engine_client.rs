@@ -20,6 +20,7 @@ use tokio_util::codec::{FramedRead, LinesCodec};
 use tokio_util::io::StreamReader;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::lane::aside;
 use crate::protocol::engine::{
     BatchState, ChatCall, EndEpisode, EndOutcome, EngineEvent, ForgetEpisode, Hello, Update,
 };
@@ -193,7 +194,7 @@ impl EngineClient {
     async fn send(&self, method: Method, path: &str, body: &impl Serialize) -> Result<EngineAnswer> {
         let body = match method {
             Method::GET => Bytes::new(),
-            _ => serde_json::to_vec(body).map_err(EngineCallError::unreachable)?.into(),
+            _ => to_json(body).map_err(EngineCallError::unreachable)?.into(),
         };
         let request = Request::builder()
             .method(method)
@@ -219,6 +220,25 @@ impl EngineClient {
             .map_err(EngineCallError::unreachable)?;
         let (head, body) = response.into_parts();
         Ok(EngineAnswer { head, body, connection })
+    }
+}
+
+/// Bytes of JSON that are written on the spot, in less than a millisecond.
+const WRITTEN_AT_ONCE: usize = 64 * 1024;
+
+/// A value as JSON; a large one is written while this thread's other tasks run elsewhere.
+fn to_json(value: &impl Serialize) -> serde_json::Result<Vec<u8>> {
+    let mut buffer = vec![0; WRITTEN_AT_ONCE];
+    let mut rest = buffer.as_mut_slice();
+    match serde_json::to_writer(&mut rest, value) {
+        Ok(()) => {
+            let left = rest.len();
+            buffer.truncate(WRITTEN_AT_ONCE - left);
+            buffer.shrink_to_fit();
+            Ok(buffer)
+        }
+        // Full, or a fault that is found once more.
+        Err(_) => aside(|| serde_json::to_vec(value)),
     }
 }
 

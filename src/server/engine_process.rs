@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, watch};
 
 use super::auth::TOKEN_VARIABLE;
+use super::runtime_dir::RuntimeDir;
 
 /// Lines of the engine's standard error that are kept for the reason of its end.
 const LAST_LINES: usize = 5;
@@ -121,7 +122,7 @@ impl ChildLauncher {
 
 impl EngineLauncher for ChildLauncher {
     fn launch(&self, launch: &Launch) -> io::Result<EngineHandle> {
-        let runtime = runtime_dir()?;
+        let runtime = RuntimeDir::new()?;
         let socket = runtime.path().join("engine.sock");
         let config = runtime.path().join("config.yaml");
         fs::write(&config, &launch.config_yaml)?;
@@ -158,21 +159,9 @@ impl EngineLauncher for ChildLauncher {
     }
 }
 
-/// A private directory (mode 0700) with a path short enough for a socket in it, which the system limits to about 108
-/// bytes.
-fn runtime_dir() -> io::Result<tempfile::TempDir> {
-    let base = std::env::temp_dir();
-    let base = if base.as_os_str().len() < 60 {
-        base.as_path()
-    } else {
-        Path::new("/tmp")
-    };
-    tempfile::Builder::new().prefix("ajet-").tempdir_in(base)
-}
-
 async fn watch_child(
     mut child: Child,
-    runtime: tempfile::TempDir,
+    runtime: RuntimeDir,
     mut kills: mpsc::Receiver<Kill>,
     ended: watch::Sender<Option<String>>,
 ) {
@@ -301,13 +290,14 @@ mod tests {
     #[tokio::test]
     async fn the_engine_is_told_where_its_files_are_and_they_are_private() {
         let (_dir, handle) =
-            launched(r#"cat "$5" >&2; stat -c %a "$(dirname "$3")" >&2; echo "error: $*" >&2; exit 1"#);
+            launched(r#"echo "error: $* $(cat "$5") mode $(stat -c %a "$(dirname "$3")")" >&2; exit 1"#);
         let runtime = handle.socket.parent().unwrap().to_owned();
         let words = handle.wait().await;
         assert!(
             words.contains(&format!("engine --socket {}", handle.socket.display())),
             "{words}"
         );
+        assert!(words.ends_with("ajet: {} mode 700"), "{words}");
         assert!(!runtime.exists(), "removed with the engine");
     }
 

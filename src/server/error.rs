@@ -63,13 +63,19 @@ pub enum Error {
     #[error("the request body is larger than the limit of {limit} bytes")]
     BodyTooLarge {
         /// Bytes.
-        limit: usize,
+        limit: u64,
     },
     /// The client stopped sending in the middle of a body.
-    #[error("nothing more of the request body came for {limit:?}")]
+    #[error("timed out after {limit:?} while reading the request body")]
     BodyStalled {
         /// How long was waited.
         limit: std::time::Duration,
+    },
+    /// The body comes too slowly.
+    #[error("the request body came at less than {rate} bytes per second")]
+    BodySlow {
+        /// Bytes per second.
+        rate: u32,
     },
     /// More LLM calls at once than are held open.
     #[error("{limit} LLM calls are being answered already; try again shortly")]
@@ -165,7 +171,7 @@ impl Error {
             }
             Self::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::BodyStalled { .. } => StatusCode::REQUEST_TIMEOUT,
+            Self::BodyStalled { .. } | Self::BodySlow { .. } => StatusCode::REQUEST_TIMEOUT,
             Self::TooManyCalls { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::EngineUnreachable(_) | Self::Busy(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Engine { status, .. } => *status,
@@ -203,7 +209,19 @@ impl Error {
             let seconds = HeaderValue::from(RETRY_AFTER_SECONDS);
             response.headers_mut().insert(header::RETRY_AFTER, seconds);
         }
+        if self.leaves_a_body() {
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(header::CONNECTION, close);
+        }
         response
+    }
+
+    /// Whether the rest of the request's body may still come, so that no other request can follow it.
+    fn leaves_a_body(&self) -> bool {
+        matches!(
+            self,
+            Self::BodyTooLarge { .. } | Self::BodyStalled { .. } | Self::BodySlow { .. } | Self::Busy(_)
+        )
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
 
 use super::error::Error;
@@ -39,6 +40,14 @@ impl Lane {
             result
         });
         done.await.map_err(|error| Error::Internal(error.to_string()))
+    }
+}
+
+/// Runs `work` on this thread, whose other tasks move to another one meanwhile.
+pub fn aside<R>(work: impl FnOnce() -> R) -> R {
+    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+        _ => work(),
     }
 }
 

@@ -1,11 +1,12 @@
 //! What all handlers and background tasks share: the core behind its mutex, the engine that runs, the odds and ends.
 
+use std::num::NonZero;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, Semaphore, mpsc};
 
 use super::Options;
-use super::body::BodyRoom;
+use super::body_room::BodyRoom;
 use super::clock::Clock;
 use super::core::{Core, Effect};
 use super::engine_client::EngineClient;
@@ -45,7 +46,9 @@ pub struct Shared {
     /// Where configurations are checked.
     pub config_checks: Lane,
     /// For request bodies.
-    pub body_room: BodyRoom,
+    pub body_room: Arc<BodyRoom>,
+    /// Where large ones are parsed.
+    pub parsing: Lane,
     /// Places of the LLM calls that are being answered.
     pub calls: Arc<Semaphore>,
     /// Woken whenever an end is through.
@@ -60,6 +63,7 @@ impl Shared {
     /// Offline.
     pub fn new(options: Options, launcher: Arc<dyn EngineLauncher>, base_url: String) -> Self {
         let core = Core::new(options.slow_poll.as_secs_f64());
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let calls = Arc::new(Semaphore::new(options.limits.calls));
         Self {
             options,
@@ -68,7 +72,8 @@ impl Shared {
             lifecycle: tokio::sync::Mutex::new(()),
             code_sync: tokio::sync::Mutex::new(()),
             config_checks: Lane::new(1, 16),
-            body_room: BodyRoom::default(),
+            body_room: Arc::default(),
+            parsing: Lane::new(cores, 1024),
             calls,
             end_is_through: Notify::new(),
             clock: Clock::start(),

@@ -100,7 +100,7 @@ impl Core {
         match check {
             EndCheck::NotFound => return Err(Error::EpisodeNotFound(uuid)),
             EndCheck::Foreign => return Err(Error::ForeignEpisode(uuid)),
-            EndCheck::Ending => return Ok(EndStep::Wait),
+            EndCheck::Ending => return Ok(EndStep::Wait(Box::new(request))),
             EndCheck::Running | EndCheck::AlreadyEnded => {}
         }
         check_id("task_id", &request.task_id)?;

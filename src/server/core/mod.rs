@@ -16,7 +16,7 @@ use super::pool_view::PoolView;
 use super::state::{Event, State};
 use crate::config::schema::{Ajet, CollectionMethod};
 use crate::protocol::engine::{DropReason, EndEpisode, PoolSnapshot};
-use crate::protocol::swarm::{EngineStatusAnswer, EpisodeStatus, EpisodeType, PoolInformation};
+use crate::protocol::swarm::{EndEpisodeRequest, EngineStatusAnswer, EpisodeStatus, EpisodeType, PoolInformation};
 
 /// Times that a crashed engine is started again before an update succeeds.
 const RESTARTS: u32 = 3;
@@ -45,8 +45,8 @@ pub enum Effect {
 pub enum EndStep {
     /// The client has ended it before: nothing to do.
     AlreadyEnded,
-    /// The same end is on its way; ask again when it is through.
-    Wait,
+    /// The same end is on its way; ask again, with this, when it is through.
+    Wait(Box<EndEpisodeRequest>),
     /// Tell the engine, then [`Core::finish_end`] or [`Core::end_failed`].
     TellEngine(Box<EndEpisode>),
 }

@@ -454,7 +454,7 @@ impl World {
                 );
                 self.running[at].end = Some(end);
             }
-            Ok(EndStep::Wait) => assert!(!foreign && episode.end.is_some()),
+            Ok(EndStep::Wait(_)) => assert!(!foreign && episode.end.is_some()),
             Ok(EndStep::AlreadyEnded) => panic!("it runs"),
             Err(Error::ForeignEpisode(_)) => assert!(foreign),
             Err(Error::Invalid(_)) => assert!(bad && !foreign && episode.end.is_none()),

@@ -8,7 +8,7 @@ use axum::Json;
 use axum::extract::{Request, State};
 
 use crate::protocol::swarm::SyncTrainCodeAnswer;
-use crate::server::body::{declared_length, next_frame};
+use crate::server::body::Incoming;
 use crate::server::code_sync::{self, ARCHIVE_BYTES, CodeError};
 use crate::server::error::Error;
 use crate::server::shared::Shared;
@@ -39,21 +39,10 @@ pub async fn sync_train_code(
 }
 
 async fn receive(request: Request, stall: Duration) -> Result<std::fs::File, Error> {
-    let too_large = Error::BodyTooLarge {
-        limit: usize::try_from(ARCHIVE_BYTES).unwrap_or(usize::MAX),
-    };
-    if declared_length(&request).is_some_and(|length| length > ARCHIVE_BYTES) {
-        return Err(too_large);
-    }
     let cannot = |error: std::io::Error| Error::Internal(format!("the archive cannot be kept: {error}"));
+    let mut body = Incoming::new(request, ARCHIVE_BYTES, stall)?;
     let mut file = tempfile::tempfile().map_err(cannot)?;
-    let mut body = request.into_body();
-    let mut length = 0;
-    while let Some(bytes) = next_frame(&mut body, stall).await? {
-        length += bytes.len() as u64;
-        if length > ARCHIVE_BYTES {
-            return Err(too_large);
-        }
+    while let Some(bytes) = body.next().await? {
         // A frame is some kilobytes: too little to be worth a thread.
         file.write_all(&bytes).map_err(cannot)?;
     }

@@ -45,16 +45,19 @@ pub async fn end(
     Ok(Json(SuccessAnswer { success: true }))
 }
 
-async fn end_once(shared: &Shared, request: EndEpisodeRequest) -> Result<(), Error> {
+async fn end_once(shared: &Shared, mut request: EndEpisodeRequest) -> Result<(), Error> {
     let uuid = request.episode_uuid.clone();
     let declare_active = request.declare_client_active;
     let (end, generation) = loop {
         // Before the look, so that an end that gets through right after it is not missed.
         let through = shared.end_is_through.notified();
-        let (step, generation) = shared.with(|core, now| (core.begin_end(request.clone(), now), core.generation()));
+        let (step, generation) = shared.with(|core, now| (core.begin_end(request, now), core.generation()));
         match step? {
             EndStep::AlreadyEnded => return Ok(()),
-            EndStep::Wait => through.await,
+            EndStep::Wait(same) => {
+                through.await;
+                request = *same;
+            }
             EndStep::TellEngine(end) => break (end, generation),
         }
     };

@@ -24,9 +24,10 @@ use crate::protocol::swarm::EpisodeType;
 use crate::server::adapters::responses::{self, ChatInput, ResponseWriter};
 use crate::server::adapters::{AnswerWriter, Translator, anthropic, check};
 use crate::server::auth::bearer;
-use crate::server::body::{self, CHAT_BYTES, Held, Room};
+use crate::server::body::{self, CHAT_BYTES};
 use crate::server::engine_client::{EngineAnswer, EngineClient};
 use crate::server::error::{Error, ModelApiError};
+use crate::server::lane::aside;
 use crate::server::replay::Recorder;
 use crate::server::shared::Shared;
 
@@ -35,28 +36,25 @@ type Server = State<Arc<Shared>>;
 /// `POST /v1/chat/completions`. The call ends with this future and its body: an agent that hangs up drops them, by
 /// which the engine's generation is cancelled.
 pub async fn chat(State(shared): Server, request: Request) -> Result<Response, ModelApiError> {
-    let (in_flight, body) = begin(&shared, request).await?;
-    let chat: Map<String, Value> = check::read(Api::Chat, fields(&body)?)?;
+    let (in_flight, chat): (_, Map<String, Value>) = begin(&shared, Api::Chat, request).await?;
     Ok(answer(in_flight, chat.into(), None, &[]).await?)
 }
 
 /// `POST /v1/messages`.
 pub async fn messages(State(shared): Server, request: Request) -> Result<Response, ModelApiError> {
-    let (in_flight, body) = begin(&shared, request).await?;
-    let request: MessagesRequest = check::read(Api::Messages, fields(&body)?)?;
+    let (in_flight, request): (_, MessagesRequest) = begin(&shared, Api::Messages, request).await?;
     if request.max_tokens.is_none() {
         return Err(Error::missing("max_tokens").into());
     }
-    let chat = anthropic::chat_request(&request)?;
+    let chat = aside(|| anthropic::chat_request(&request))?;
     let writer = anthropic::MessageWriter::new(&request);
     Ok(answer(in_flight, json!(chat), Some(Box::new(writer)), anthropic::RENAMED).await?)
 }
 
 /// `POST /v1/messages/count_tokens`.
 pub async fn count_tokens(State(shared): Server, request: Request) -> Result<Response, ModelApiError> {
-    let (in_flight, body) = begin(&shared, request).await?;
-    let request: MessagesRequest = check::read(Api::Messages, fields(&body)?)?;
-    let chat = anthropic::chat_request(&request)?;
+    let (in_flight, request): (_, MessagesRequest) = begin(&shared, Api::Messages, request).await?;
+    let chat = aside(|| anthropic::chat_request(&request))?;
     let call = in_flight.call(json!(chat));
     let engine = in_flight.engine()?;
     let answer = engine.count_tokens(&in_flight.episode, &call).await;
@@ -69,8 +67,7 @@ pub async fn count_tokens(State(shared): Server, request: Request) -> Result<Res
 
 /// `POST /v1/responses`.
 pub async fn responses(State(shared): Server, request: Request) -> Result<Response, ModelApiError> {
-    let (in_flight, body) = begin(&shared, request).await?;
-    let mut request: ResponsesRequest = check::read(Api::Responses, fields(&body)?)?;
+    let (in_flight, mut request): (_, ResponsesRequest) = begin(&shared, Api::Responses, request).await?;
     shared.with(|core, _| core.resolve_references(&in_flight.episode, &mut request.input))?;
     let earlier = match &request.previous_response_id {
         Some(id) => shared
@@ -81,19 +78,24 @@ pub async fn responses(State(shared): Server, request: Request) -> Result<Respon
     let ChatInput {
         request: chat,
         new_messages,
-    } = responses::chat_input(&request, earlier)?;
+    } = aside(|| responses::chat_input(&request, earlier))?;
     let writer = ResponseWriter::new(&request, new_messages);
     Ok(answer(in_flight, json!(chat), Some(Box::new(writer)), responses::RENAMED).await?)
 }
 
 /// Finds the episode of a request and reads its body.
-async fn begin(shared: &Arc<Shared>, request: Request) -> Result<(InFlight, Bytes), Error> {
+async fn begin<T: DeserializeOwned + Send + 'static>(
+    shared: &Arc<Shared>,
+    api: Api,
+    request: Request,
+) -> Result<(InFlight, T), Error> {
     let key = bearer(request.headers()).ok_or(Error::KeyMissing)?.to_owned();
     // Before the body is read: a large one is activity as well.
-    let mut in_flight = InFlight::begin(shared, &key)?;
-    let Held { bytes, room } = body::read(request, shared, CHAT_BYTES).await?;
-    in_flight.room = Some(room);
-    Ok((in_flight, bytes))
+    let in_flight = InFlight::begin(shared, &key)?;
+    let body = body::read(request, shared, CHAT_BYTES).await?;
+    let read = move |bytes: &[u8]| check::read(api, fields(bytes)?);
+    let request = body.parse(shared, read).await?;
+    Ok((in_flight, request))
 }
 
 /// A body that is a JSON object.
@@ -166,8 +168,6 @@ struct InFlight {
     shared: Arc<Shared>,
     episode: String,
     kind: EpisodeType,
-    /// That of the request, which is kept for a replay.
-    room: Option<Room>,
     place: Option<OwnedSemaphorePermit>,
 }
 
@@ -182,7 +182,6 @@ impl InFlight {
             shared: Arc::clone(shared),
             episode,
             kind,
-            room: None,
             place: Some(place),
         })
     }
@@ -203,7 +202,7 @@ impl InFlight {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        drop((self.room.take(), self.place.take()));
+        drop(self.place.take());
         self.shared.with(|core, now| core.finish_call(&self.episode, now));
     }
 }
