@@ -12,6 +12,7 @@ use axum::response::Response;
 use axum::{BoxError, Json};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use tokio::sync::OwnedSemaphorePermit;
 
