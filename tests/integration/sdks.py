@@ -426,6 +426,7 @@ def main():
         "anthropic, streamed": anthropic_stream,
         "langchain-openai": langchain,
         "openai for node": node(node_program),
+        "vercel ai": node([*node_program[:-1], str(pathlib.Path(node_program[-1]).with_name("vercel.mjs"))]),
     }
     with Swarm(directory / "main", SCRIPT) as swarm:
         episode = swarm.claim()
