@@ -327,7 +327,7 @@ def check_overflow(directory):
             call(messages=short)
         error = outcome(lambda: client(episode).responses.create(model="m", input="x" * 3000))
         assert error.code == "context_length_exceeded" and "maximum context length" in error.message, error
-        client(episode).responses.create(model="m", input="short")
+        client(episode).responses.create(model="m", input="plain")
     with Swarm(directory / "overflow-length", SCRIPT, limits, **room) as swarm:
         (_, _, chat), (_, _, messages) = both_sdks(swarm.claim())
         choice = chat(messages=too_long).choices[0]
