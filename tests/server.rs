@@ -218,10 +218,11 @@ async fn a_boot_that_fails_stays_visible_and_tells_why() {
     .await;
     swarm
         .engines
-        .behave(|engine| engine.boot_error = Some("the weights are torn".into()));
+        .behave(|engine| (engine.boot_error, engine.hold_boot) = (Some("the weights are torn".into()), true));
     swarm.sync(json!({})).await;
     let started = std::time::Instant::now();
     assert_eq!(swarm.post("/start_engine", json!({})).await.0, 200);
+    swarm.engines.behave(|engine| engine.hold_boot = false);
     let booting = swarm
         .until_true("the reason", async |swarm| {
             let status = swarm.status().await;
@@ -238,6 +239,117 @@ async fn a_boot_that_fails_stays_visible_and_tells_why() {
             .unwrap()
             .contains("the weights are torn")
     );
+}
+
+/// Seen with AgentJet's client, which prints nothing of a boot but a refusal of `start_engine`.
+#[tokio::test]
+async fn a_client_that_polls_slowly_is_told_the_outcome_of_the_boot_by_the_start_itself() {
+    let swarm = Swarm::with(Options {
+        slow_poll: Duration::from_secs(600),
+        start_patience: Duration::from_secs(20),
+        ..quick()
+    })
+    .await;
+    for reason in [
+        "CUDA out of memory: 139 GiB are asked for",
+        "the tokenizer is torn",
+        "/models/x/model.safetensors ends in the middle of `lm_head.weight`",
+    ] {
+        swarm.engines.behave(|engine| engine.boot_error = Some(reason.into()));
+        // Once more at once: a boot that its caller is told of does not stay visible.
+        swarm.sync(json!({})).await;
+        let refused = swarm.post("/start_engine", json!({})).await;
+        assert_eq!(refused.0, 400, "{refused:?}");
+        assert!(detail(&refused).contains(reason), "{refused:?}");
+        assert_eq!(swarm.status().await["engine_status"], "ENGINE.OFFLINE");
+    }
+    swarm.engines.behave(|engine| {
+        engine.boot_error = None;
+        engine.hold_boot = true;
+    });
+    swarm.sync(json!({})).await;
+    let stopped = async {
+        swarm.until("ENGINE.BOOTING").await;
+        swarm.post("/stop_engine", json!({})).await
+    };
+    let (refused, _) = tokio::join!(swarm.post("/start_engine", json!({})), stopped);
+    assert_eq!(refused.0, 400, "{refused:?}");
+    assert!(detail(&refused).contains("stopped while it booted"), "{refused:?}");
+
+    swarm.sync(json!({})).await;
+    let released = async {
+        let booting = swarm.until("ENGINE.BOOTING").await;
+        assert!(swarm.pool().await["booting_start_time"].is_number(), "{booting}");
+        swarm.engines.behave(|engine| engine.hold_boot = false);
+    };
+    let (started, ()) = tokio::join!(swarm.post("/start_engine", json!({})), released);
+    assert_eq!((started.0, &started.1["success"]), (200, &json!(true)));
+    assert_eq!(swarm.status().await["engine_status"], "ENGINE.ROLLING");
+    assert_eq!(swarm.pool().await["booting_start_time"], Value::Null);
+}
+
+#[tokio::test]
+async fn a_boot_that_outlasts_the_patience_is_answered_as_started_and_one_of_ours_is_not_waited_for() {
+    let swarm = Swarm::with(Options {
+        start_patience: Duration::from_millis(50),
+        ..quick()
+    })
+    .await;
+    swarm.engines.behave(|engine| engine.hold_boot = true);
+    swarm.sync(json!({})).await;
+    assert_eq!(swarm.post("/start_engine", json!({})).await.0, 200);
+    assert_eq!(swarm.status().await["engine_status"], "ENGINE.BOOTING");
+    swarm.shut_down().await;
+
+    let swarm = Swarm::with(Options {
+        start_patience: Duration::from_secs(600),
+        ..quick()
+    })
+    .await;
+    swarm.engines.behave(|engine| engine.hold_boot = true);
+    swarm.sync(json!({})).await;
+    let start = swarm
+        .request(Method::POST, "/start_engine")
+        .header("x-ajet-client", "1");
+    assert_eq!(answer(start.json(&json!({}))).await.0, 200);
+    assert_eq!(swarm.status().await["engine_status"], "ENGINE.BOOTING");
+    swarm.shut_down().await;
+}
+
+/// A hard cap, as in AgentJet; there training went on without end before.
+#[tokio::test]
+async fn after_total_training_steps_the_engine_goes_offline_with_the_reason() {
+    for (cap, batches) in [(1, 1), (2, 2), (3, 3)] {
+        let swarm = Swarm::start().await;
+        let ajet = json!({
+            "data": {"train_batch_size": 1}, "rollout": {"num_repeat": 1},
+            "trainer_common": {"total_training_steps": cap},
+        });
+        swarm.rolling_with(ajet.clone()).await;
+        let unfinished = |swarm: &Swarm| unfinished::latest(&swarm.experiments()).is_some();
+        assert!(unfinished(&swarm));
+        for step in 1..=batches {
+            swarm.until_step(step).await;
+            swarm.episode("a", "t", 1.0).await;
+        }
+        let offline = swarm.until("ENGINE.OFFLINE").await;
+        let reason = offline["engine_status_detail"].as_str().unwrap();
+        assert!(
+            reason.starts_with(&format!(
+                "all {cap} updates of ajet.trainer_common.total_training_steps are done; the last checkpoint is in /"
+            )),
+            "{reason}"
+        );
+        let record = swarm.engines.record();
+        assert_eq!(
+            (record.launches, record.shutdowns, u64::from(record.updates)),
+            (1, 1, batches)
+        );
+        assert!(!unfinished(&swarm), "no later server goes on with it");
+        assert_eq!(swarm.pool().await["latest_metrics"]["actor/loss"], 0.25);
+        let refused = swarm.try_claim("a", "train", 240.0).await.1;
+        assert!(refused["fail_cause"].as_str().unwrap().contains(reason), "{refused}");
+    }
 }
 
 #[tokio::test]
@@ -469,6 +581,128 @@ async fn claims_are_refused_with_the_phrases_that_clients_match_on() {
     for (kind, timeout) in [("test", 240.0), ("train", 0.0), ("train", -1.0)] {
         assert_eq!(swarm.try_claim("a", kind, timeout).await.0, 400, "{kind} {timeout}");
     }
+}
+
+/// Seen with AgentJet's client, which waits for 15 s after such a refusal, however short the update is.
+#[tokio::test]
+async fn a_claim_that_meets_an_update_is_held_until_the_engine_rolls() {
+    for (method, meets) in [
+        (EPISODES, "ENGINE.WEIGHT_SYNCING"),
+        (EPISODES, "ENGINE.ROLLING_POST"),
+        (TASKS, "ENGINE.WEIGHT_SYNCING"),
+        (TASKS, "ENGINE.ROLLING_POST"),
+    ] {
+        let swarm = Swarm::with(Options {
+            claim_patience: Duration::from_secs(20),
+            ..quick()
+        })
+        .await;
+        swarm.rolling(method, 1, 1).await;
+        let straggler = match meets {
+            "ENGINE.ROLLING_POST" => Some(swarm.claim("a").await),
+            _ => None,
+        };
+        swarm.engines.behave(|engine| engine.hold_updates = true);
+        match &straggler {
+            Some(straggler) => {
+                assert_eq!(swarm.chat(&straggler.key).await.0, 200);
+                swarm.engines.behave(|engine| engine.hold_ends = true);
+            }
+            None => swarm.episode("a", "t", 1.0).await,
+        }
+        let ended = async {
+            if let Some(straggler) = &straggler {
+                assert_eq!(swarm.end(straggler, "t", 1.0).await.0, 200);
+            }
+        };
+        let held = async {
+            swarm.until("ENGINE.WEIGHT_SYNCING").await;
+            let ours = swarm
+                .request(Method::POST, "/claim_episode")
+                .header("x-ajet-client", "1");
+            let body = json!({"client_uuid": "b", "episode_type": "train", "discard_episode_timeout": 9});
+            let refused = answer(ours.json(&body)).await.1;
+            assert!(
+                refused["fail_cause"]
+                    .as_str()
+                    .unwrap()
+                    .contains("Engine is syncing weights"),
+                "our own clients look often and are not held: {refused}"
+            );
+            swarm.try_claim("c", "train", 240.0).await
+        };
+        let released = async {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            swarm.engines.behave(|engine| engine.hold_ends = false);
+            swarm.until("ENGINE.WEIGHT_SYNCING").await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            swarm.engines.behave(|engine| engine.hold_updates = false);
+        };
+        let (claimed, (), ()) = tokio::join!(held, released, ended);
+        assert_eq!(claimed.1["success"], true, "{method} {meets}: {claimed:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_held_claim_ends_with_its_patience_its_client_its_server_and_its_engine() {
+    let patient = |claim_patience| Options {
+        claim_patience,
+        ..quick()
+    };
+    let syncing = async |swarm: &Swarm| {
+        swarm.rolling(EPISODES, 1, 1).await;
+        swarm.engines.behave(|engine| engine.hold_updates = true);
+        swarm.episode("a", "t", 1.0).await;
+        swarm.until("ENGINE.WEIGHT_SYNCING").await;
+    };
+    let swarm = Swarm::with(patient(Duration::from_millis(60))).await;
+    syncing(&swarm).await;
+    let refused = swarm.try_claim("a", "train", 240.0).await.1;
+    assert!(
+        refused["fail_cause"]
+            .as_str()
+            .unwrap()
+            .contains("Engine is syncing weights"),
+        "{refused}"
+    );
+
+    let swarm = Swarm::with(patient(Duration::from_secs(600))).await;
+    syncing(&swarm).await;
+    // A client that hangs up leaves no episode behind.
+    let claim = swarm.try_claim("a", "train", 240.0);
+    assert!(tokio::time::timeout(Duration::from_millis(50), claim).await.is_err());
+    swarm.engines.behave(|engine| engine.hold_updates = false);
+    swarm.until_step(2).await;
+    assert_eq!(
+        swarm.post("/get_episode_buffer", json!({})).await.1["buffer"],
+        json!([])
+    );
+
+    swarm.engines.behave(|engine| engine.hold_updates = true);
+    swarm.episode("a", "t", 1.0).await;
+    swarm.until("ENGINE.WEIGHT_SYNCING").await;
+    let stopped = async {
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        swarm.post("/stop_engine", json!({})).await
+    };
+    let (refused, _) = tokio::join!(swarm.try_claim("a", "train", 240.0), stopped);
+    assert!(
+        refused.1["fail_cause"].as_str().unwrap().contains("[ENGINE.OFFLINE]"),
+        "{refused:?}"
+    );
+
+    let swarm = Swarm::with(patient(Duration::from_secs(600))).await;
+    syncing(&swarm).await;
+    let (url, http) = (swarm.url.clone(), swarm.http.clone());
+    let held = tokio::spawn(async move {
+        let body = json!({"client_uuid": "a", "episode_type": "train", "discard_episode_timeout": 9});
+        http.post(format!("{url}/claim_episode")).json(&body).send().await
+    });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let begun = std::time::Instant::now();
+    swarm.shut_down().await;
+    let answered = held.await.unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(15), "{answered:?}");
 }
 
 #[tokio::test]
@@ -787,6 +1021,41 @@ async fn idle_episodes_are_discarded_but_not_those_with_a_request_in_flight() {
     };
     let (chatted, ()) = tokio::join!(swarm.chat(&busy.key), waited);
     assert_eq!(chatted.0, 200);
+}
+
+/// Seen with AgentJet's client, whose users were told no more than that the episode was not found.
+#[tokio::test]
+async fn an_end_after_the_episode_was_lost_says_how() {
+    let swarm = Swarm::start().await;
+    swarm.rolling(TASKS, 4, 4).await;
+    for timeout in [0.02, 0.05, 0.1] {
+        let idle = swarm.claim_kind("a", "train", timeout).await;
+        swarm
+            .until_true("the discard", async |swarm| {
+                let claimed = swarm
+                    .post("/is_episode_claimed", json!({"episode_uuid": idle.uuid}))
+                    .await;
+                (claimed.1["success"] == false).then_some(())
+            })
+            .await;
+        let refused = swarm.end(&idle, "t", 1.0).await;
+        assert_eq!(refused.0, 400);
+        let told = format!(
+            "Episode {} not found. It was discarded after {timeout} s without an LLM call; hint: claim with a larger \
+             discard_episode_timeout",
+            idle.uuid
+        );
+        assert_eq!(detail(&refused), told);
+    }
+    let aborted = swarm.claim("a").await;
+    swarm.abort(&aborted).await;
+    let refused = swarm.end(&aborted, "t", 1.0).await;
+    assert!(detail(&refused).ends_with("not found. It was aborted"), "{refused:?}");
+    let lost = swarm.claim("a").await;
+    swarm.engines.die("the engine was killed (signal 9)");
+    swarm.until_step(1).await;
+    let refused = swarm.end(&lost, "t", 1.0).await;
+    assert!(detail(&refused).contains("lost with the engine"), "{refused:?}");
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::anyhow;
 
@@ -21,6 +22,16 @@ pub struct Args {
     /// Print one snapshot as plain lines and exit; a failure if the server does not answer.
     #[arg(long)]
     pub once: bool,
+    /// Seconds between two looks at the server, from 0.1 to 3600.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
+    refresh_interval: f64,
+}
+
+fn seconds(given: &str) -> Result<f64, String> {
+    match given.parse() {
+        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err(format!("{given} is not a number of seconds from 0.1 to 3600")),
+    }
 }
 
 /// Shows the dashboard until the user quits, or prints one snapshot.
@@ -34,7 +45,13 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
 
     if !args.once && std::io::stdout().is_terminal() {
         let color = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        watch(collector, url.to_string(), color).await?;
+        watch(
+            collector,
+            url.to_string(),
+            color,
+            Duration::from_secs_f64(args.refresh_interval),
+        )
+        .await?;
         return Ok(ExitCode::SUCCESS);
     }
     let hint = "hint: is the server running (`ajet-swarm start`), and is --swarm-url right?";

@@ -66,7 +66,7 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 600.0)]
     boot_timeout: f64,
     /// Without effect; taken because AgentJet's server has it.
-    #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "")]
+    #[arg(long, alias = "db", hide = true, num_args = 0..=1, default_missing_value = "")]
     debug: Option<String>,
     /// Without effect; taken because AgentJet's server has it.
     #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "")]

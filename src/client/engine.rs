@@ -1,15 +1,17 @@
 //! Starting and stopping the engine, and agreeing to an update.
 
 use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
 use super::http::{Call, Retry, jitter};
 use super::{ClientError, SwarmClient};
+use crate::config::{Strictness, load};
 use crate::protocol::swarm::{
-    AgreeSyncWeightRequest, EngineStatus, EngineStatusAnswer, StartEngineAnswer, SuccessAnswer, SuccessOrReason,
-    SyncTrainConfigRequest,
+    AgreeSyncWeightRequest, EngineStatus, EngineStatusAnswer, PoolInformation, StartEngineAnswer, SuccessAnswer,
+    SuccessOrReason, SyncTrainConfigRequest,
 };
 
 /// Between two looks at the status of an engine that boots or updates its weights.
@@ -118,7 +120,20 @@ impl SwarmClient {
         refuse_unless(answer.success, call.path, &answer.failure_reason)?;
         self.inner.seen_up.store(false, Ordering::Relaxed);
         *self.inner.last_status.lock().await = None;
+        *self.own_method() = None;
         Ok(())
+    }
+
+    /// Wire name of the stop rule by which the engine collects its batches: that of the configuration which this client
+    /// started it with, or else what the server tells. A Python server tells the last run's until the first update.
+    pub fn collection_method(&self, pool: &PoolInformation) -> String {
+        let own = self.own_method().clone();
+        own.unwrap_or_else(|| pool.sample_collection_method.clone())
+    }
+
+    /// The lock is only held for an assignment or a copy, so it is not poisoned.
+    fn own_method(&self) -> MutexGuard<'_, Option<String>> {
+        self.inner.own_method.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Brings the engine to ROLLING whatever state it is in: OFFLINE, the configuration is sent and the engine
@@ -155,6 +170,7 @@ impl SwarmClient {
             EngineStatus::Offline => {
                 self.sync_train_config(yaml).await?;
                 self.start_engine(observe).await?;
+                *self.own_method() = collection_method_of(yaml);
                 Ok(Started::Fresh)
             }
             EngineStatus::Rolling | EngineStatus::RollingPost => Ok(Started::AlreadyUp),
@@ -240,6 +256,12 @@ impl SwarmClient {
             sleep(jitter(Duration::from_secs(2))).await;
         }
     }
+}
+
+fn collection_method_of(yaml: &str) -> Option<String> {
+    let config = load(yaml, Strictness::Synced).ok()?;
+    let method = serde_json::to_value(config.ajet.swarm_mode_sample_collection_method).ok()?;
+    method.as_str().map(str::to_owned)
 }
 
 fn refuse_unless(success: bool, call: &'static str, detail: &str) -> Result<(), ClientError> {

@@ -140,8 +140,9 @@ impl SwarmClient {
 
     async fn is_throttled(&self, policy: &ThrottlePolicy) -> Result<bool, ClientError> {
         let pool = self.pool_information().await?;
-        if !pool.sample_collection_method.is_empty() && pool.sample_collection_method != throttle::METHOD {
-            return Err(ClientError::Throttle(pool.sample_collection_method));
+        let method = self.collection_method(&pool);
+        if !method.is_empty() && method != throttle::METHOD {
+            return Err(ClientError::Throttle(method));
         }
         Ok(throttle::must_wait(policy, self.client_uuid(), &pool, &self.begun()))
     }
@@ -162,8 +163,8 @@ impl SwarmClient {
             discard_episode_timeout: begin.discard_episode_timeout,
             throttle_policy: begin.throttle.clone(),
         };
-        // A claim whose answer is lost leaves a slot taken until it is idle, so it is not repeated blindly.
-        let call = Call::new("/claim_episode", 30, Retry::Unsent);
+        // A claim whose answer is lost leaves a slot taken until the server discards it; giving up would cost the run.
+        let call = Call::new("/claim_episode", 30, Retry::Idempotent);
         let answer: ClaimEpisodeAnswer = self.inner.http.post(call, &request).await?;
         if answer.success {
             let base_url = self.url().rebase(&answer.openai_base_url);

@@ -1,5 +1,7 @@
 //! What can go wrong between a client and its swarm server.
 
+use crate::protocol::swarm::UPDATES_DONE;
+
 /// An error of [`super::SwarmClient`]. Every message names the server; tokens in its URL are blanked.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ClientError {
@@ -66,4 +68,11 @@ pub enum ClientError {
     /// The throttle needs another collection method.
     #[error("a throttle works with rollout_until_finish_enough_tasks only, and the engine collects by {0}")]
     Throttle(String),
+}
+
+impl ClientError {
+    /// Whether the engine went offline because all updates of its configuration are done.
+    pub fn is_regular_end(&self) -> bool {
+        matches!(self, Self::WentOffline { detail, .. } if detail.contains(UPDATES_DONE))
+    }
 }

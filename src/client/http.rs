@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::{ClientError, ServerUrl};
-use crate::protocol::swarm::{CLIENT_HEADER, ErrorDetail};
+use crate::protocol::swarm::{CLIENT_HEADER, ErrorDetail, understand};
 
 /// When a call that brought no answer is tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +33,10 @@ impl Call {
         Self { path, timeout, retry }
     }
 }
+
+/// How long an idle connection is kept for another call. Python servers close theirs after 5 s, but the trainer that
+/// they fork holds its copy open: a call sent into one is never answered.
+const KEEP_IDLE: Duration = Duration::from_secs(3);
 
 /// Tries of a call in all: about six seconds of a server that is being restarted.
 const TRIES: u32 = 6;
@@ -133,7 +137,7 @@ impl Http {
                 detail,
             });
         }
-        serde_json::from_slice(&body).map_err(|error| ClientError::Answer {
+        understand(&body).map_err(|error| ClientError::Answer {
             url: self.url.to_string(),
             call: call.path,
             reason: format!("{error}: {}", excerpt(&body)),
@@ -156,7 +160,9 @@ pub fn http_client(base_url: &str) -> Result<reqwest::Client, ClientError> {
     // reqwest takes the process's TLS provider and panics without one. A second call finds one installed, which is
     // as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let mut builder = reqwest::Client::builder().connect_timeout(Duration::from_secs(10));
+    let mut builder = reqwest::Client::builder()
+        .connect_timeout(Duration::from_secs(10))
+        .pool_idle_timeout(KEEP_IDLE);
     if base_url.starts_with("http://") {
         builder = builder.tls_certs_only([]);
     }

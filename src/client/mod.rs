@@ -74,6 +74,8 @@ struct Inner {
     /// The engine was up once, so that OFFLINE means it went away, not that it has yet to come.
     seen_up: AtomicBool,
     begun: Mutex<BegunTasks>,
+    /// How the engine that this client started collects its batches.
+    own_method: Mutex<Option<String>>,
     /// Held from the look at the pool to the claim, so that episodes begun at once do not all find the share unused.
     throttling: tokio::sync::Mutex<()>,
     last_status: tokio::sync::Mutex<Option<(Instant, EngineStatusAnswer)>>,
@@ -101,6 +103,7 @@ impl SwarmClient {
                 client_uuid: uuid::Uuid::new_v4().to_string(),
                 seen_up: AtomicBool::new(false),
                 begun: Mutex::default(),
+                own_method: Mutex::default(),
                 throttling: tokio::sync::Mutex::default(),
                 last_status: tokio::sync::Mutex::default(),
                 aborts: TaskTracker::new(),

@@ -295,8 +295,13 @@ pub struct TrainerCommon {
     /// Checkpoints kept.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub keep_last: usize,
+<<<<<<< HEAD
     /// Length of the learning-rate schedule, in updates.
     #[schemars(range(min = 1, max = 1_000_000_000))]
+=======
+    /// Maximum number of updates of the run, which is also the length of the learning-rate schedule. After the last one a
+    /// checkpoint is written and the engine goes OFFLINE.
+>>>>>>> 3927d13 (AgentJet's own client is served as it expects: held claims, boot outcomes in start_engine, a hard cap on updates)
     pub total_training_steps: Option<u64>,
     /// GPUs to use.
     #[schemars(range(min = 0, max = 1024))]
@@ -309,6 +314,10 @@ pub struct TrainerCommon {
     pub logger: Vec<String>,
     /// Write every finished episode's conversations below `trajectories/` of the experiment directory.
     pub save_trajectory_as_json_file: bool,
+    /// File on the server's machine to which every step's metrics are appended, a line each, written as a Python dict.
+    pub train_print_to_markdown_file_path: Option<String>,
+    /// The same for what the eval episodes of a step amount to, by task.
+    pub val_print_to_markdown_file_path: Option<String>,
     /// The loss is multiplied by this.
     #[schemars(range(min = -1e6, max = 1e6))]
     pub loss_extra_scale_ratio: f64,
@@ -350,6 +359,8 @@ impl Default for TrainerCommon {
             nnodes: 1,
             logger: vec!["console".into()],
             save_trajectory_as_json_file: false,
+            train_print_to_markdown_file_path: None,
+            val_print_to_markdown_file_path: None,
             loss_extra_scale_ratio: 1.0,
             seed: 0,
         }

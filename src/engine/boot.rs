@@ -22,12 +22,14 @@ use super::pool::StopRule;
 use super::replay::{Plan, plan};
 use super::server::{App, End, router};
 use super::session::{ChatBackend, ChatSettings, Script};
+use super::step_log;
 use super::trajectories::Trajectories;
 use super::worker::{ModelInfo, ModelWorker};
 use crate::config::schema::Ajet;
 use crate::config::small_file::{DOCUMENT_BYTES, read_text};
 use crate::config::{Strictness, load};
 use crate::protocol::engine::{CONTRACT_VERSION, EnginePhase, Hello};
+use crate::protocol::swarm::UPDATES_DONE;
 
 /// How long answers that are on their way may take to get through when the engine ends.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
@@ -177,6 +179,7 @@ async fn boot(app: Arc<App>, mut config: Ajet, experiment_dir: PathBuf) -> Resul
         madness_reward: config.rollout.agent_madness_reward,
         console: config.trainer_common.logs_to_console(),
         save_every: config.trainer_common.save_every(),
+        last_step: config.trainer_common.total_training_steps,
         saved_step,
     });
     for episodes in start.plan.updates {
@@ -257,6 +260,14 @@ impl Start {
         if let Some(checkpoint) = &checkpoint {
             run.check_resumes(&checkpoint.manifest.run).map_err(EngineError::new)?;
             hub.info(format!("going on from {}", checkpoint.dir.display()));
+            if let Some(cap) = config.trainer_common.total_training_steps
+                && checkpoint.manifest.global_step >= cap
+            {
+                return Err(EngineError(format!(
+                    "all {cap} {UPDATES_DONE} already, by {}; hint: raise it, or use another ajet.experiment_name",
+                    checkpoint.dir.display()
+                )));
+            }
         }
         let next_step = checkpoint.as_ref().map_or(1, |c| c.manifest.global_step + 1);
         let (ledger, plan, damage) = Self::read_journal(config, experiment_dir, &run, next_step, hub)?;
@@ -278,8 +289,8 @@ impl Start {
         hub: &EventHub,
     ) -> Result<(Ledger, Plan, Option<String>), EngineError> {
         let open = || -> Result<(Ledger, Vec<Record>), JournalError> {
-            let tensorboard = config.trainer_common.logs_to_tensorboard();
-            Ledger::open(experiment_dir, run, StopRule::new(config), next_step, tensorboard)
+            let logs = step_log::Wanted::new(&config.trainer_common);
+            Ledger::open(experiment_dir, run, StopRule::new(config), next_step, &logs)
         };
         let (mut ledger, records) = open().map_err(EngineError::new)?;
         if let [Record::Begin { run: begun }, rest @ ..] = records.as_slice()

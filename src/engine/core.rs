@@ -40,6 +40,7 @@ pub struct Core {
     madness_reward: f64,
     console: bool,
     save_every: u64,
+    last_step: Option<u64>,
     /// The last step that a checkpoint holds.
     saved_step: AtomicU64,
     updating: AtomicBool,
@@ -71,6 +72,8 @@ pub struct Parts {
     pub console: bool,
     /// Updates between checkpoints.
     pub save_every: u64,
+    /// The step of the last update that is allowed; it has a checkpoint in any case.
+    pub last_step: Option<u64>,
     /// The last step that a checkpoint holds; 0 without one.
     pub saved_step: u64,
 }
@@ -89,6 +92,7 @@ impl Core {
             madness_reward: parts.madness_reward,
             console: parts.console,
             save_every: parts.save_every,
+            last_step: parts.last_step,
             saved_step: AtomicU64::new(parts.saved_step),
             updating: AtomicBool::new(false),
             cycle: tokio::sync::Mutex::new(()),
@@ -259,7 +263,7 @@ impl Core {
     /// training goes on.
     fn conclude(&self, closed: &ClosedBatch, outcome: UpdateOutcome, seconds: f64) -> Option<String> {
         let step = closed.global_step;
-        let due = step.is_multiple_of(self.save_every);
+        let due = step.is_multiple_of(self.save_every) || Some(step) == self.last_step;
         let mut own = Metrics::from_iter([("seconds/update".to_owned(), seconds)]);
         let (mut done, mut saved) = (None, None);
         if due && step > self.saved_step.load(Ordering::Acquire) {

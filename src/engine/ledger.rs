@@ -100,10 +100,10 @@ impl Ledger {
         run: &RunIdentity,
         rule: StopRule,
         global_step: u64,
-        tensorboard: bool,
+        logs: &step_log::Wanted,
     ) -> Result<(Self, Vec<Record>), JournalError> {
         let (journal, records) = Journal::open(&experiment_dir.join(journal::FILE_NAME), run)?;
-        let step_log = StepLog::open(experiment_dir, tensorboard).map_err(|source| JournalError::Io {
+        let step_log = StepLog::open(experiment_dir, logs).map_err(|source| JournalError::Io {
             path: experiment_dir.join(step_log::FILE_NAME),
             what: "opened",
             source,
@@ -254,13 +254,20 @@ impl Ledger {
     pub fn advance(&mut self, metrics: &mut Metrics, sampled: SamplingTotals) -> (PoolSnapshot, Option<String>) {
         let global_step = self.global_step();
         let mut outcome = Ok(());
+        let is_new = !self.repeating || !self.step_log.has_update(global_step);
         for (step, evals) in self.take_evals() {
-            match step == global_step {
-                true => metrics.extend(evals),
-                false => outcome = outcome.and(self.step_log.append(step, &evals)),
+            let evals: Vec<&FinishedEpisode> = evals.iter().map(AsRef::as_ref).collect();
+            if step != global_step {
+                outcome = outcome.and(self.step_log.append(step, &metrics::of_evals(&evals)));
+            } else {
+                metrics.extend(metrics::of_evals(&evals));
+            }
+            if step != global_step || is_new {
+                let validation = metrics::of_validation(&evals);
+                outcome = outcome.and(self.step_log.append_validation(step, &validation));
             }
         }
-        if !self.repeating || !self.step_log.has_update(global_step) {
+        if is_new {
             outcome = outcome.and(self.step_log.append(global_step, metrics));
         }
         self.dropped.clear();
@@ -273,8 +280,11 @@ impl Ledger {
     /// Records eval episodes that no update will: the engine is about to end.
     pub fn flush_evals(&mut self) -> Result<(), String> {
         for (step, evals) in self.take_evals() {
-            self.step_log
-                .append(step, &evals)
+            let evals: Vec<&FinishedEpisode> = evals.iter().map(AsRef::as_ref).collect();
+            let written = self.step_log.append(step, &metrics::of_evals(&evals));
+            let validation = metrics::of_validation(&evals);
+            written
+                .and_then(|()| self.step_log.append_validation(step, &validation))
                 .map_err(|e| cannot_write_metrics(&e))?;
         }
         Ok(())
@@ -285,20 +295,13 @@ impl Ledger {
         self.journal.cut(global_step)
     }
 
-    /// Metrics of the eval episodes by the step at which they were claimed.
-    fn take_evals(&mut self) -> BTreeMap<u64, Metrics> {
+    /// The eval episodes by the step at which they were claimed.
+    fn take_evals(&mut self) -> BTreeMap<u64, Vec<Arc<FinishedEpisode>>> {
         let mut by_step: BTreeMap<u64, Vec<Arc<FinishedEpisode>>> = BTreeMap::new();
         for episode in std::mem::take(&mut self.evals) {
             by_step.entry(episode.global_step).or_default().push(episode);
         }
-        let of = |episodes: Vec<Arc<FinishedEpisode>>| {
-            let episodes: Vec<&FinishedEpisode> = episodes.iter().map(AsRef::as_ref).collect();
-            metrics::of_evals(&episodes)
-        };
         by_step
-            .into_iter()
-            .map(|(step, episodes)| (step, of(episodes)))
-            .collect()
     }
 
     fn note_full(&mut self) {
@@ -328,7 +331,14 @@ mod tests {
     }
 
     fn open(dir: &Path, global_step: u64) -> (Ledger, Vec<Record>) {
-        Ledger::open(dir, &RunIdentity::default(), rule(), global_step, false).unwrap()
+        Ledger::open(
+            dir,
+            &RunIdentity::default(),
+            rule(),
+            global_step,
+            &step_log::Wanted::default(),
+        )
+        .unwrap()
     }
 
     fn episode(uuid: &str, reward: f64, episode_type: EpisodeType) -> FinishedEpisode {

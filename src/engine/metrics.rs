@@ -114,6 +114,43 @@ pub fn of_evals(episodes: &[&FinishedEpisode]) -> Metrics {
     metrics
 }
 
+/// What eval episodes amount to by task, by AgentJet's names. An episode succeeds where its client says so, or, where it
+/// does not say, with a reward of 1 or more.
+pub fn of_validation(episodes: &[&FinishedEpisode]) -> Metrics {
+    let mut tasks: BTreeMap<&str, Vec<bool>> = BTreeMap::new();
+    for episode in episodes {
+        let succeeded = episode.is_success.unwrap_or(episode.reward >= 1.0);
+        tasks.entry(&episode.task_id).or_default().push(succeeded);
+    }
+    let pass_n = tasks.values().map(Vec::len).max().unwrap_or(0);
+    let count = |of: &dyn Fn(&[bool]) -> bool| tasks.values().filter(|trials| of(trials)).count() as f64;
+    let mut metrics = Metrics::new();
+    set(&mut metrics, "pass_n", pass_n as f64);
+    set(&mut metrics, "total_tasks", tasks.len() as f64);
+    set(
+        &mut metrics,
+        "num_all_success_tasks",
+        count(&|trials| trials.iter().all(|ok| *ok)),
+    );
+    set(
+        &mut metrics,
+        "num_pass_n_tasks",
+        count(&|trials| trials.contains(&true)),
+    );
+    for trials in [1, 2, 4, 8, 16].into_iter().filter(|trials| *trials <= pass_n) {
+        let passed = count(&|all| all.iter().take(trials).any(|ok| *ok));
+        set(
+            &mut metrics,
+            &format!("task_pass_rate@{trials}"),
+            passed / tasks.len() as f64,
+        );
+    }
+    for (name, value) in rewards(episodes).into_iter().take(2) {
+        set(&mut metrics, &format!("{name}_reward"), value);
+    }
+    metrics
+}
+
 /// Episodes that did not train, by reason.
 pub fn of_dropped(dropped: &BTreeMap<String, u64>) -> Metrics {
     dropped
@@ -374,6 +411,37 @@ mod tests {
             assert_eq!(metrics[name], value, "{name}");
         }
         assert!(!metrics.contains_key("loss") && !metrics.contains_key("note"));
+    }
+
+    #[test]
+    fn a_validation_counts_tasks_by_their_trials() {
+        let trial = |task: &str, reward: f64, is_success: Option<bool>| FinishedEpisode {
+            task_id: task.into(),
+            reward,
+            is_success,
+            ..FinishedEpisode::default()
+        };
+        let episodes = [
+            trial("always", 1.0, None),
+            trial("later", 0.0, None),
+            trial("never", 0.5, None),
+            trial("always", 2.0, None),
+            trial("later", 0.2, Some(true)),
+            trial("never", 1.0, Some(false)),
+        ];
+        let metrics = of_validation(&episodes.iter().collect::<Vec<_>>());
+        for (name, value) in [
+            ("pass_n", 2.0),
+            ("total_tasks", 3.0),
+            ("num_all_success_tasks", 1.0),
+            ("num_pass_n_tasks", 2.0),
+            ("task_pass_rate@1", 1.0 / 3.0),
+            ("task_pass_rate@2", 2.0 / 3.0),
+            ("mean_reward", 4.7 / 6.0),
+        ] {
+            assert!((metrics[name] - value).abs() < 1e-12, "{name}: {}", metrics[name]);
+        }
+        assert!(!metrics.contains_key("task_pass_rate@4"));
     }
 
     #[test]

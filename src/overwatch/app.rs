@@ -14,16 +14,16 @@ use super::collector::{Collector, Look};
 use super::panels::{Theme, draw};
 use super::state::State;
 
-/// Between two looks.
+/// Between two drawings while nothing happens.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Shows the server, `server` by name, until the user quits. The terminal is given back as it was, also after a panic.
+/// Shows the server, `server` by name, until the user quits, with a look every `refresh`. The terminal is given back as it was, also after a panic.
 ///
 /// # Errors
 /// The terminal cannot be used.
-pub async fn watch(collector: Collector, server: String, color: bool) -> io::Result<()> {
+pub async fn watch(collector: Collector, server: String, color: bool, refresh: Duration) -> io::Result<()> {
     let (sender, looks) = mpsc::channel(1);
-    let collecting = tokio::spawn(collect(collector, sender));
+    let collecting = tokio::spawn(collect(collector, sender, refresh));
     let mut terminal = ratatui::try_init()?;
     let outcome = run(&mut terminal, State::new(server, unix_now()), Theme { color }, looks).await;
     ratatui::restore();
@@ -31,9 +31,9 @@ pub async fn watch(collector: Collector, server: String, color: bool) -> io::Res
     outcome
 }
 
-async fn collect(collector: Collector, looks: mpsc::Sender<Result<Look, String>>) {
+async fn collect(collector: Collector, looks: mpsc::Sender<Result<Look, String>>, refresh: Duration) {
     while looks.send(collector.look().await).await.is_ok() {
-        sleep(PERIOD).await;
+        sleep(refresh).await;
     }
 }
 

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 
-use crate::protocol::swarm::{CLIENT_HEADER, EngineStatusAnswer, PoolInformation, VerboseLog, VerboseLogsAnswer};
+use crate::protocol::swarm::{
+    CLIENT_HEADER, EngineStatusAnswer, PoolInformation, VerboseLog, VerboseLogsAnswer, understand,
+};
 
 /// A server that is slower than this is treated as away.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -65,25 +66,7 @@ impl Collector {
             return Err(format!("the server answered {code} to {path}"));
         }
         let body = answer.bytes().await.map_err(|error| sentence(&error))?;
-        understand(&body).ok_or_else(|| format!("the server's answer to {path} is not a swarm server's"))
-    }
-}
-
-/// An answer in which a null is as good as a missing field: Python servers have both.
-fn understand<A: DeserializeOwned>(body: &[u8]) -> Option<A> {
-    let mut answer: Value = serde_json::from_slice(body).ok()?;
-    drop_nulls(&mut answer);
-    serde_json::from_value(answer).ok()
-}
-
-fn drop_nulls(value: &mut Value) {
-    match value {
-        Value::Object(fields) => {
-            fields.retain(|_, field| !field.is_null());
-            fields.values_mut().for_each(drop_nulls);
-        }
-        Value::Array(items) => items.retain(|item| !item.is_null()),
-        _ => {}
+        understand(&body).map_err(|_| format!("the server's answer to {path} is not a swarm server's"))
     }
 }
 
@@ -149,7 +132,7 @@ mod tests {
     #[test]
     fn what_is_no_swarm_servers_answer_is_not_understood() {
         for body in ["<html>", "{}", r#"{"engine_status":"READY"}"#] {
-            assert!(understand::<EngineStatusAnswer>(body.as_bytes()).is_none(), "{body}");
+            assert!(understand::<EngineStatusAnswer>(body.as_bytes()).is_err(), "{body}");
         }
     }
 }

@@ -12,8 +12,8 @@ pub fn plain_text(state: &State) -> String {
         lines.push(("state", format!("{}{detail}", state_name(look.status.engine_status))));
         lines.push(("step", look.status.global_step.to_string()));
     }
-    if let Some(uptime) = state.uptime() {
-        lines.push(("uptime", duration(uptime)));
+    if let Some(seconds) = state.booting_for() {
+        lines.push(("booting for", duration(seconds)));
     }
     if let Some(pool) = state.pool() {
         lines.push(("model", pool.training_model_path.clone().unwrap_or_else(|| "-".into())));
@@ -57,7 +57,6 @@ mod tests {
 server           http://localhost:10086
 state            ROLLING
 step             3
-uptime           3m 20s
 model            Qwen/Qwen2.5-0.5B-Instruct
 episodes         12/32
 tasks            2/8 (fills the batch)

@@ -90,10 +90,10 @@ impl State {
         self.look.as_ref()?.pool.as_ref()
     }
 
-    /// Seconds since the engine began to boot, while it runs.
-    pub fn uptime(&self) -> Option<f64> {
-        let running = self.look.as_ref()?.status.engine_status != EngineStatus::Offline;
-        let since = self.pool()?.booting_start_time.filter(|_| running)?;
+    /// Seconds since the engine began to boot, while it does.
+    pub fn booting_for(&self) -> Option<f64> {
+        let booting = self.look.as_ref()?.status.engine_status == EngineStatus::Booting;
+        let since = self.pool()?.booting_start_time.filter(|_| booting)?;
         Some((self.now - since).max(0.0))
     }
 
@@ -323,7 +323,12 @@ pub(super) mod tests {
     #[test]
     fn a_server_that_goes_away_and_comes_back_is_noted() {
         let mut state = watching();
-        assert_eq!(state.uptime(), Some(200.0));
+        assert_eq!(state.booting_for(), None, "it rolls");
+        let mut look = rolling();
+        look.status.engine_status = EngineStatus::Booting;
+        state.take(Ok(look), 1200.0);
+        assert_eq!(state.booting_for(), Some(200.0));
+        state.take(Ok(rolling()), 1200.0);
         state.take(Err("cannot connect".into()), 1210.0);
         state.take(Err("no answer in 5 s".into()), 1220.0);
         assert_eq!(state.status(), Some(EngineStatus::CannotConnect));
@@ -333,7 +338,7 @@ pub(super) mod tests {
         look.status.engine_status = EngineStatus::Offline;
         look.status.engine_status_detail = Some("out of memory".into());
         state.take(Ok(look), 1230.0);
-        assert_eq!(state.uptime(), None);
+        assert_eq!(state.booting_for(), None);
         let log: Vec<_> = state.log.iter().map(|line| line.message.as_str()).collect();
         assert_eq!(
             log,

@@ -6,13 +6,44 @@
 
 use indexmap::IndexMap;
 use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+/// Reads a server's answer. A null is as good as a missing field: Python servers have both, such as `"global_step": null`
+/// before their first step.
+///
+/// # Errors
+/// It is not such an answer.
+pub fn understand<A: DeserializeOwned>(body: &[u8]) -> serde_json::Result<A> {
+    serde_json::from_slice(body).or_else(|_| {
+        let mut answer = serde_json::from_slice(body)?;
+        drop_nulls(&mut answer);
+        serde_json::from_value(answer)
+    })
+}
+
+fn drop_nulls(value: &mut serde_json::Value) {
+    match value {
+        serde_json::Value::Object(fields) => {
+            fields.retain(|_, field| !field.is_null());
+            fields.values_mut().for_each(drop_nulls);
+        }
+        serde_json::Value::Array(items) => {
+            items.retain(|item| !item.is_null());
+            items.iter_mut().for_each(drop_nulls);
+        }
+        _ => {}
+    }
+}
 
 /// The port that `start` listens on unless told otherwise.
 pub const DEFAULT_PORT: u16 = 10086;
 
 /// Header by which our own clients name their version; servers answer them without the waits that slow pollers need.
 pub const CLIENT_HEADER: &str = "x-ajet-client";
+
+/// What the detail of an engine that went OFFLINE contains where that is the regular end of the run.
+pub const UPDATES_DONE: &str = "updates of ajet.trainer_common.total_training_steps are done";
 
 /// Prefix of every episode key, by which agents are recognised in logs and redacted.
 pub const EPISODE_KEY_PREFIX: &str = "sk-ajet-";

@@ -57,6 +57,7 @@ pub async fn run(job: Job, options: Options, interrupt: Interrupt) -> Result<End
         swarm,
         progress,
         interrupt,
+        engine_is_done: false,
         own_server: server.is_some(),
     };
     let ended = run.whole().await;
@@ -114,6 +115,8 @@ pub(super) struct Run {
     pub progress: Arc<Progress>,
     pub interrupt: Interrupt,
     pub end: End,
+    /// The engine has done all updates of its configuration and is offline.
+    pub engine_is_done: bool,
     own_server: bool,
 }
 
@@ -137,17 +140,23 @@ impl Run {
                 "the engine was up already and goes on with its own configuration; `force_restart: true` starts it with the job's",
             );
         }
-        let episodes = Arc::new(self.episodes(&pool, model));
+        let batch = self.batch(&pool, started);
+        let episodes = Arc::new(self.episodes(batch, model));
         if self.job.roll.eval.is_some() || self.options.eval_only {
             self.end.eval_before = self.evaluate(&episodes).await?;
         }
         if !self.options.eval_only && !self.interrupt.happened() {
-            Training::new(self, episodes.clone(), &pool).run().await?;
+            let step = self.swarm.status().await?.global_step;
+            let method = self.swarm.collection_method(&pool);
+            Training::new(self, episodes.clone(), batch, step, &method)
+                .run()
+                .await?;
         }
         if self.interrupt.happened() {
             return self.interrupted();
         }
-        if self.job.roll.eval.is_some() && !self.options.eval_only && self.end.eval_after.is_none() {
+        let evaluates_after = self.job.roll.eval.is_some() && !self.options.eval_only && !self.engine_is_done;
+        if evaluates_after && self.end.eval_after.is_none() {
             self.end.eval_after = self.evaluate(&episodes).await?;
         }
         if self.interrupt.happened() {
@@ -180,7 +189,21 @@ impl Run {
         }
     }
 
-    fn episodes(&self, pool: &PoolInformation, model_name: String) -> Episodes {
+    /// Tasks of a batch and episodes of a task. Where the job's own configuration was started it says so; a Python server
+    /// tells the last run's numbers until the first update.
+    fn batch(&self, pool: &PoolInformation, started: Started) -> (u64, u64) {
+        let told = |told: u64, own: usize| match started {
+            Started::AlreadyUp if told > 0 => told,
+            Started::AlreadyUp | Started::Fresh => own as u64,
+        };
+        let ajet = &self.job.ajet;
+        (
+            told(pool.completed_task_target, ajet.data.train_batch_size),
+            told(pool.task_expected_num_repeat, ajet.rollout.num_repeat),
+        )
+    }
+
+    fn episodes(&self, (batch, repeats): (u64, u64), model_name: String) -> Episodes {
         let roll = &self.job.roll;
         let player = Player {
             agent: roll.agent.clone(),
@@ -193,8 +216,8 @@ impl Run {
         episodes.abort = self.options.abort;
         episodes.throttle = roll.throttle_ratio.map(|ratio| ThrottlePolicy {
             ratio,
-            expected_batch_size: pool.completed_task_target,
-            expected_num_repeat: pool.task_expected_num_repeat,
+            expected_batch_size: batch,
+            expected_num_repeat: repeats,
             current_task_id: String::new(),
         });
         episodes
@@ -250,10 +273,11 @@ impl Run {
     /// Stops the engine where that is ours to do, and finds the checkpoint.
     async fn wind_up(&mut self, started: Started) -> Result<(), RollError> {
         let _ = tokio::time::timeout(SETTLE, self.swarm.settle()).await;
-        let ours = started == Started::Fresh && (self.own_server || !self.others_are_active().await?);
+        let ours =
+            started == Started::Fresh && !self.engine_is_done && (self.own_server || !self.others_are_active().await?);
         if ours || self.options.stop_engine_at_end {
             self.swarm.stop_engine().await?;
-        } else {
+        } else if !self.engine_is_done {
             self.progress
                 .note("the engine goes on running; `--stop-engine-at-end` stops it");
         }

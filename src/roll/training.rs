@@ -17,7 +17,7 @@ use super::report::{EpisodeReport, Step};
 use super::runner::{Run, is_updating};
 use super::tasks::Task;
 use crate::client::ClientError;
-use crate::protocol::swarm::{EngineStatus, EpisodeType, PoolInformation};
+use crate::protocol::swarm::{EngineStatus, EngineStatusAnswer, EpisodeType};
 
 /// Between two looks at the engine.
 const TICK: Duration = Duration::from_millis(250);
@@ -63,14 +63,16 @@ pub(super) struct Training<'a> {
 }
 
 impl<'a> Training<'a> {
-    /// A training that goes on at the server's present step.
-    pub fn new(run: &'a mut Run, episodes: Arc<Episodes>, pool: &PoolInformation) -> Self {
-        // A Python server tells less before its first episode; the job's own numbers then are as good.
-        let told = |told: u64, own: usize| if told > 0 { told } else { own as u64 };
-        let batch = told(pool.completed_task_target, run.job.ajet.data.train_batch_size);
-        let repeats = told(pool.task_expected_num_repeat, run.job.ajet.rollout.num_repeat);
+    /// A training that goes on at the server's present step, with batches of so many tasks of so many episodes.
+    pub fn new(
+        run: &'a mut Run,
+        episodes: Arc<Episodes>,
+        (batch, repeats): (u64, u64),
+        step: u64,
+        method: &str,
+    ) -> Self {
         let tasks = run.tasks.training.clone();
-        let step = pool.global_step.max(1);
+        let step = step.max(1);
         let (position, end) = span(
             run.job.roll.length,
             run.options.abort,
@@ -87,10 +89,7 @@ impl<'a> Training<'a> {
             queue: Mutex::new(queue),
             retries: run.job.roll.retries,
             ended: Mutex::default(),
-            agree_after: pool
-                .sample_collection_method
-                .contains("agree_sync_weight")
-                .then_some(batch * repeats),
+            agree_after: method.contains("agree_sync_weight").then_some(batch * repeats),
             ended_since_agreed: AtomicU64::new(0),
         };
         Self {
@@ -148,18 +147,21 @@ impl<'a> Training<'a> {
         };
         // Episodes that still run are dropped here and so aborted.
         workers.shutdown().await;
-        ended
+        match ended {
+            Err(RollError::Swarm(error)) if error.is_regular_end() => {
+                // The engine ended behind its last update, which no step after it tells of.
+                self.tell_update(self.step + 1).await?;
+                self.run.progress.note(&error.to_string());
+                self.run.engine_is_done = true;
+                Ok(())
+            }
+            ended => ended,
+        }
     }
 
     /// Looks at the engine: tells updates, evaluates where that is due. Whether the job is done.
     async fn look(&mut self) -> Result<bool, RollError> {
-        let status = self.run.swarm.status().await?;
-        if status.engine_status == EngineStatus::Offline {
-            return Err(RollError::Swarm(ClientError::WentOffline {
-                url: self.run.swarm.url().to_string(),
-                detail: status.engine_status_detail.unwrap_or_default(),
-            }));
-        }
+        let status = self.online().await?;
         if status.global_step > self.step {
             self.tell_update(status.global_step).await?;
             if self.is_done() {
@@ -178,6 +180,18 @@ impl<'a> Training<'a> {
         Ok(false)
     }
 
+    /// Where the engine is.
+    async fn online(&self) -> Result<EngineStatusAnswer, RollError> {
+        let status = self.run.swarm.status().await?;
+        if status.engine_status == EngineStatus::Offline {
+            return Err(RollError::Swarm(ClientError::WentOffline {
+                url: self.run.swarm.url().to_string(),
+                detail: status.engine_status_detail.unwrap_or_default(),
+            }));
+        }
+        Ok(status)
+    }
+
     async fn show(&self) -> Result<(), RollError> {
         if self.run.progress.is_live() {
             let pool = self.run.swarm.pool_information().await?;
@@ -188,7 +202,7 @@ impl<'a> Training<'a> {
 
     /// The batch that was full when the last episode ended is yet to be trained on.
     async fn last_update(&mut self) -> Result<(), RollError> {
-        let status = self.run.swarm.status().await?;
+        let status = self.online().await?;
         if is_updating(status.engine_status) {
             let status = self.run.swarm.wait_until_rolling(|_| {}).await?;
             self.tell_update(status.global_step).await?;

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::adapters::responses::KeptResponses;
 use super::auth::hex;
+use crate::protocol::engine::DropReason;
 use crate::protocol::swarm::{EPISODE_KEY_PREFIX, EpisodeType};
 
 /// Seconds for which an episode that is gone is remembered: its end can be repeated, its key is told from a made-up one.
@@ -77,7 +78,7 @@ pub enum Fate {
     /// Its client ended it.
     Ended,
     /// It was aborted or discarded, or the engine stopped under it.
-    Lost,
+    Lost(DropReason),
 }
 
 /// What an episode key leads to.
@@ -116,6 +117,8 @@ struct Gone {
     client: u64,
     secret: Secret,
     fate: Fate,
+    /// Seconds.
+    discard_timeout: f32,
 }
 
 /// Every claimed episode, in the order of the claims, and those that went in the last [`REMEMBER_SECONDS`].
@@ -270,7 +273,13 @@ impl Registry {
         // Every key that was given out has one.
         let secret = secret_of(&episode.key).unwrap_or_default();
         let client = self.client_hashes.hash_one(&episode.client_uuid);
-        self.gone.insert(id, Gone { client, secret, fate });
+        let gone = Gone {
+            client,
+            secret,
+            fate,
+            discard_timeout: episode.discard_timeout as f32,
+        };
+        self.gone.insert(id, gone);
         self.gone_order.push_back((now, id));
         self.forget_some();
         Some(episode)
@@ -279,14 +288,36 @@ impl Registry {
     /// An episode that was taken for lost had been ended after all. Whether that is news.
     pub fn was_ended(&mut self, uuid: &str) -> bool {
         let gone = id_of(uuid).and_then(|id| self.gone.get_mut(&id));
-        let lost = gone.filter(|gone| gone.fate == Fate::Lost);
+        let lost = gone.filter(|gone| matches!(gone.fate, Fate::Lost(_)));
         lost.map(|gone| gone.fate = Fate::Ended).is_some()
     }
 
-    /// Takes out every running episode as lost; which those were.
-    pub fn clear(&mut self, now: f64) -> Vec<Episode> {
+    /// Why an episode was lost, as far as that is remembered: a sentence without its end.
+    pub fn why_lost(&self, uuid: &str) -> Option<String> {
+        let gone = self.gone.get(&id_of(uuid)?)?;
+        Some(match gone.fate {
+            Fate::Ended => return None,
+            Fate::Lost(DropReason::Idle) => format!(
+                "It was discarded after {} s without an LLM call; hint: claim with a larger discard_episode_timeout",
+                gone.discard_timeout
+            ),
+            Fate::Lost(DropReason::Aborted) => "It was aborted".into(),
+            Fate::Lost(DropReason::Late) => {
+                "It was discarded: it still ran when the batch was closed or the engine was \
+                                             stopped; hint: ajet.swarm_mode_rolling_post_timeout is how long a full \
+                                             batch waits for it"
+                    .into()
+            }
+            Fate::Lost(_) => "It was lost with the engine that ran it".into(),
+        })
+    }
+
+    /// Takes out every running episode as lost for this reason; which those were.
+    pub fn clear(&mut self, reason: DropReason, now: f64) -> Vec<Episode> {
         let uuids = self.discardable(|_| true, true);
-        let lost = uuids.iter().filter_map(|uuid| self.remove(uuid, Fate::Lost, now));
+        let lost = uuids
+            .iter()
+            .filter_map(|uuid| self.remove(uuid, Fate::Lost(reason), now));
         lost.collect()
     }
 
@@ -361,7 +392,7 @@ mod tests {
         let (first, _) = claimed(&mut registry, "a", 0.0);
         assert!(registry.claim(claim("a"), 2, 0.0).is_some());
         assert!(registry.claim(claim("a"), 2, 0.0).is_none());
-        registry.remove(&first, Fate::Lost, 0.0);
+        registry.remove(&first, Fate::Lost(DropReason::Idle), 0.0);
         assert!(registry.claim(claim("a"), 2, 0.0).is_some());
     }
 
@@ -436,7 +467,7 @@ mod tests {
             "an end on the way is not cut off"
         );
         registry.remove(&ended, Fate::Ended, 0.0);
-        registry.remove(&aborted, Fate::Lost, 0.0);
+        registry.remove(&aborted, Fate::Lost(DropReason::Aborted), 0.0);
         assert_eq!(registry.check_end(&ended, "a"), EndCheck::AlreadyEnded);
         assert_eq!(registry.check_end(&ended, "b"), EndCheck::NotFound);
         assert_eq!(registry.check_end(&aborted, "a"), EndCheck::NotFound);
@@ -449,7 +480,7 @@ mod tests {
         let mut registry = Registry::default();
         let (id, _) = claimed(&mut registry, "a", 0.0);
         registry.set_ending(&id, true);
-        assert_eq!(registry.clear(1.0).len(), 1);
+        assert_eq!(registry.clear(DropReason::Late, 1.0).len(), 1);
         assert!(registry.is_empty());
         assert!(registry.remove(&id, Fate::Ended, 2.0).is_none());
         assert_eq!(registry.check_end(&id, "a"), EndCheck::AlreadyEnded);

@@ -27,15 +27,23 @@ pub enum Error {
     #[error("the engine cannot start: {0}")]
     CannotStart(String),
     /// `end_episode` while no episodes run. Clients match on `WEIGHT_SYNCING`.
-    #[error("Engine is not rolling. Current status: [{0}]")]
-    NotRolling(EngineStatus),
+    #[error("Engine is not rolling. Current status: {0}")]
+    NotRolling(String),
     /// `end_episode` while an engine boots in the place of one that crashed. Clients drop the episode quietly, as in
     /// `WEIGHT_SYNCING`, by that word.
     #[error("the engine crashed and is started again; this episode went with it, as in WEIGHT_SYNCING")]
     StartedAgain,
-    /// Not claimed, or lost.
+    /// Never claimed.
     #[error("Episode {0} not found.")]
     EpisodeNotFound(String),
+    /// Claimed once, and lost.
+    #[error("Episode {uuid} not found. {why}")]
+    EpisodeLost {
+        /// The episode.
+        uuid: String,
+        /// A sentence.
+        why: String,
+    },
     /// Another client's.
     #[error("Episode {0} is claimed by another client.")]
     ForeignEpisode(String),
@@ -160,6 +168,7 @@ impl Error {
             | Self::NotRolling(_)
             | Self::StartedAgain
             | Self::EpisodeNotFound(_)
+            | Self::EpisodeLost { .. }
             | Self::Invalid(_)
             | Self::Field { .. }
             | Self::ResponseNotFound(_)

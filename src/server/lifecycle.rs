@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
 
-use super::core::{AfterEngine, Effect};
+use super::core::{AfterEngine, Boot, Effect};
 use super::engine_client::{EngineCallError, EngineClient};
 use super::engine_process::{EngineHandle, Launch};
 use super::error::Error;
@@ -26,12 +27,13 @@ const SERVING_PATIENCE: Duration = Duration::from_secs(60);
 /// Between attempts to reach an engine that has just been started.
 const CONNECT_PAUSE: Duration = Duration::from_millis(20);
 
-/// `start_engine`: the process id of the engine, which then boots.
+/// `start_engine`: the process id of the engine, which then boots, and its generation. `awaited` says whether a client
+/// waits to be told what becomes of the boot.
 ///
 /// # Errors
 ///
 /// What can be told at once: not offline, no configuration, a model or directory that cannot be used.
-pub async fn start(shared: &Arc<Shared>) -> Result<u32, Error> {
+pub async fn start(shared: &Arc<Shared>, awaited: bool) -> Result<(u32, u64), Error> {
     let _alone = shared.lifecycle.lock().await;
     let config = shared.with(|core, _| core.config_to_start().cloned())?;
     let launch = tokio::task::spawn_blocking(move || prepare(config.ajet)).await;
@@ -39,16 +41,42 @@ pub async fn start(shared: &Arc<Shared>) -> Result<u32, Error> {
         .map_err(|error| Error::Internal(error.to_string()))?
         .map_err(Error::CannotStart)?;
     let directory = launch.experiment_dir.display().to_string();
-    let generation = shared.with(|core, now| core.start(directory, now))?;
+    let generation = shared.with(|core, now| {
+        let generation = core.start(directory, now)?;
+        core.await_boot(generation, awaited);
+        Ok(generation)
+    })?;
     match launch_engine(shared, &launch, generation) {
         Ok(process) => {
             let pid = process.pid;
             tokio::spawn(supervise(Arc::clone(shared), launch, process, generation));
-            Ok(pid)
+            Ok((pid, generation))
         }
         Err(reason) => {
             shared.with(|core, now| core.stop(Some(reason.clone()), now));
             Err(Error::CannotStart(reason))
+        }
+    }
+}
+
+/// Waits until an engine has booted, for the patience that clients have.
+///
+/// # Errors
+///
+/// Why it did not boot.
+pub async fn boot_outcome(shared: &Shared, generation: u64) -> Result<(), Error> {
+    let deadline = Instant::now() + shared.options.start_patience;
+    loop {
+        // Before the look, so that a change right after it is not missed.
+        let changed = shared.state_changed.notified();
+        match shared.with(|core, _| core.boot_outcome(generation)) {
+            Boot::Ready => return Ok(()),
+            Boot::Failed(reason) => return Err(Error::CannotStart(reason)),
+            Boot::Pending => {}
+        }
+        if timeout_at(deadline, changed).await.is_err() {
+            shared.with(|core, _| core.await_boot(generation, false));
+            return Ok(());
         }
     }
 }
@@ -83,7 +111,7 @@ pub async fn start_with(shared: &Arc<Shared>, config_yaml: String) {
         .run(move || synced_config::read(&config_yaml, None))
         .await;
     let started = match config.and_then(|config| shared.with(|core, _| core.sync_config(config))) {
-        Ok(()) => start(shared).await,
+        Ok(()) => start(shared, false).await.map(|_| ()),
         Err(error) => Err(error),
     };
     if let Err(error) = started {
@@ -151,6 +179,7 @@ async fn carry_out(
                 }
                 Err(error) => Err(error),
             },
+            Effect::Shutdown => client.shutdown().await,
             Effect::Update { dropped } => {
                 let dropped = dropped.clone();
                 client.update(&Update { dropped }).await
@@ -161,6 +190,9 @@ async fn carry_out(
             // An engine that is asked to update and does not would leave the swarm waiting for ever.
             Err(error) if matches!(effect, Effect::Update { .. }) => {
                 fail(&shared, generation, format!("the engine does not update: {error}")).await;
+            }
+            Err(error) if effect == Effect::Shutdown => {
+                fail(&shared, generation, format!("the engine does not shut down: {error}")).await;
             }
             Err(error) => tracing::warn!("{effect:?}: {error}"),
         }
@@ -195,7 +227,11 @@ async fn supervise(shared: Arc<Shared>, launch: Launch, mut process: EngineHandl
             tracing::warn!("{reason}");
         }
         let _alone = shared.lifecycle.lock().await;
-        if shared.with(|core, now| core.engine_ended(generation, &reason, now)) == AfterEngine::Over {
+        let after = shared.with(|core, now| core.engine_ended(generation, &reason, now));
+        if after == AfterEngine::Complete {
+            unfinished::clear(&launch.experiment_dir);
+        }
+        if after != AfterEngine::Restart {
             if shared.with(|core, _| core.generation() == generation) {
                 shared.set_link(None);
             }

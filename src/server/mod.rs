@@ -18,6 +18,7 @@ mod engine_process;
 mod episodes;
 mod error;
 mod handlers;
+mod held_claims;
 mod hosts;
 mod lane;
 mod lenient_json;
@@ -78,6 +79,11 @@ pub struct Options {
     pub tick: Duration,
     /// How long a client is kept waiting for the engine to take an end; Python clients give up after 30 s.
     pub end_patience: Duration,
+    /// How long a claim of a client that polls slowly is held while an update is under way; such clients give up after
+    /// 30 s.
+    pub claim_patience: Duration,
+    /// How long such a client is kept waiting for the outcome of the boot that it asked for.
+    pub start_patience: Duration,
     /// How long `stop_engine` waits for the engine to end by itself; it may be writing a checkpoint.
     pub stop_patience: Duration,
     /// The same when the server itself is told to end.
@@ -103,6 +109,8 @@ impl Default for Options {
             slow_poll: Duration::from_secs(6),
             tick: Duration::from_millis(250),
             end_patience: Duration::from_secs(25),
+            claim_patience: Duration::from_secs(10),
+            start_patience: Duration::from_secs(30),
             stop_patience: Duration::from_secs(300),
             exit_patience: Duration::from_secs(6),
             boot_patience: Duration::from_secs(600),

@@ -11,6 +11,7 @@ use super::clock::Clock;
 use super::core::{Core, Effect};
 use super::engine_client::EngineClient;
 use super::engine_process::{EngineHandle, EngineLauncher};
+use super::held_claims::HeldClaims;
 use super::lane::Lane;
 use super::replay::LatestCall;
 use super::verbose_log::VerboseLogs;
@@ -53,6 +54,10 @@ pub struct Shared {
     pub calls: Arc<Semaphore>,
     /// Woken whenever an end is through.
     pub end_is_through: Notify,
+    /// Woken whenever the engine's state changes.
+    pub state_changed: Notify,
+    /// Claims that wait for the end of an update.
+    pub held_claims: HeldClaims,
     clock: Clock,
     inner: Mutex<Inner>,
     latest_call: Mutex<Option<LatestCall>>,
@@ -76,6 +81,8 @@ impl Shared {
             parsing: Lane::new(cores, 1024),
             calls,
             end_is_through: Notify::new(),
+            state_changed: Notify::new(),
+            held_claims: HeldClaims::default(),
             clock: Clock::start(),
             inner: Mutex::new(Inner { core, link: None }),
             latest_call: Mutex::new(None),
@@ -89,7 +96,11 @@ impl Shared {
         let mut inner = lock(&self.inner);
         // Read under the lock, so that the core never sees time go back.
         let now = self.clock.now();
+        let before = inner.core.state();
         let result = f(&mut inner.core, now);
+        if inner.core.state() != before {
+            self.state_changed.notify_waiters();
+        }
         // Sent under the lock, so that effects keep the order of the decisions.
         for effect in inner.core.take_effects() {
             if let Some(link) = &inner.link {

@@ -14,8 +14,9 @@ pub fn checked_reward(request: &EndEpisodeRequest) -> Result<f64, Error> {
     check_task_id(&request.task_id, &request.workflow_output)?;
     let wrong = |got: String| {
         let sentence = format!(
-            "workflow_output.reward must be one finite number, got {got}; the episode stays claimed; \
-             hint: end it again with a reward, or abort it"
+            "workflow_output.reward must be one finite number, got {got}; the episode stays claimed until it is ended, \
+             aborted or idle for too long; hint: return one number from the agent's run, and abort_episode frees the \
+             slot of an episode that a client has dropped"
         );
         Err(Error::Invalid(sentence))
     };

@@ -210,11 +210,11 @@ impl Engine {
             .layer(from_fn_with_state(self.clone(), die_at))
             .with_state(self.clone());
         let boot = async {
+            self.while_held(|behaviour| behaviour.hold_boot).await;
             if let Some(error) = self.behaviour().boot_error.clone() {
                 self.tell(&EngineEvent::Fatal { message: error.clone() });
                 return format!("the engine ended with exit code 1: {error}");
             }
-            self.while_held(|behaviour| behaviour.hold_boot).await;
             self.set_phase(EnginePhase::Rolling, None);
             std::future::pending().await
         };

@@ -28,6 +28,8 @@ pub struct Swarm {
 pub fn quick() -> Options {
     Options {
         slow_poll: Duration::ZERO,
+        claim_patience: Duration::ZERO,
+        start_patience: Duration::ZERO,
         tick: Duration::from_millis(5),
         stop_patience: Duration::from_secs(5),
         exit_patience: Duration::from_secs(5),
@@ -104,6 +106,11 @@ impl Swarm {
             ajet["model"] = json!({"path": "builtin:tiny"});
         }
         serde_yaml::to_string(&json!({ "ajet": ajet })).unwrap()
+    }
+
+    /// Where the experiments are.
+    pub fn experiments(&self) -> std::path::PathBuf {
+        self.experiments.path().to_owned()
     }
 
     pub async fn sync(&self, ajet: Value) -> Answer {

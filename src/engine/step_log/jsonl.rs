@@ -65,7 +65,7 @@ impl MetricsFile {
 }
 
 /// Counts as integers, so that they read as such.
-fn number(value: f64) -> Value {
+pub(super) fn number(value: f64) -> Value {
     if value.fract() == 0.0 && value.abs() < 1e15 {
         Value::from(value as i64)
     } else {

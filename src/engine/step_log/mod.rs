@@ -1,33 +1,70 @@
-//! Where a step's metrics are written: `metrics.jsonl` always, TensorBoard's event files where they are asked for.
+//! Where a step's metrics are written: `metrics.jsonl` always, TensorBoard's event files and files of Python dicts where
+//! they are asked for.
 
 mod jsonl;
+mod python_dicts;
 mod tensorboard;
 
 use std::io;
 use std::path::Path;
 
 use super::metrics::Metrics;
-use jsonl::MetricsFile;
+use crate::config::schema::TrainerCommon;
+use jsonl::{MetricsFile, number};
+use python_dicts::PythonDicts;
 use tensorboard::EventFile;
 
 pub use jsonl::FILE_NAME;
+
+/// What is written besides `metrics.jsonl`.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    tensorboard: bool,
+    train_dicts: Option<String>,
+    val_dicts: Option<String>,
+}
+
+impl Wanted {
+    /// What a configuration asks for.
+    pub fn new(config: &TrainerCommon) -> Self {
+        let path = |path: &Option<String>| path.clone().filter(|path| !path.is_empty());
+        Self {
+            tensorboard: config.logs_to_tensorboard(),
+            train_dicts: path(&config.train_print_to_markdown_file_path),
+            val_dicts: path(&config.val_print_to_markdown_file_path),
+        }
+    }
+}
 
 /// The open logs of an experiment.
 #[derive(Debug)]
 pub struct StepLog {
     jsonl: MetricsFile,
     tensorboard: Option<EventFile>,
+    train_dicts: Option<PythonDicts>,
+    val_dicts: Option<PythonDicts>,
 }
 
 impl StepLog {
     /// Goes on with the logs of an experiment, or begins them.
     ///
     /// # Errors
-    /// `metrics.jsonl` cannot be opened.
-    pub fn open(experiment_dir: &Path, tensorboard: bool) -> io::Result<Self> {
+    /// One of the files cannot be opened; the error names it.
+    pub fn open(experiment_dir: &Path, wanted: &Wanted) -> io::Result<Self> {
+        let dicts = |key: &str, path: &Option<String>| {
+            let opened = path.as_ref().map(|path| {
+                let named = |error: io::Error| {
+                    io::Error::new(error.kind(), format!("ajet.trainer_common.{key}: {path}: {error}"))
+                };
+                PythonDicts::open(Path::new(path)).map_err(named)
+            });
+            opened.transpose()
+        };
         Ok(Self {
             jsonl: MetricsFile::open(experiment_dir)?,
-            tensorboard: tensorboard.then(|| EventFile::new(experiment_dir)),
+            tensorboard: wanted.tensorboard.then(|| EventFile::new(experiment_dir)),
+            train_dicts: dicts("train_print_to_markdown_file_path", &wanted.train_dicts)?,
+            val_dicts: dicts("val_print_to_markdown_file_path", &wanted.val_dicts)?,
         })
     }
 
@@ -45,6 +82,20 @@ impl StepLog {
             .tensorboard
             .as_mut()
             .map_or(Ok(()), |events| events.append(global_step, metrics));
-        self.jsonl.append(global_step, metrics).and(events)
+        let dicts = self
+            .train_dicts
+            .as_ref()
+            .filter(|_| metrics.contains_key("episodes"))
+            .map_or(Ok(()), |dicts| dicts.append(global_step, metrics));
+        self.jsonl.append(global_step, metrics).and(events).and(dicts)
+    }
+
+    /// Appends what a step's eval episodes amount to by task.
+    ///
+    /// # Errors
+    /// The file could not be written.
+    pub fn append_validation(&mut self, global_step: u64, validation: &Metrics) -> io::Result<()> {
+        let dicts = self.val_dicts.as_ref();
+        dicts.map_or(Ok(()), |dicts| dicts.append(global_step, validation))
     }
 }

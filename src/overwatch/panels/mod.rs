@@ -127,7 +127,6 @@ mod tests {
         for want in [
             "ROLLING",
             "step 3",
-            "up 3m 20s",
             "http://localhost:10086",
             "Qwen/Qwen2.5-0.5B-Instruct",
             "episodes         12/32",

@@ -23,8 +23,8 @@ pub(super) fn header(frame: &mut Frame, area: Rect, state: &State, theme: Theme)
     if let Some(look) = &state.look {
         right.push(Span::raw(format!("  step {}", look.status.global_step)));
     }
-    if let Some(uptime) = state.uptime() {
-        right.push(Span::raw(format!("  up {}", duration(uptime))));
+    if let Some(seconds) = state.booting_for() {
+        right.push(Span::raw(format!("  for {}", duration(seconds))));
     }
     let left = Line::from(vec![
         Span::styled("ajet-swarm ", theme.strong(Color::Cyan)),

@@ -54,7 +54,7 @@ impl Core {
             ..ClaimEpisodeAnswer::default()
         };
         if self.state != State::Rolling {
-            return Ok(refused(not_ready(self.state.status(), self.is_started_again())));
+            return Ok(refused(self.not_ready()));
         }
         let slots = self.slots();
         let claim = Claim {
@@ -94,11 +94,16 @@ impl Core {
         if !self.state.episodes_run() {
             return Err(match self.is_started_again() {
                 true => Error::StartedAgain,
-                false => Error::NotRolling(self.state.status()),
+                false => Error::NotRolling(self.where_it_is()),
             });
         }
         match check {
-            EndCheck::NotFound => return Err(Error::EpisodeNotFound(uuid)),
+            EndCheck::NotFound => {
+                return Err(match self.episodes.why_lost(&uuid) {
+                    Some(why) => Error::EpisodeLost { uuid, why },
+                    None => Error::EpisodeNotFound(uuid),
+                });
+            }
             EndCheck::Foreign => return Err(Error::ForeignEpisode(uuid)),
             EndCheck::Ending => return Ok(EndStep::Wait(Box::new(request))),
             EndCheck::Running | EndCheck::AlreadyEnded => {}
@@ -120,6 +125,43 @@ impl Core {
         };
         self.episodes.set_ending(&uuid, true);
         Ok(EndStep::TellEngine(Box::new(end)))
+    }
+
+    /// Whether ROLLING is probably near, so that a claim is better held than refused.
+    pub fn may_roll_soon(&self) -> bool {
+        matches!(self.state, State::RollingPost | State::WeightSyncing) || self.is_started_again()
+    }
+
+    /// Status and detail, as clients print them that do not print the status.
+    fn where_it_is(&self) -> String {
+        let status = self.state.status();
+        match self.status_detail() {
+            Some(detail) => format!("[{status}]: {detail}"),
+            None => format!("[{status}]."),
+        }
+    }
+
+    /// Why nothing can be claimed. Clients match on the phrases.
+    fn not_ready(&self) -> String {
+        let status = self.state.status();
+        let advice = match status {
+            EngineStatus::Booting if self.is_started_again() => {
+                "The engine crashed and is started again; wait as when Engine is syncing weights."
+            }
+            EngineStatus::WeightSyncing | EngineStatus::WeightExporting => {
+                "Engine is syncing weights; try again when it is [ENGINE.ROLLING]."
+            }
+            EngineStatus::RollingPost => {
+                "Engine is in post-rolling phase: the batch is full and its last episodes are ending; \
+                 try again when it is [ENGINE.ROLLING]."
+            }
+            EngineStatus::Booting => "The engine is loading its model; try again when it is [ENGINE.ROLLING].",
+            _ => "Start it with sync_train_config and start_engine.",
+        };
+        let detail = self
+            .status_detail()
+            .map_or_else(String::new, |detail| format!(" ({detail})"));
+        format!("Engine not ready. Current status: [{status}]. {advice}{detail}")
     }
 
     /// Whether an engine boots in the place of one that crashed. Clients are to wait, as for a weight sync.
@@ -279,10 +321,7 @@ impl Core {
     pub fn agree(&mut self, client_uuid: &str, polls_slowly: bool, now: f64) -> Result<(), String> {
         let method = self.config().map(|config| config.swarm_mode_sample_collection_method);
         if self.state != State::Rolling {
-            return Err(format!(
-                "Engine is not rolling. Current status: [{}].",
-                self.state.status()
-            ));
+            return Err(format!("Engine is not rolling. Current status: {}", self.where_it_is()));
         }
         let Some(
             CollectionMethod::RolloutUntilAnyClientAgreeSyncWeight
@@ -333,23 +372,4 @@ fn check_id(name: &str, id: &str) -> Result<(), Error> {
             id.len()
         ))),
     }
-}
-
-/// Why nothing can be claimed. Clients match on the phrases.
-fn not_ready(status: EngineStatus, started_again: bool) -> String {
-    let advice = match status {
-        EngineStatus::Booting if started_again => {
-            "The engine crashed and is started again; wait as when Engine is syncing weights."
-        }
-        EngineStatus::WeightSyncing | EngineStatus::WeightExporting => {
-            "Engine is syncing weights; try again when it is [ENGINE.ROLLING]."
-        }
-        EngineStatus::RollingPost => {
-            "Engine is in post-rolling phase: the batch is full and its last episodes are ending; \
-             try again when it is [ENGINE.ROLLING]."
-        }
-        EngineStatus::Booting => "The engine is loading its model; try again when it is [ENGINE.ROLLING].",
-        _ => "Start it with sync_train_config and start_engine.",
-    };
-    format!("Engine not ready. Current status: [{status}]. {advice}")
 }

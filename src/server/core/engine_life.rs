@@ -1,7 +1,8 @@
 //! Configuration, start and stop, and what the engine tells.
 
-use super::{AfterEngine, Core, Held, HeldChange, RESTARTS, SyncedConfig};
+use super::{AfterEngine, Boot, Core, Effect, Held, HeldChange, RESTARTS, SyncedConfig};
 use crate::protocol::engine::{DropReason, EngineEvent, EnginePhase, Hello};
+use crate::protocol::swarm::UPDATES_DONE;
 use crate::server::error::Error;
 use crate::server::state::{Event, State};
 
@@ -45,6 +46,25 @@ impl Core {
         Ok(self.generation)
     }
 
+    /// Whether a client waits to be told what becomes of this boot: then a failure turns OFFLINE at once. Others only
+    /// poll, and must have time to see that there was a boot at all.
+    pub fn await_boot(&mut self, generation: u64, awaited: bool) {
+        if self.boots(generation) {
+            self.boot_is_awaited = awaited;
+        }
+    }
+
+    /// What became of the boot of this generation.
+    pub fn boot_outcome(&self, generation: u64) -> Boot {
+        let reason = |default: &str| Boot::Failed(self.detail.clone().unwrap_or_else(|| default.into()));
+        match self.state {
+            State::Booting if generation == self.generation => Boot::Pending,
+            State::Offline if generation == self.generation => reason("it ended"),
+            _ if generation == self.generation || self.was_ready => Boot::Ready,
+            _ => Boot::Failed("it was stopped while it booted".into()),
+        }
+    }
+
     /// `stop_engine`, or the server ends: OFFLINE. News of the engine that is being stopped is ignored from here on.
     pub fn stop(&mut self, detail: Option<String>, now: f64) {
         self.generation += 1;
@@ -65,10 +85,15 @@ impl Core {
         if generation != self.generation {
             return AfterEngine::Over;
         }
+        if let Some(complete) = self.complete.take() {
+            (self.crash, self.detail) = (None, Some(complete));
+            self.transition(Event::EngineGone, now);
+            return AfterEngine::Complete;
+        }
         let reason = &self.failure.take().unwrap_or_else(|| reason.to_owned());
         self.lose_episodes(DropReason::EngineLost, now);
         let may_restart = self.config().is_some_and(|config| config.engine.restart_on_crash);
-        if self.was_ready && may_restart && self.restarts < RESTARTS {
+        if self.was_ready && may_restart && self.restarts < RESTARTS && !reason.contains(UPDATES_DONE) {
             self.restarts += 1;
             self.restarts_in_all += 1;
             let crash = format!(
@@ -81,7 +106,7 @@ impl Core {
         }
         (self.crash, self.detail) = (None, Some(reason.to_owned()));
         match self.booting_since {
-            Some(since) if self.state == State::Booting && now < since + self.slow_poll => {
+            Some(since) if self.state == State::Booting && !self.boot_is_awaited && now < since + self.slow_poll => {
                 self.held = Some(Held {
                     until: since + self.slow_poll,
                     change: HeldChange::Offline,
@@ -110,6 +135,9 @@ impl Core {
         self.was_ready = true;
         if hello.global_step > self.global_step {
             self.dropped_before_pool.clear();
+        }
+        if self.completes(hello.global_step) {
+            return;
         }
         self.global_step = hello.global_step.max(1);
         for episode in &hello.pool.episodes {
@@ -163,9 +191,12 @@ impl Core {
 
     fn engine_status(&mut self, phase: EnginePhase, detail: Option<String>, global_step: u64, now: f64) {
         let updated = phase == EnginePhase::Rolling && self.state == State::WeightSyncing;
-        if updated && global_step > self.global_step {
+        if updated && global_step > self.global_step && self.complete.is_none() {
             self.restarts = 0;
             self.crash = None;
+            if self.completes(global_step) {
+                return;
+            }
             let visible_until = self.post_since + self.slow_poll;
             if self.slow_poller_agreed && now < visible_until {
                 self.held = Some(Held {
@@ -184,6 +215,23 @@ impl Core {
         if concerns_present_state {
             self.detail = detail;
         }
+    }
+
+    /// Ends the engine where the updates before this step are all that the configuration allows. Whether it does.
+    fn completes(&mut self, global_step: u64) -> bool {
+        let cap = self
+            .config()
+            .and_then(|config| config.trainer_common.total_training_steps);
+        let Some(cap) = cap.filter(|cap| global_step > *cap) else {
+            return false;
+        };
+        let dir = self.experiment_dir.as_deref().unwrap_or_default();
+        self.complete = Some(format!(
+            "all {cap} {UPDATES_DONE}; the last checkpoint is in {dir}/checkpoints"
+        ));
+        self.detail = Some("ending the engine after the last update".into());
+        self.effects.push(Effect::Shutdown);
+        true
     }
 
     pub(super) fn roll_on(&mut self, global_step: u64, now: f64) {
@@ -251,7 +299,10 @@ mod tests {
         assert!(matches!(core.begin_end(end(&saved), 3.0), Ok(EndStep::AlreadyEnded)));
         assert_eq!(
             core.begin_end(end(&lost), 3.0).unwrap_err(),
-            Error::EpisodeNotFound(lost)
+            Error::EpisodeLost {
+                uuid: lost,
+                why: "It was lost with the engine that ran it".into()
+            }
         );
     }
 }

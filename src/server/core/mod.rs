@@ -38,6 +38,8 @@ pub enum Effect {
         /// Reason → train episodes of the batch that did not get as far as the pool.
         dropped: IndexMap<String, u64>,
     },
+    /// `POST /shutdown`: the run is complete.
+    Shutdown,
 }
 
 /// What `end_episode` leads to.
@@ -58,6 +60,19 @@ pub enum AfterEngine {
     Restart,
     /// It is over.
     Over,
+    /// It is over, and so is the run: the experiment is not to be resumed.
+    Complete,
+}
+
+/// What became of a boot.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Boot {
+    /// It is under way.
+    Pending,
+    /// The engine serves, or did.
+    Ready,
+    /// It did not come up, for this reason.
+    Failed(String),
 }
 
 /// A training configuration as it was synced.
@@ -109,6 +124,10 @@ pub struct Core {
     slow_poll: f64,
     /// A client that polls slowly agreed to the end of this batch.
     slow_poller_agreed: bool,
+    /// Whether a client waits to be told the outcome of the boot, so that it need not stay visible.
+    boot_is_awaited: bool,
+    /// All updates that the configuration allows are done: why the engine is being ended.
+    complete: Option<String>,
     pool: PoolView,
     episodes: Registry,
     clients: ActiveClients,
@@ -141,6 +160,8 @@ impl Core {
             held: None,
             slow_poll,
             slow_poller_agreed: false,
+            boot_is_awaited: false,
+            complete: None,
             pool: PoolView::default(),
             episodes: Registry::default(),
             clients: ActiveClients::default(),
@@ -149,6 +170,11 @@ impl Core {
             latest_metrics: IndexMap::new(),
             effects: Vec::new(),
         }
+    }
+
+    /// Where the engine is.
+    pub fn state(&self) -> State {
+        self.state
     }
 
     /// What the engine is to be told, oldest first.
@@ -241,7 +267,7 @@ impl Core {
     }
 
     fn lose(&mut self, uuid: &str, reason: DropReason, now: f64) {
-        if let Some(episode) = self.episodes.remove(uuid, Fate::Lost, now) {
+        if let Some(episode) = self.episodes.remove(uuid, Fate::Lost(reason), now) {
             self.drop_episode(&episode, reason);
             self.effects.push(Effect::Forget {
                 uuid: uuid.to_owned(),
@@ -252,7 +278,7 @@ impl Core {
 
     /// The engine is gone, or going: nothing to tell it.
     fn lose_episodes(&mut self, reason: DropReason, now: f64) {
-        for episode in self.episodes.clear(now) {
+        for episode in self.episodes.clear(reason, now) {
             self.drop_episode(&episode, reason);
         }
     }
@@ -310,7 +336,7 @@ impl Core {
             tracing::info!("{} → {}", before.status(), self.state.status());
         }
         if before.episodes_run() && !self.state.episodes_run() {
-            self.episodes.clear(now);
+            self.episodes.clear(DropReason::EngineLost, now);
             self.clients.clear();
             self.pool = self.pool.emptied();
         }
@@ -323,6 +349,7 @@ impl Core {
                 self.pool = PoolView::default();
                 self.held = None;
                 self.slow_poller_agreed = false;
+                self.complete = None;
             }
             Event::UpdateDone => self.slow_poller_agreed = false,
             Event::EngineGone => {
@@ -331,8 +358,14 @@ impl Core {
                 self.booting_since = None;
                 self.running = None;
                 self.held = None;
+                self.boot_is_awaited = false;
+                self.complete = None;
             }
-            Event::EngineReady | Event::BatchFull | Event::LastEpisodeGone => {}
+            Event::EngineReady => {
+                self.booting_since = None;
+                self.boot_is_awaited = false;
+            }
+            Event::BatchFull | Event::LastEpisodeGone => {}
         }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::HeaderMap;
 
 use crate::protocol::swarm::{
     EngineStatusAnswer, ExperimentDirAnswer, Health, StartEngineAnswer, SuccessAnswer, SuccessOrReason,
@@ -11,6 +12,7 @@ use crate::protocol::swarm::{
 };
 use crate::server::body::{CONFIG_BYTES, JsonBody};
 use crate::server::error::Error;
+use crate::server::handlers::is_ours;
 use crate::server::shared::Shared;
 use crate::server::{lifecycle, synced_config};
 
@@ -38,10 +40,17 @@ pub async fn sync_train_config(
     Ok(Json(SuccessAnswer { success: true }))
 }
 
-/// `POST /start_engine`.
-pub async fn start(State(shared): Server) -> Result<Json<StartEngineAnswer>, Error> {
+/// `POST /start_engine`. Clients that print nothing but a refusal of this call are told in it what became of the boot.
+pub async fn start(State(shared): Server, headers: HeaderMap) -> Result<Json<StartEngineAnswer>, Error> {
+    let polls_slowly = !is_ours(&headers);
     // A task of its own: a caller that hangs up does not leave a start half done.
-    let started = tokio::spawn(async move { lifecycle::start(&shared).await });
+    let started = tokio::spawn(async move {
+        let (pid, generation) = lifecycle::start(&shared, true).await?;
+        if polls_slowly {
+            lifecycle::boot_outcome(&shared, generation).await?;
+        }
+        Ok::<_, Error>(pid)
+    });
     let pid = started.await.map_err(|error| Error::Internal(error.to_string()))??;
     Ok(Json(StartEngineAnswer {
         success: true,

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
+use tokio::time::{Instant, timeout_at};
 
 use crate::protocol::swarm::{
-    AgreeSyncWeightRequest, CLIENT_HEADER, CanContinueEpisodeAnswer, CanContinueEpisodeRequest, ClaimEpisodeAnswer,
+    AgreeSyncWeightRequest, CanContinueEpisodeAnswer, CanContinueEpisodeRequest, ClaimEpisodeAnswer,
     ClaimEpisodeRequest, EndEpisodeRequest, EpisodeBufferAnswer, IsEpisodeClaimedRequest, PoolInformation,
     SuccessAnswer, SuccessOrReason,
 };
@@ -15,6 +16,7 @@ use crate::server::body::{END_BYTES, JsonBody};
 use crate::server::core::EndStep;
 use crate::server::engine_client::EngineCallError;
 use crate::server::error::Error;
+use crate::server::handlers::is_ours;
 use crate::server::shared::Shared;
 
 type Server = State<Arc<Shared>>;
@@ -22,10 +24,29 @@ type Server = State<Arc<Shared>>;
 /// `POST /claim_episode`.
 pub async fn claim(
     State(shared): Server,
+    headers: HeaderMap,
     JsonBody(request): JsonBody<ClaimEpisodeRequest>,
 ) -> Result<Json<ClaimEpisodeAnswer>, Error> {
-    let base_url = shared.base_url.clone();
-    shared.with(|core, now| core.claim(request, base_url, now)).map(Json)
+    let deadline = Instant::now() + shared.options.claim_patience;
+    let mut place = None;
+    loop {
+        // Before the look, so that a change right after it is not missed.
+        let changed = shared.state_changed.notified();
+        let (answer, may_roll_soon) = shared.with(|core, now| {
+            let answer = core.claim(request.clone(), shared.base_url.clone(), now);
+            (answer, core.may_roll_soon())
+        });
+        let answer = answer?;
+        if answer.success || !may_roll_soon || is_ours(&headers) {
+            return Ok(Json(answer));
+        }
+        if place.is_none() {
+            place = shared.held_claims.place(&request.client_uuid);
+        }
+        if place.is_none() || timeout_at(deadline, changed).await.is_err() {
+            return Ok(Json(answer));
+        }
+    }
 }
 
 /// `POST /end_episode`: answered when the engine has the episode on disk.
@@ -127,8 +148,7 @@ pub async fn agree(
     headers: HeaderMap,
     JsonBody(request): JsonBody<AgreeSyncWeightRequest>,
 ) -> Json<SuccessOrReason> {
-    // Our own clients say who they are, and need no time to notice what happens next.
-    let polls_slowly = !headers.contains_key(CLIENT_HEADER);
+    let polls_slowly = !is_ours(&headers);
     let agreed = shared.with(|core, now| core.agree(&request.client_uuid, polls_slowly, now));
     Json(SuccessOrReason {
         success: agreed.is_ok(),

@@ -6,4 +6,16 @@ pub mod episodes;
 pub mod logs;
 pub mod metrics;
 pub mod model_api;
+<<<<<<< HEAD
 pub mod models;
+=======
+
+use axum::http::HeaderMap;
+
+use crate::protocol::swarm::CLIENT_HEADER;
+
+/// Whether the caller is one of our own clients: they say so, and need no time to notice what happens next.
+fn is_ours(headers: &HeaderMap) -> bool {
+    headers.contains_key(CLIENT_HEADER)
+}
+>>>>>>> 3927d13 (AgentJet's own client is served as it expects: held claims, boot outcomes in start_engine, a hard cap on updates)
