@@ -16,6 +16,7 @@ use ajet_swarm::roll::job::Job;
 use ajet_swarm::roll::report::{End, Outcome};
 use ajet_swarm::roll::{Interrupt, Options, RollError, run};
 use serde_json::{Value, json};
+use support::python_server::{LAST_METHOD, PythonServer};
 use support::swarm::Swarm;
 
 const ENOUGH_TASKS: &str = "rollout_until_finish_enough_tasks";
@@ -538,4 +539,95 @@ async fn a_client_that_begins_many_tasks_at_once_keeps_to_its_share() {
         })
         .await;
     begins.iter().for_each(|begin| begin.abort());
+}
+
+// ---- a Python server ----
+
+fn python_job(server: &PythonServer, ajet: &str, roll: &str) -> Job {
+    let yaml = format!(
+        "ajet:\n  experiment_name: test\n  model: {{path: 'builtin:tiny'}}\n  data: {{train_batch_size: 1}}\n  \
+         rollout: {{num_repeat: 2}}\n  task_reader: {{type: reverse_text, reverse_text: {{tasks: 12}}}}\n  {ajet}\n\
+         roll:\n  swarm_url: '{}'\n  auto_start_swarm_server: false\n  agent: {{type: chat, user: hi}}\n  \
+         reward: {{type: similarity, answer: '{{{{ metadata.answer }}}}'}}\n  max_parallel: 1\n  {roll}\n",
+        server.url
+    );
+    Job::parse(Path::new("job.yaml"), &yaml).unwrap()
+}
+
+/// Seen with AgentJet's server: `global_step` is null before the first step, and the pool is the last run's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_python_server_is_rolled_on_by_the_jobs_own_configuration() {
+    for (told, own, agrees) in [
+        (LAST_METHOD, ENOUGH_TASKS, false),
+        (LAST_METHOD, "rollout_until_finish_enough_episodes", false),
+        (ENOUGH_TASKS, LAST_METHOD, true),
+        (
+            "rollout_until_finish_enough_episodes",
+            "rollout_until_all_clients_agree_sync_weight",
+            true,
+        ),
+    ] {
+        let server = PythonServer::start(2, told).await;
+        let ajet = format!("swarm_mode_sample_collection_method: {own}");
+        let end = run_to_end(python_job(&server, &ajet, "steps: 2")).await.unwrap();
+        assert_eq!((end.outcome, end.steps), (Outcome::Done, 2), "{told} {own}");
+        server.record(|record| {
+            assert!(record.ended >= 4, "{record:?}");
+            assert_eq!(record.agreements > 0, agrees, "{told} {own}: {record:?}");
+        });
+    }
+    // A throttle goes with the job's method, whatever the last run's was.
+    let server = PythonServer::start(2, LAST_METHOD).await;
+    let end = run_to_end(python_job(&server, "", "steps: 1\n  throttle: {ratio: 1.5}"))
+        .await
+        .unwrap();
+    assert_eq!(end.steps, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_python_servers_idle_connections_are_not_used_again_and_a_lost_claim_is_repeated() {
+    let server = PythonServer::start(100, ENOUGH_TASKS).await;
+    let client = SwarmClient::new(&server.url).unwrap();
+    client.sync_train_config("ajet: {}").await.unwrap();
+    client.start_engine(|_| {}).await.unwrap();
+    let status = client.status().await.unwrap();
+    assert_eq!((status.engine_status, status.global_step), (EngineStatus::Rolling, 0));
+    assert_eq!(client.pool_information().await.unwrap().global_step, 41);
+    tokio::time::sleep(Duration::from_millis(4500)).await;
+    client.status().await.unwrap();
+    server.record(|record| {
+        assert_eq!(
+            record.hung, 0,
+            "a connection that was idle for longer than it lives was used"
+        )
+    });
+
+    for lost in 1..=3 {
+        server.record(|record| record.drop_claims = lost);
+        let episode = client.begin_episode(&BeginEpisode::default()).await.unwrap();
+        assert_eq!(episode.end("t", reward(1.0)).await.unwrap(), EndOutcome::Accepted);
+    }
+    assert_eq!(server.record(|record| (record.claims, record.ended)), (3, 3));
+    client.stop_engine().await.unwrap();
+}
+
+/// A job may be stopped by the configuration's cap; it is a regular end.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_has_done_all_updates_ends_the_job() {
+    for (cap, roll) in [
+        (1, json!({"steps": 5})),
+        (2, json!({"epochs": 3})),
+        (3, json!({"steps": 3, "eval": {"every": 0, "tasks": 1, "repeat": 1}})),
+    ] {
+        let swarm = Swarm::start().await;
+        let mut ajet = ajet(1, 2, ENOUGH_TASKS);
+        ajet["trainer_common"] = json!({"total_training_steps": cap});
+        let end = run_to_end(job(&swarm, ajet, roll)).await.unwrap();
+        assert_eq!((end.outcome, end.steps), (Outcome::Done, cap));
+        let detail = swarm.status().await["engine_status_detail"].clone();
+        assert!(
+            detail.as_str().unwrap().contains("total_training_steps are done"),
+            "{detail}"
+        );
+    }
 }

@@ -1,4 +1,5 @@
 //! What the integration tests share.
 
 pub mod fake_engine;
+pub mod python_server;
 pub mod swarm;
