@@ -295,13 +295,9 @@ pub struct TrainerCommon {
     /// Checkpoints kept.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub keep_last: usize,
-<<<<<<< HEAD
-    /// Length of the learning-rate schedule, in updates.
-    #[schemars(range(min = 1, max = 1_000_000_000))]
-=======
     /// Maximum number of updates of the run, which is also the length of the learning-rate schedule. After the last one a
     /// checkpoint is written and the engine goes OFFLINE.
->>>>>>> 3927d13 (AgentJet's own client is served as it expects: held claims, boot outcomes in start_engine, a hard cap on updates)
+    #[schemars(range(min = 1, max = 1_000_000_000))]
     pub total_training_steps: Option<u64>,
     /// GPUs to use.
     #[schemars(range(min = 0, max = 1024))]

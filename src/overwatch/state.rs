@@ -326,9 +326,9 @@ pub(super) mod tests {
         assert_eq!(state.booting_for(), None, "it rolls");
         let mut look = rolling();
         look.status.engine_status = EngineStatus::Booting;
-        state.take(Ok(look), 1200.0);
-        assert_eq!(state.booting_for(), Some(200.0));
-        state.take(Ok(rolling()), 1200.0);
+        let mut booting = watching();
+        booting.take(Ok(look), 1200.0);
+        assert_eq!(booting.booting_for(), Some(200.0));
         state.take(Err("cannot connect".into()), 1210.0);
         state.take(Err("no answer in 5 s".into()), 1220.0);
         assert_eq!(state.status(), Some(EngineStatus::CannotConnect));

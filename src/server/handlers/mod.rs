@@ -6,9 +6,7 @@ pub mod episodes;
 pub mod logs;
 pub mod metrics;
 pub mod model_api;
-<<<<<<< HEAD
 pub mod models;
-=======
 
 use axum::http::HeaderMap;
 
@@ -18,4 +16,3 @@ use crate::protocol::swarm::CLIENT_HEADER;
 fn is_ours(headers: &HeaderMap) -> bool {
     headers.contains_key(CLIENT_HEADER)
 }
->>>>>>> 3927d13 (AgentJet's own client is served as it expects: held claims, boot outcomes in start_engine, a hard cap on updates)
