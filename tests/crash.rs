@@ -398,6 +398,166 @@ async fn on_a_full_disk_ends_are_refused_and_nothing_is_lost() {
     engine.shut_down().await;
 }
 
+/// Waits for a status of this phase whose detail has these words; the detail.
+async fn shown(engine: &Engine, phase: EnginePhase, words: &str) -> String {
+    let mut events = Box::pin(engine.client.events().await.unwrap());
+    loop {
+        if let EngineEvent::Status {
+            phase: now,
+            detail: Some(detail),
+            ..
+        } = events.next().await.unwrap().unwrap()
+            && now == phase
+            && detail.contains(words)
+        {
+            return detail;
+        }
+    }
+}
+
+/// Seen with a disk that filled up at the `update` record: three crashes in 8 s, then OFFLINE.
+#[tokio::test(flavor = "multi_thread")]
+async fn on_a_full_disk_an_update_is_refused_until_there_is_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Engine::spawn(dir.path(), &config(100));
+    engine.ready(1).await.unwrap();
+    for number in 0..EPISODES {
+        engine.play(1, number).await.unwrap();
+    }
+    let journal = std::fs::metadata(dir.path().join("journal.jsonl")).unwrap().len();
+    engine.limit_files(Some(journal + 5));
+    for _ in 0..3 {
+        let refused = engine.client.update(&Update::default()).await;
+        assert!(
+            matches!(&refused, Err(EngineCallError::Refused { status, .. }) if status.as_u16() == 503),
+            "{refused:?}"
+        );
+    }
+    engine.limit_files(None);
+    engine.client.update(&Update::default()).await.unwrap();
+    engine.ready(2).await.unwrap();
+    engine.shut_down().await;
+    assert_eq!(metrics(dir.path())[0]["episodes"], EPISODES);
+}
+
+/// Seen with a directory that was deleted while the engine ran: its ends were acknowledged into the void.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_end_is_acknowledged_into_a_directory_that_is_gone() {
+    type Loss = fn(&Path);
+    let losses: [(&str, Loss); 3] = [
+        ("deleted", |dir| std::fs::remove_dir_all(dir).unwrap()),
+        ("moved away", |dir| {
+            std::fs::rename(dir, dir.with_extension("away")).unwrap()
+        }),
+        ("its journal replaced", |dir| {
+            std::fs::remove_file(dir.join("journal.jsonl")).unwrap();
+            std::fs::write(dir.join("journal.jsonl"), "").unwrap();
+        }),
+    ];
+    for (name, lose) in losses {
+        let base = tempfile::tempdir().unwrap();
+        let dir = base.path().join("experiment");
+        let engine = Engine::spawn(&dir, &config(100));
+        engine.ready(1).await.unwrap();
+        engine.play(1, 0).await.unwrap();
+        lose(&dir);
+        let Err(EngineCallError::Refused { status, message }) = engine.play(1, 1).await else {
+            panic!("{name}: an end was acknowledged");
+        };
+        assert!(
+            status.as_u16() == 503 && message.contains("deleted or replaced"),
+            "{name}: {message}"
+        );
+        shown(&engine, EnginePhase::Rolling, "deleted or replaced").await;
+        assert_eq!(engine.ready(1).await.unwrap().pool.episodes.len(), 1, "{name}");
+    }
+}
+
+/// Seen with weights that an update had made infinite: ROLLING, and every chat a 500, without a word why.
+#[tokio::test(flavor = "multi_thread")]
+async fn weights_that_are_not_finite_are_told_and_never_saved() {
+    let dir = tempfile::tempdir().unwrap();
+    let broken = config(1).replace("lr: 1.0e-2", "lr: 1.0e+300");
+    let engine = Engine::spawn(dir.path(), &broken);
+    engine.ready(1).await.unwrap();
+    for number in 0..EPISODES {
+        engine.play(1, number).await.unwrap();
+    }
+    engine.client.update(&Update::default()).await.unwrap();
+    engine.ready(2).await.unwrap();
+    let detail = shown(&engine, EnginePhase::Rolling, "are not finite").await;
+    assert!(detail.contains("hint:"), "{detail}");
+    engine.shut_down().await;
+    assert!(!checkpoint(dir.path(), 1).exists());
+}
+
+/// Loading notices the same in any tensor, of whatever kind.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_that_is_not_finite_does_not_boot() {
+    for (at, value) in [(0, f32::NAN), (0, f32::INFINITY), (9, f32::NEG_INFINITY)] {
+        let dir = tempfile::tempdir().unwrap();
+        let model = dir.path().join("model");
+        std::fs::create_dir(&model).unwrap();
+        for entry in std::fs::read_dir(MODEL).unwrap() {
+            let path = entry.unwrap().path();
+            std::fs::copy(&path, model.join(path.file_name().unwrap())).unwrap();
+        }
+        let file = model.join("model.safetensors");
+        let mut bytes = std::fs::read(&file).unwrap();
+        let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+        let place = 8 + header + 4 * at;
+        bytes[place..place + 4].copy_from_slice(&value.to_le_bytes());
+        std::fs::write(&file, bytes).unwrap();
+        let engine = Engine::spawn(
+            &dir.path().join("e"),
+            &config(1).replace(MODEL, model.to_str().unwrap()),
+        );
+        let mut why = String::new();
+        while why.is_empty() && !engine.has_ended() {
+            if let Ok(events) = engine.client.events().await {
+                let mut events = Box::pin(events);
+                while let Some(Ok(event)) = events.next().await {
+                    if let EngineEvent::Fatal { message } = event {
+                        why = message;
+                    }
+                }
+            }
+        }
+        assert!(why.contains("are not finite (NaN or infinity in "), "{value}: {why:?}");
+    }
+}
+
+/// Seen with rows without a response: the reason was a word that its reader did not know.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_did_not_train_is_counted_by_reason() {
+    let huge_loss = config(100).replace("{optim:", "{loss_extra_scale_ratio: 1.0e+39, optim:");
+    let too_long = "a long prompt ".repeat(40);
+    for (config, first, reason, count) in [
+        (config(100), too_long.as_str(), "no_response", 1),
+        (huge_loss, "short", "non_finite", EPISODES),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = Engine::spawn(dir.path(), &config);
+        engine.ready(1).await.unwrap();
+        let mut events = Box::pin(engine.client.events().await.unwrap());
+        engine.chat(&name(1, 0), first).await.unwrap();
+        engine.end(&name(1, 0), "task-0", 0.5).await.unwrap();
+        for number in 1..EPISODES {
+            engine.play(1, number).await.unwrap();
+        }
+        engine.client.update(&Update::default()).await.unwrap();
+        engine.ready(2).await.unwrap();
+        assert_eq!(metrics(dir.path())[0][format!("dropped/{reason}")], count, "{reason}");
+        loop {
+            if let EngineEvent::Dropped { reason: told, count: n } = events.next().await.unwrap().unwrap() {
+                assert_eq!((told.as_str(), n), (reason, count as u64));
+                break;
+            }
+        }
+        engine.shut_down().await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn on_a_full_disk_a_checkpoint_fails_and_training_goes_on() {
     let dir = tempfile::tempdir().unwrap();

@@ -29,11 +29,8 @@ fn detail(answer: &(u16, Value)) -> &str {
         .unwrap_or_else(|| panic!("no detail in {answer:?}"))
 }
 
-fn dropped(counts: &[(&str, u64)]) -> indexmap::IndexMap<String, u64> {
-    counts
-        .iter()
-        .map(|(reason, count)| ((*reason).to_owned(), *count))
-        .collect()
+fn dropped<const N: usize>(counts: [(DropReason, u64); N]) -> indexmap::IndexMap<DropReason, u64> {
+    counts.into_iter().collect()
 }
 
 // ---- engine control ----
@@ -445,6 +442,75 @@ async fn an_engine_that_does_not_update_is_replaced_instead_of_waited_for() {
     );
     swarm.episode("a", "t", 1.0).await;
     swarm.until_step(2).await;
+}
+
+/// Seen with a disk without room for the record: three engines in 8 s, then OFFLINE.
+#[tokio::test]
+async fn a_full_disk_at_the_update_is_waited_out_with_the_batch() {
+    let swarm = Swarm::start().await;
+    swarm.rolling(EPISODES, 1, 1).await;
+    swarm.engines.behave(|engine| engine.disk_full = true);
+    swarm.episode("a", "t", 1.0).await;
+    swarm
+        .until_true("the third attempt", async |swarm| {
+            (swarm.engines.record().updates_put_off == 3).then_some(())
+        })
+        .await;
+    let waiting = swarm.until("ENGINE.WEIGHT_SYNCING").await["engine_status_detail"].clone();
+    assert!(waiting.as_str().unwrap().contains("the disk is full"), "{waiting}");
+    swarm.engines.behave(|engine| engine.disk_full = false);
+    swarm.until_step(2).await;
+    assert_eq!(swarm.status().await["engine_status_detail"], Value::Null);
+    let record = swarm.engines.record();
+    assert_eq!(
+        (record.launches, record.updates),
+        (1, 1),
+        "no engine was given up for it"
+    );
+
+    // An engine that is stopped is not asked any more.
+    swarm.engines.behave(|engine| engine.disk_full = true);
+    swarm.episode("a", "t", 1.0).await;
+    swarm.until("ENGINE.WEIGHT_SYNCING").await;
+    swarm.post("/stop_engine", json!({})).await;
+    swarm.until("ENGINE.OFFLINE").await;
+}
+
+/// Seen with a cleaner of temporary folders: ROLLING without a word, and every call a 503.
+#[tokio::test]
+async fn an_engine_whose_socket_is_gone_is_replaced_and_the_detail_says_why() {
+    let swarm = Swarm::start().await;
+    swarm.rolling(EPISODES, 1, 1).await;
+    std::fs::remove_file(&swarm.engines.record().sockets[0]).unwrap();
+    swarm
+        .until_true("another engine", async |swarm| {
+            (swarm.engines.record().launches == 2).then_some(())
+        })
+        .await;
+    let again = swarm.until("ENGINE.ROLLING").await["engine_status_detail"].clone();
+    assert!(again.as_str().unwrap().contains("engine.sock is gone"), "{again}");
+    swarm.episode("a", "t", 1.0).await;
+}
+
+#[tokio::test]
+async fn a_discard_timeout_that_no_clock_can_hold_is_refused() {
+    let swarm = Swarm::start().await;
+    swarm.rolling(EPISODES, 1, 1).await;
+    for timeout in [1e308, f64::MAX, 31_536_001.0, 0.0, -1.0] {
+        let (status, answer) = swarm.try_claim("a", "train", timeout).await;
+        let answer = answer.to_string();
+        assert!(
+            status == 400 && answer.contains("at most 31536000 seconds"),
+            "{timeout}: {status} {answer}"
+        );
+    }
+    for timeout in [1e-3, 240.0, 31_536_000.0] {
+        assert_eq!(
+            swarm.try_claim("a", "train", timeout).await.1["success"],
+            true,
+            "{timeout}"
+        );
+    }
 }
 
 /// Seen in CI: a boot without its model was told as "the engine tells no events: Connection refused".
@@ -1074,7 +1140,7 @@ async fn what_still_runs_when_post_rolling_times_out_is_late() {
     swarm.until_step(2).await;
     assert_eq!(swarm.chat(&late.key).await.0, 404);
     assert_eq!(swarm.pool().await["dropped_episodes"], json!({"late": 1}));
-    assert_eq!(swarm.engines.record().dropped, [dropped(&[("late", 1)])]);
+    assert_eq!(swarm.engines.record().dropped, [dropped([(DropReason::Late, 1)])]);
 }
 
 // ---- stop rules and agreement ----
@@ -1650,8 +1716,12 @@ async fn what_did_not_train_is_told_to_the_update_of_its_batch_through_crashes_t
         }
         swarm.until_step(step).await;
     }
-    let of_batch = dropped(&[("aborted", 1), ("engine_lost", 1), ("no_llm_call", 1)]);
-    assert_eq!(swarm.engines.record().dropped, [of_batch, dropped(&[])]);
+    let of_batch = dropped([
+        (DropReason::Aborted, 1),
+        (DropReason::EngineLost, 1),
+        (DropReason::NoLlmCall, 1),
+    ]);
+    assert_eq!(swarm.engines.record().dropped, [of_batch, dropped([])]);
     let all = json!({"aborted": 1, "engine_lost": 1, "no_llm_call": 1});
     assert_eq!(swarm.pool().await["dropped_episodes"], all);
 }

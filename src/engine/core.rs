@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::checkpoint::{CheckpointError, CheckpointStore};
 use super::events::EventHub;
 use super::finished::FinishedEpisode;
+use super::journal::JournalError;
 use super::ledger::{ClosedBatch, Ledger, LedgerError};
 use super::lock::DirectoryLock;
 use super::metrics::{self, Metrics};
@@ -44,6 +45,8 @@ pub struct Core {
     /// The last step that a checkpoint holds.
     saved_step: AtomicU64,
     updating: AtomicBool,
+    /// Whether the last end could not be saved.
+    disk_fails: AtomicBool,
     /// Held by an update and by the end, so that the end waits for the update.
     cycle: tokio::sync::Mutex<()>,
     /// Whoever can still write to the experiment directory holds a core.
@@ -95,6 +98,7 @@ impl Core {
             last_step: parts.last_step,
             saved_step: AtomicU64::new(parts.saved_step),
             updating: AtomicBool::new(false),
+            disk_fails: AtomicBool::new(false),
             cycle: tokio::sync::Mutex::new(()),
             _lock: parts.lock,
         })
@@ -130,6 +134,18 @@ impl Core {
                 ..EndOutcome::default()
             });
         };
+        let logprobs = recording.rows.iter().flat_map(|row| &row.logprobs);
+        if !logprobs.copied().all(f32::is_finite) {
+            self.sessions.forget(episode_uuid);
+            self.hub.warn(format!(
+                "episode {episode_uuid} is dropped: a log-probability of it is not finite"
+            ));
+            return Ok(EndOutcome {
+                dropped: Some(DropReason::NonFinite),
+                change: ledger.unchanged(episode_uuid),
+                ..EndOutcome::default()
+            });
+        }
         let tag = end.metadata.get("tag").and_then(Value::as_str).map(str::to_owned);
         let mad = recording.mad && end.episode_type == EpisodeType::Train;
         let finished = FinishedEpisode {
@@ -146,7 +162,9 @@ impl Core {
             log_metrics: end.log_metrics,
         };
         let mut answer = outcome(&finished, PoolChange::default());
-        answer.change = ledger.finish(finished)?;
+        let saved = ledger.finish(finished);
+        self.tell_of_disk(&saved, ledger.global_step());
+        answer.change = saved?;
         self.sessions.forget(episode_uuid);
         self.save_trajectory(episode_uuid, &recording, &ledger);
         let over_cache = answer.change.removed.len();
@@ -158,6 +176,22 @@ impl Core {
             ));
         }
         Ok(answer)
+    }
+
+    /// Shows that ends cannot be saved for as long as it is so.
+    fn tell_of_disk<T>(&self, saved: &Result<T, LedgerError>, global_step: u64) {
+        match saved {
+            Err(LedgerError::Journal(error @ JournalError::Io { .. })) => {
+                self.disk_fails.store(true, Ordering::Release);
+                self.hub
+                    .detail(format!("finished episodes cannot be saved, clients try again: {error}"));
+            }
+            Err(_) => {}
+            Ok(_) if self.disk_fails.swap(false, Ordering::AcqRel) => {
+                self.hub.phase(EnginePhase::Rolling, global_step, None);
+            }
+            Ok(_) => {}
+        }
     }
 
     /// The pool as it is. Waits for whoever writes to the disk.
@@ -291,6 +325,7 @@ impl Core {
             Some(Err(error)) => Some(error.to_string()),
             None => trouble,
         };
+        let trouble = outcome.trouble.or(trouble);
         if let Some(trouble) = &trouble {
             self.hub.warn(trouble);
         }
@@ -322,17 +357,20 @@ impl Core {
             // What both tell is told as the clients sent it, before the trainer's penalties.
             all.entry(name.clone()).or_insert(*value);
         }
+        all.retain(|_, value| value.is_finite()); // JSON has no others
         let (pool, trouble) = ledger.advance(&mut all, sampled);
         (all, pool, trouble)
     }
 
     fn report_left_out(&self, ledger: &mut Ledger, closed: &ClosedBatch, outcome: &UpdateOutcome) {
-        self.hub.dropped(DropReason::Dummy, closed.batch.left_out.len() as u64);
         for (reason, count) in &outcome.dropped {
-            ledger.count_dropped(reason, *count);
-            if let Ok(known) = serde_json::from_value::<DropReason>(reason.as_str().into()) {
-                self.hub.dropped(known, *count);
-            }
+            ledger.count_dropped(*reason, *count);
+        }
+        let left_out = (DropReason::Dummy, closed.batch.left_out.len() as u64);
+        // The control plane was told of those of a repeated update when it was made.
+        let to_tell = !ledger.is_repeating();
+        for (reason, count) in outcome.dropped.iter().map(|(r, n)| (*r, *n)).chain([left_out]) {
+            self.hub.dropped(reason, if to_tell { count } else { 0 });
         }
         for warning in &outcome.warnings {
             self.hub.warn(warning);

@@ -68,7 +68,7 @@ impl Record {
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// The file system refused.
-    #[error("the journal {path} could not be {what}: {source}")]
+    #[error("the journal {path} could not be {what}: {}", reason(source))]
     Io {
         /// The file.
         path: PathBuf,
@@ -201,6 +201,14 @@ fn io_error(path: &Path, what: &'static str, source: io::Error) -> JournalError 
         path: path.to_owned(),
         what,
         source,
+    }
+}
+
+/// The system's reason, and what it means where users are to make room.
+fn reason(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => format!("the disk is full ({error})"),
+        _ => error.to_string(),
     }
 }
 

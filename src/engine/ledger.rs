@@ -54,7 +54,7 @@ pub struct Ledger {
     journal: Journal,
     pool: Pool<Arc<FinishedEpisode>>,
     evals: Vec<Arc<FinishedEpisode>>,
-    dropped: BTreeMap<String, u64>,
+    dropped: BTreeMap<DropReason, u64>,
     step_log: StepLog,
     updating: bool,
     /// Whether the update was done before, by a run that was killed.
@@ -135,7 +135,7 @@ impl Ledger {
     pub fn restore(&mut self, episodes: StepEpisodes) {
         for episode in episodes.train {
             let gone = self.pool.push(episode.pooled(), Arc::new(episode));
-            self.count_dropped(DropReason::OverCache.as_str(), gone.len() as u64);
+            self.count_dropped(DropReason::OverCache, gone.len() as u64);
         }
         self.evals.extend(episodes.eval.into_iter().map(Arc::new));
     }
@@ -167,7 +167,7 @@ impl Ledger {
             EpisodeType::Eval => self.evals.push(Arc::clone(&episode)),
             EpisodeType::Train => {
                 gone = self.pool.push(episode.pooled(), Arc::clone(&episode));
-                self.count_dropped(DropReason::OverCache.as_str(), gone.len() as u64);
+                self.count_dropped(DropReason::OverCache, gone.len() as u64);
                 self.note_full();
             }
         }
@@ -180,10 +180,15 @@ impl Ledger {
     }
 
     /// Counts episodes that left without training.
-    pub fn count_dropped(&mut self, reason: &str, count: u64) {
+    pub fn count_dropped(&mut self, reason: DropReason, count: u64) {
         if count > 0 {
-            *self.dropped.entry(reason.to_owned()).or_default() += count;
+            *self.dropped.entry(reason).or_default() += count;
         }
+    }
+
+    /// Whether the update was done before, by a run that was killed.
+    pub fn is_repeating(&self) -> bool {
+        self.repeating
     }
 
     /// The clients agreed to end the batch.
@@ -197,7 +202,7 @@ impl Ledger {
     /// that did not get as far as the pool, by reason.
     pub fn begin_update(
         &mut self,
-        dropped: impl IntoIterator<Item = (String, u64)>,
+        dropped: impl IntoIterator<Item = (DropReason, u64)>,
     ) -> Result<ClosedBatch, LedgerError> {
         let global_step = self.global_step();
         if self.updating {
@@ -208,7 +213,7 @@ impl Ledger {
         }
         self.journal.append(&Record::Update { global_step })?;
         for (reason, count) in dropped {
-            self.count_dropped(&reason, count);
+            self.count_dropped(reason, count);
         }
         Ok(self.close())
     }
@@ -223,7 +228,7 @@ impl Ledger {
         self.updating = true;
         self.clock.closed = Some(Instant::now());
         let batch = self.pool.batch();
-        self.count_dropped(DropReason::Dummy.as_str(), batch.left_out.len() as u64);
+        self.count_dropped(DropReason::Dummy, batch.left_out.len() as u64);
         ClosedBatch {
             global_step: self.global_step(),
             batch,
@@ -381,7 +386,7 @@ mod tests {
         assert!(!ledger.finish(train("a", 1.0)).unwrap().full);
         assert!(ledger.finish(train("b", 0.0)).unwrap().full);
         assert!(ledger.finished("a").is_some() && ledger.finished("c").is_none());
-        let closed = ledger.begin_update([("aborted".to_owned(), 2)]).unwrap();
+        let closed = ledger.begin_update([(DropReason::Aborted, 2)]).unwrap();
         assert_eq!(closed.batch.trained.len(), 2);
         assert!(matches!(
             ledger.finish(train("c", 1.0)),

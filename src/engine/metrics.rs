@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::finished::FinishedEpisode;
 use super::pool::rewards_differ;
+use crate::protocol::engine::DropReason;
 
 /// Name → value.
 pub type Metrics = IndexMap<String, f64>;
@@ -152,10 +153,10 @@ pub fn of_validation(episodes: &[&FinishedEpisode]) -> Metrics {
 }
 
 /// Episodes that did not train, by reason.
-pub fn of_dropped(dropped: &BTreeMap<String, u64>) -> Metrics {
+pub fn of_dropped(dropped: &BTreeMap<DropReason, u64>) -> Metrics {
     dropped
         .iter()
-        .map(|(reason, n)| (format!("dropped/{reason}"), *n as f64))
+        .map(|(reason, n)| (format!("dropped/{}", reason.as_str()), *n as f64))
         .collect()
 }
 

@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 
 use super::metrics::Metrics;
 use crate::inference::{SampleEvent, SampleRequest};
+use crate::protocol::engine::DropReason;
 use crate::train::TrainEpisode;
 
 /// What computes on the model thread. Errors are sentences, and end the engine.
@@ -41,9 +42,11 @@ pub struct UpdateOutcome {
     /// What the trainer measured.
     pub metrics: Metrics,
     /// Reason → episodes that did not train after all.
-    pub dropped: IndexMap<String, u64>,
+    pub dropped: IndexMap<DropReason, u64>,
     /// Sentences for the log.
     pub warnings: Vec<String>,
+    /// What users should see until the next update: a sentence.
+    pub trouble: Option<String>,
 }
 
 enum Command {

@@ -14,8 +14,10 @@ use crate::inference::{SampleRequest, Scheduler};
 use crate::model::kernels::Pool;
 use crate::model::load::{LoadedModel, ModelFiles, load};
 use crate::model::lora::LoraConfig;
+use crate::model::weights::{NamedTensors, non_finite};
 use crate::model::{Trainable, Weights, device, export, peft};
-use crate::train::{TrainEpisode, Trainer};
+use crate::protocol::engine::DropReason;
+use crate::train::{TrainEpisode, Trainer, Untrained};
 
 /// Weights, scheduler and trainer.
 pub struct ModelWorker {
@@ -102,6 +104,9 @@ impl ModelWorker {
         if let Some(checkpoint) = resume {
             worker.resume(checkpoint)?;
         }
+        if let Some(why) = worker.not_finite(Weights::all_tensors)? {
+            return Err(why);
+        }
         let info = ModelInfo {
             text,
             device: device::name(&device),
@@ -110,6 +115,18 @@ impl ModelWorker {
             max_position_embeddings: worker.weights.config.max_position_embeddings,
         };
         Ok((worker, info))
+    }
+
+    /// A sentence, where a number in one of some tensors is not finite: nothing can be sampled from such weights.
+    fn not_finite(&self, of: fn(&Weights) -> NamedTensors) -> Result<Option<String>, String> {
+        let name = non_finite(of(&self.weights)).map_err(sentence)?;
+        Ok(name.map(|name| {
+            format!(
+                "the weights of {} are not finite (NaN or infinity in {name}); hint: stop the engine, and go on from an \
+                 earlier checkpoint with a lower ajet.trainer_common.optim.lr, or with another ajet.model.path",
+                self.base
+            )
+        }))
     }
 
     fn resume(&mut self, checkpoint: &Checkpoint) -> Result<(), String> {
@@ -146,12 +163,17 @@ impl Worker for ModelWorker {
         self.scheduler.refresh(&self.weights).map_err(sentence)?;
         Ok(UpdateOutcome {
             metrics: report.metrics,
-            dropped: report.dropped,
+            dropped: report.dropped.into_iter().map(|(why, n)| (why.into(), n)).collect(),
             warnings: report.skipped_steps,
+            trouble: self.not_finite(Weights::trained_tensors)?,
         })
     }
 
     fn save(&mut self, dir: &Path) -> Result<(), String> {
+        // The checkpoint before is worth more.
+        if let Some(why) = self.not_finite(Weights::trained_tensors)? {
+            return Err(why);
+        }
         match &self.weights.lora {
             Some(lora) => {
                 peft::write_adapter(dir, lora, &self.base).map_err(sentence)?;
@@ -171,6 +193,16 @@ impl Worker for ModelWorker {
 
     fn weight_version(&self) -> u64 {
         self.weights.version
+    }
+}
+
+impl From<Untrained> for DropReason {
+    fn from(why: Untrained) -> Self {
+        match why {
+            Untrained::NoResponse => Self::NoResponse,
+            Untrained::Truncated => Self::Truncated,
+            Untrained::NonFinite => Self::NonFinite,
+        }
     }
 }
 

@@ -94,7 +94,7 @@ pub struct EndEpisode {
 }
 
 /// Why an episode that was begun did not train.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DropReason {
     /// Its client gave it up.
@@ -109,9 +109,11 @@ pub enum DropReason {
     Dummy,
     /// The cache of finished episodes was over its bound.
     OverCache,
+    /// It has no row with a sampled token.
+    NoResponse,
     /// All of its rows were cut by length and `mask_truncated` is set.
     Truncated,
-    /// Loss or gradient was not finite.
+    /// Its log-probabilities, loss or gradient were not finite.
     NonFinite,
     /// The engine died under it.
     EngineLost,
@@ -119,17 +121,26 @@ pub enum DropReason {
 
 impl DropReason {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Aborted,
         Self::Idle,
         Self::NoLlmCall,
         Self::Late,
         Self::Dummy,
         Self::OverCache,
+        Self::NoResponse,
         Self::Truncated,
         Self::NonFinite,
         Self::EngineLost,
     ];
+
+    /// Whether it is decided when the batch is trained; the others are counted where they are decided.
+    pub fn is_of_the_update(self) -> bool {
+        match self {
+            Self::Dummy | Self::OverCache | Self::NoResponse | Self::Truncated | Self::NonFinite => true,
+            Self::Aborted | Self::Idle | Self::NoLlmCall | Self::Late | Self::EngineLost => false,
+        }
+    }
 
     /// The wire name, such as `no_llm_call`.
     pub fn as_str(self) -> &'static str {
@@ -140,6 +151,7 @@ impl DropReason {
             Self::Late => "late",
             Self::Dummy => "dummy",
             Self::OverCache => "over_cache",
+            Self::NoResponse => "no_response",
             Self::Truncated => "truncated",
             Self::NonFinite => "non_finite",
             Self::EngineLost => "engine_lost",
@@ -160,7 +172,7 @@ pub struct Update {
     /// Reason → train episodes of the batch that were begun and did not get as far as the pool. The control plane counts
     /// them, since it outlives engines; what the engine itself leaves out it adds to the step's metrics.
     #[serde(default)]
-    pub dropped: IndexMap<String, u64>,
+    pub dropped: IndexMap<DropReason, u64>,
 }
 
 /// The finished train episodes of the batch and what the stop rule makes of them.

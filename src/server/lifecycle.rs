@@ -1,9 +1,11 @@
 //! The engine's life: started, followed by its event stream, restarted after a crash, stopped.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::StatusCode;
 use futures_util::StreamExt;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
@@ -24,6 +26,12 @@ const END_PATIENCE: Duration = Duration::from_secs(5);
 const LAST_WORDS_PATIENCE: Duration = Duration::from_secs(2);
 /// How long an engine may take to serve its socket; it does so before it loads anything.
 const SERVING_PATIENCE: Duration = Duration::from_secs(60);
+/// Between the first attempts to update.
+const UPDATE_PAUSE: Duration = Duration::from_millis(250);
+/// Between attempts to update, after some.
+const LONGEST_UPDATE_PAUSE: Duration = Duration::from_secs(10);
+/// Between looks at an engine's socket, and how many of them in a row may fail.
+const SOCKET_LOOKS: (Duration, u32) = (Duration::from_secs(1), 3);
 /// Between attempts to reach an engine that has just been started.
 const CONNECT_PAUSE: Duration = Duration::from_millis(20);
 
@@ -182,7 +190,7 @@ async fn carry_out(
             Effect::Shutdown => client.shutdown().await,
             Effect::Update { dropped } => {
                 let dropped = dropped.clone();
-                client.update(&Update { dropped }).await
+                update(&shared, &client, generation, &Update { dropped }).await
             }
         };
         match outcome {
@@ -196,6 +204,28 @@ async fn carry_out(
             }
             Err(error) => tracing::warn!("{effect:?}: {error}"),
         }
+    }
+}
+
+/// Asks the engine to update until it does, for as long as all that it lacks is a disk that takes the batch's record.
+async fn update(
+    shared: &Shared,
+    client: &EngineClient,
+    generation: u64,
+    update: &Update,
+) -> Result<(), EngineCallError> {
+    let mut pause = UPDATE_PAUSE;
+    loop {
+        let message = match client.update(update).await {
+            Err(EngineCallError::Refused { status, message }) if status == StatusCode::SERVICE_UNAVAILABLE => message,
+            outcome => return outcome,
+        };
+        if !shared.with(|core, _| core.update_waits(generation, &message)) {
+            return Ok(());
+        }
+        tracing::warn!("the update waits: {message}");
+        tokio::time::sleep(pause).await;
+        pause = (2 * pause).min(LONGEST_UPDATE_PAUSE);
     }
 }
 
@@ -254,6 +284,7 @@ async fn follow(shared: &Shared, launch: &Launch, process: &EngineHandle, genera
     let ended = tokio::select! {
         ended = process.wait() => return ended,
         outcome = listen(shared, launch, &client, generation) => outcome,
+        gone = socket_gone(&process.socket) => Err(gone),
     };
     let patience = if ended.is_ok() {
         END_PATIENCE
@@ -267,6 +298,25 @@ async fn follow(shared: &Shared, launch: &Launch, process: &EngineHandle, genera
         (Err(_), Ok(own_words)) => own_words,
         (Err(ours), Err(_)) => ours,
         (Ok(None), _) => process.wait().await,
+    }
+}
+
+/// Waits until an engine that served its socket cannot be reached there any more, though it may run on.
+async fn socket_gone(socket: &Path) -> String {
+    let (pause, most) = SOCKET_LOOKS;
+    let (mut served, mut failed) = (false, 0);
+    loop {
+        tokio::time::sleep(pause).await;
+        match tokio::net::UnixStream::connect(socket).await {
+            Ok(_) => (served, failed) = (true, 0),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
+                failed += u32::from(served);
+                if failed == most {
+                    return format!("the engine's socket {} is gone: {error}", socket.display());
+                }
+            }
+            Err(_) => {} // busy
+        }
     }
 }
 

@@ -29,5 +29,5 @@ pub use adamw::AdamW;
 pub use episode::TrainEpisode;
 pub use error::TrainError;
 pub use gradients::Gradients;
-pub use report::UpdateReport;
+pub use report::{Untrained, UpdateReport};
 pub use trainer::Trainer;

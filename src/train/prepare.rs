@@ -4,6 +4,7 @@ use indexmap::IndexMap;
 
 use super::episode::TrainEpisode;
 use super::packing::RowView;
+use super::report::Untrained;
 use crate::config::schema::Ajet;
 
 /// The lengths and filters of the configuration.
@@ -85,7 +86,7 @@ pub struct Prepared {
     /// Their rows that have something to train, in the same order.
     pub rows: Vec<TrainRow>,
     /// Reason → episodes with no row left.
-    pub dropped: IndexMap<String, u64>,
+    pub dropped: IndexMap<Untrained, u64>,
     /// Rows that were cut at their end.
     pub rows_cut: usize,
     /// Rows left out of the loss because they were cut by length.
@@ -108,7 +109,7 @@ pub fn prepare(episodes: &[TrainEpisode], limits: &Limits) -> Prepared {
             response_length: 0,
         };
         let before = prepared.rows.len();
-        let mut reason = "no_response";
+        let mut reason = Untrained::NoResponse;
         for (index, row) in episode.rows.iter().enumerate() {
             let len = row.token_ids.len().min(limits.row_tokens);
             let targets: Vec<usize> = (1..len).filter(|i| row.loss_mask.get(*i) == Some(&true)).collect();
@@ -121,7 +122,7 @@ pub fn prepare(episodes: &[TrainEpisode], limits: &Limits) -> Prepared {
             }
             if (cut || row.truncated) && limits.mask_truncated {
                 prepared.rows_masked += 1;
-                reason = "truncated";
+                reason = Untrained::Truncated;
                 continue;
             }
             prepared.rows.push(TrainRow {
@@ -140,7 +141,7 @@ pub fn prepare(episodes: &[TrainEpisode], limits: &Limits) -> Prepared {
             });
         }
         if prepared.rows.len() == before {
-            *prepared.dropped.entry(reason.into()).or_default() += 1;
+            *prepared.dropped.entry(reason).or_default() += 1;
         }
         prepared.episodes.push(member);
     }
@@ -215,8 +216,8 @@ mod tests {
         );
         assert_eq!(prepared.rows.len(), 1);
         assert_eq!(prepared.episodes.len(), 5);
-        assert_eq!(prepared.dropped["no_response"], 3);
-        assert_eq!(prepared.dropped["truncated"], 1);
+        assert_eq!(prepared.dropped[&Untrained::NoResponse], 3);
+        assert_eq!(prepared.dropped[&Untrained::Truncated], 1);
         assert_eq!(prepared.rows_masked, 2);
     }
 }

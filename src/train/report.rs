@@ -4,13 +4,24 @@ use indexmap::IndexMap;
 
 use super::objective::Totals;
 
+/// Why an episode of a batch did not train.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Untrained {
+    /// It has no row with a sampled token.
+    NoResponse,
+    /// All of its rows were cut by length and `mask_truncated` is set.
+    Truncated,
+    /// Loss or gradient was not finite in every optimizer step that it was part of.
+    NonFinite,
+}
+
 /// The outcome of an update.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct UpdateReport {
     /// Measures by the names of `metrics.jsonl`.
     pub metrics: IndexMap<String, f64>,
-    /// Reason → episodes that could not be trained.
-    pub dropped: IndexMap<String, u64>,
+    /// Reason → episodes that did not train.
+    pub dropped: IndexMap<Untrained, u64>,
     /// Sentences about optimizer steps that were skipped because something was not finite, with the rows named.
     pub skipped_steps: Vec<String>,
 }

@@ -1,5 +1,6 @@
 //! One weight update: episodes in, changed weights and a report out.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -21,7 +22,7 @@ use super::packing::{MicroBatch, RowView, pack};
 use super::policy_loss::PolicyLoss;
 use super::prepare::{Limits, Prepared, TrainRow, prepare};
 use super::recompute;
-use super::report::{Seconds, UpdateReport, loss_metrics};
+use super::report::{Seconds, Untrained, UpdateReport, loss_metrics};
 use super::reward::Shaping;
 use super::schedule::Schedule;
 use crate::config::schema::Ajet;
@@ -299,6 +300,7 @@ impl Trainer {
         run.seconds.optimizer += started.elapsed().as_secs_f64();
         run.norms.push(norm);
         run.steps += 1;
+        run.trained.extend(rows.iter().map(|row| row.episode));
         run.totals.add(&totals);
         Ok(())
     }
@@ -381,7 +383,12 @@ impl Trainer {
         Ok(micro.rows_through(&bad_tokens))
     }
 
-    fn report(&self, batch: Prepared, run: Run, lr: f64) -> UpdateReport {
+    fn report(&self, mut batch: Prepared, run: Run, lr: f64) -> UpdateReport {
+        let with_rows: BTreeSet<usize> = batch.rows.iter().map(|row| row.episode).collect();
+        let skipped = with_rows.difference(&run.trained).count();
+        if skipped > 0 {
+            batch.dropped.insert(Untrained::NonFinite, skipped as u64);
+        }
         let seconds = run.seconds.total();
         let (advantage_mean, advantage_std) = mean_std(&run.advantages);
         let named = [
@@ -429,6 +436,8 @@ struct Run {
     totals: Totals,
     steps: usize,
     norms: Vec<f64>,
+    /// Episodes of steps that were made.
+    trained: BTreeSet<usize>,
     tokens: usize,
     skipped: Vec<String>,
     seconds: Seconds,

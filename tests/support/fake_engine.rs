@@ -46,6 +46,8 @@ pub struct Behaviour {
     pub hold_updates: bool,
     /// An update is refused.
     pub refuse_updates: bool,
+    /// The batch's record cannot be written before this is false.
+    pub disk_full: bool,
     /// Chats wait until this is false.
     pub hold_chats: bool,
     /// Ends wait until this is false.
@@ -65,6 +67,7 @@ impl Default for Behaviour {
             dies_at: None,
             hold_updates: false,
             refuse_updates: false,
+            disk_full: false,
             hold_chats: false,
             hold_ends: false,
             hold_shutdown: false,
@@ -82,10 +85,14 @@ pub struct Record {
     /// Chats that were cut off before their answer was out.
     pub chats_cut: u32,
     pub updates: u32,
+    /// Updates that a full disk refused.
+    pub updates_put_off: u32,
     /// What each update was told of the episodes that did not get there.
-    pub dropped: Vec<IndexMap<String, u64>>,
+    pub dropped: Vec<IndexMap<DropReason, u64>>,
     pub shutdowns: u32,
     pub configs: Vec<String>,
+    /// Of each engine.
+    pub sockets: Vec<PathBuf>,
 }
 
 /// Starts fake engines.
@@ -141,6 +148,7 @@ impl EngineLauncher for FakeLauncher {
         }
         let directory = tempfile::tempdir()?;
         let socket = directory.path().join("engine.sock");
+        self.record.lock().unwrap().sockets.push(socket.clone());
         let (ended_sender, ended) = watch::channel(None);
         let (kill, mut kills) = mpsc::channel(4);
         let (ending, ending_receiver) = watch::channel(None);
@@ -407,6 +415,10 @@ async fn update(State(engine): State<Engine>, Json(update): Json<Update>) -> Res
     }
     if engine.behaviour().refuse_updates {
         return refuse(StatusCode::INTERNAL_SERVER_ERROR, "out of threads");
+    }
+    if engine.behaviour().disk_full {
+        engine.record.lock().unwrap().updates_put_off += 1;
+        return refuse(StatusCode::SERVICE_UNAVAILABLE, "the disk is full");
     }
     {
         let mut record = engine.record.lock().unwrap();

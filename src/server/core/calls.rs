@@ -14,6 +14,9 @@ use crate::server::pool_info;
 use crate::server::state::{Event, State};
 use crate::server::workflow_output::checked_reward;
 
+/// Seconds that an episode may wait for an LLM call: a year.
+const LONGEST_DISCARD_TIMEOUT: f64 = 31_536_000.0;
+
 /// Longest id of a client or a task.
 const ID_BYTES: usize = 1024;
 
@@ -44,8 +47,10 @@ impl Core {
             .unwrap_or_default();
         check_id("throttle_policy.current_task_id", &task_id)?;
         let timeout = request.discard_episode_timeout;
-        if !(timeout > 0.0 && timeout.is_finite()) {
-            let sentence = format!("discard_episode_timeout must be a positive number of seconds, got {timeout}");
+        if !(timeout > 0.0 && timeout <= LONGEST_DISCARD_TIMEOUT) {
+            let sentence = format!(
+                "discard_episode_timeout must be more than 0 and at most {LONGEST_DISCARD_TIMEOUT} seconds, got {timeout}"
+            );
             return Err(Error::Invalid(sentence));
         }
         let refused = |fail_cause: String| ClaimEpisodeAnswer {

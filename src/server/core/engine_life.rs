@@ -152,9 +152,8 @@ impl Core {
     /// An episode that went with an engine whose answer to its end was lost is in the journal all the same.
     pub(super) fn was_saved(&mut self, uuid: &str) {
         if self.episodes.was_ended(uuid) {
-            let lost = DropReason::EngineLost.as_str();
             for counts in [&mut self.dropped, &mut self.dropped_before_pool] {
-                if let Some(count) = counts.get_mut(lost) {
+                if let Some(count) = counts.get_mut(&DropReason::EngineLost) {
                     *count -= 1;
                 }
                 counts.retain(|_, count| *count > 0);
@@ -175,15 +174,7 @@ impl Core {
             } => self.engine_status(phase, detail, global_step, now),
             EngineEvent::Pool { pool } => self.take_pool(pool),
             EngineEvent::Metrics { metrics, .. } => self.latest_metrics = metrics,
-            // Aborts, discards and ends without a call are counted where they are decided.
-            EngineEvent::Dropped { reason, count }
-                if matches!(
-                    reason,
-                    DropReason::Dummy | DropReason::OverCache | DropReason::Truncated | DropReason::NonFinite
-                ) =>
-            {
-                self.count_dropped(reason, count);
-            }
+            EngineEvent::Dropped { reason, count } if reason.is_of_the_update() => self.count_dropped(reason, count),
             EngineEvent::Dropped { .. } | EngineEvent::Log { .. } | EngineEvent::Fatal { .. } => {}
         }
         self.settle(now);
@@ -234,6 +225,16 @@ impl Core {
         true
     }
 
+    /// The engine cannot write down that the batch is closed, for a `reason`; the batch waits with it. Whether this engine
+    /// is to be asked again.
+    pub fn update_waits(&mut self, generation: u64, reason: &str) -> bool {
+        if generation != self.generation {
+            return false;
+        }
+        self.detail = Some(format!("the update waits, and nothing is lost: {reason}"));
+        true
+    }
+
     pub(super) fn roll_on(&mut self, global_step: u64, now: f64) {
         self.global_step = global_step;
         self.detail = None;
@@ -261,6 +262,25 @@ mod tests {
                 ..PoolSnapshot::default()
             },
             ..Hello::default()
+        }
+    }
+
+    // Seen with episodes without a response: the engine's word for them was unknown here.
+    #[test]
+    fn every_reason_is_counted_once_by_whoever_decides_it() {
+        let mut core = Core::new(0.0);
+        let ajet = Ajet::default();
+        core.sync_config(Ok(SyncedConfig { ajet, notice: None })).unwrap();
+        let generation = core.start("/experiment".into(), 0.0).unwrap();
+        core.engine_ready(generation, hello(vec![]), 0.0);
+        for reason in DropReason::ALL {
+            core.engine_event(generation, EngineEvent::Dropped { reason, count: 2 }, 1.0);
+            let counted = core
+                .pool_information(1.0)
+                .dropped_episodes
+                .get(reason.as_str())
+                .copied();
+            assert_eq!(counted, reason.is_of_the_update().then_some(2), "{reason:?}");
         }
     }
 

@@ -36,7 +36,7 @@ pub enum Effect {
     /// `POST /update`.
     Update {
         /// Reason → train episodes of the batch that did not get as far as the pool.
-        dropped: IndexMap<String, u64>,
+        dropped: IndexMap<DropReason, u64>,
     },
     /// `POST /shutdown`: the run is complete.
     Shutdown,
@@ -132,9 +132,9 @@ pub struct Core {
     episodes: Registry,
     clients: ActiveClients,
     /// Train episodes that were begun and did not train, by reason, since `start_engine`.
-    dropped: IndexMap<String, u64>,
+    dropped: IndexMap<DropReason, u64>,
     /// Those of them that the engine does not know of, of this batch. Kept while an engine is started again.
-    dropped_before_pool: IndexMap<String, u64>,
+    dropped_before_pool: IndexMap<DropReason, u64>,
     latest_metrics: IndexMap<String, f64>,
     effects: Vec<Effect>,
 }
@@ -223,7 +223,7 @@ impl Core {
         info.booting_start_time = self.booting_since;
         info.training_model_path = self.model();
         info.swarm_client_instruction.active_clients = self.clients.list();
-        info.dropped_episodes = self.dropped.clone();
+        info.dropped_episodes = self.dropped.iter().map(|(r, n)| (r.as_str().to_owned(), *n)).collect();
         info.latest_metrics = self.latest_metrics.clone();
         info
     }
@@ -258,12 +258,12 @@ impl Core {
     fn drop_episode(&mut self, episode: &Episode, reason: DropReason) {
         if episode.kind == EpisodeType::Train {
             self.count_dropped(reason, 1);
-            *self.dropped_before_pool.entry(reason.as_str().to_owned()).or_default() += 1;
+            *self.dropped_before_pool.entry(reason).or_default() += 1;
         }
     }
 
     fn count_dropped(&mut self, reason: DropReason, count: u64) {
-        *self.dropped.entry(reason.as_str().to_owned()).or_default() += count;
+        *self.dropped.entry(reason).or_default() += count;
     }
 
     fn lose(&mut self, uuid: &str, reason: DropReason, now: f64) {

@@ -164,9 +164,9 @@ struct World {
     /// Ends that were under way when their episode was lost with the batch.
     orphans: Vec<Episode>,
     clients: Vec<Client>,
-    dropped: BTreeMap<String, u64>,
+    dropped: BTreeMap<DropReason, u64>,
     /// Those of the batch.
-    dropped_of_batch: BTreeMap<String, u64>,
+    dropped_of_batch: BTreeMap<DropReason, u64>,
     expected: Vec<Effect>,
     engine: Engine,
     stale: PoolSnapshot,
@@ -232,7 +232,7 @@ impl World {
     fn drop_as(&mut self, episode: &Episode, reason: DropReason) {
         for counts in [&mut self.dropped, &mut self.dropped_of_batch] {
             if !episode.eval {
-                *counts.entry(reason.as_str().into()).or_default() += 1;
+                *counts.entry(reason).or_default() += 1;
             }
         }
     }
@@ -244,7 +244,7 @@ impl World {
         };
         self.ended.push(self.lost.remove(at));
         for counts in [&mut self.dropped, &mut self.dropped_of_batch] {
-            if let Some(count) = counts.get_mut(DropReason::EngineLost.as_str()) {
+            if let Some(count) = counts.get_mut(&DropReason::EngineLost) {
                 *count -= 1;
             }
             counts.retain(|_, count| *count > 0);
@@ -795,7 +795,8 @@ impl World {
         let workers = expected(|episode| episode.client_uuid.clone());
         assert_eq!(sorted(info.completed_tasks_client_uuids), workers, "after {after:?}");
         let dropped: BTreeMap<String, u64> = info.dropped_episodes.into_iter().collect();
-        assert_eq!(dropped, self.dropped, "after {after:?}");
+        let counted = self.dropped.iter().map(|(reason, n)| (reason.as_str().to_owned(), *n));
+        assert_eq!(dropped, counted.collect(), "after {after:?}");
         let active = info.swarm_client_instruction.active_clients.into_iter();
         let active: Vec<_> = active
             .map(|client| (client.client_uuid, client.last_activity_at, client.allowed_sync_weight))

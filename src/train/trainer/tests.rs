@@ -286,6 +286,7 @@ fn assert_skips(config: &Ajet, batch: &[TrainEpisode], named: &[&str], not_named
             (report.metrics["skipped_steps"], report.metrics["optimizer_steps"]),
             (1.0, 0.0)
         );
+        assert_eq!(report.dropped[&Untrained::NonFinite], batch.len() as u64);
         let told = &report.skipped_steps[0];
         assert!(named.iter().all(|name| told.contains(name)), "{told}");
         assert!(!not_named.iter().any(|name| told.contains(name)), "{told}");
