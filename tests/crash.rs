@@ -508,21 +508,22 @@ async fn a_model_that_is_not_finite_does_not_boot() {
         let place = 8 + header + 4 * at;
         bytes[place..place + 4].copy_from_slice(&value.to_le_bytes());
         std::fs::write(&file, bytes).unwrap();
-        let engine = Engine::spawn(
-            &dir.path().join("e"),
-            &config(1).replace(MODEL, model.to_str().unwrap()),
-        );
-        let mut why = String::new();
-        while why.is_empty() && !engine.has_ended() {
-            if let Ok(events) = engine.client.events().await {
-                let mut events = Box::pin(events);
-                while let Some(Ok(event)) = events.next().await {
-                    if let EngineEvent::Fatal { message } = event {
-                        why = message;
-                    }
-                }
-            }
-        }
+        let yaml = dir.path().join("config.yaml");
+        std::fs::write(&yaml, config(1).replace(MODEL, model.to_str().unwrap())).unwrap();
+        let mut engine = std::process::Command::new(env!("CARGO_BIN_EXE_ajet-swarm"))
+            .arg("engine")
+            .arg("--socket")
+            .arg(dir.path().join("s"))
+            .arg("--config")
+            .arg(&yaml)
+            .arg("--experiment-dir")
+            .arg(dir.path().join("e"))
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let _held = engine.stdin.take(); // or it ends since its server is gone
+        let why = String::from_utf8(engine.wait_with_output().unwrap().stderr).unwrap();
         assert!(why.contains("are not finite (NaN or infinity in "), "{value}: {why:?}");
     }
 }
