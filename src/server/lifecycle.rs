@@ -284,7 +284,7 @@ async fn follow(shared: &Shared, launch: &Launch, process: &EngineHandle, genera
     let ended = tokio::select! {
         ended = process.wait() => return ended,
         outcome = listen(shared, launch, &client, generation) => outcome,
-        gone = socket_gone(&process.socket) => Err(gone),
+        gone = socket_gone(shared, &process.socket, generation) => Err(gone),
     };
     let patience = if ended.is_ok() {
         END_PATIENCE
@@ -301,16 +301,16 @@ async fn follow(shared: &Shared, launch: &Launch, process: &EngineHandle, genera
     }
 }
 
-/// Waits until an engine that served its socket cannot be reached there any more, though it may run on.
-async fn socket_gone(socket: &Path) -> String {
+/// Waits until an engine that has booted cannot be reached at its socket any more, though it may run on.
+async fn socket_gone(shared: &Shared, socket: &Path, generation: u64) -> String {
     let (pause, most) = SOCKET_LOOKS;
-    let (mut served, mut failed) = (false, 0);
+    let mut failed = 0;
     loop {
         tokio::time::sleep(pause).await;
         match tokio::net::UnixStream::connect(socket).await {
-            Ok(_) => (served, failed) = (true, 0),
+            Ok(_) => failed = 0,
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
-                failed += u32::from(served);
+                failed += u32::from(!shared.with(|core, _| core.boots(generation)));
                 if failed == most {
                     return format!("the engine's socket {} is gone: {error}", socket.display());
                 }
