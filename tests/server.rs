@@ -460,7 +460,8 @@ async fn a_full_disk_at_the_update_is_waited_out_with_the_batch() {
     assert!(waiting.as_str().unwrap().contains("the disk is full"), "{waiting}");
     swarm.engines.behave(|engine| engine.disk_full = false);
     swarm.until_step(2).await;
-    assert_eq!(swarm.status().await["engine_status_detail"], Value::Null);
+    let detail = swarm.status().await["engine_status_detail"].to_string();
+    assert!(!detail.contains("disk"), "{detail}");
     let record = swarm.engines.record();
     assert_eq!(
         (record.launches, record.updates),

@@ -221,3 +221,46 @@ fn trainable(config: &Ajet) -> Trainable {
 fn sentence(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::timeline::Row;
+
+    // Seen with weights that an update had made infinite: every chat was a 500, and checkpoints of them were written.
+    #[test]
+    fn weights_that_are_not_finite_are_told_and_never_saved() {
+        let mut config = Ajet::default();
+        config.model.path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/models/llama").into();
+        config.engine.device = "cpu".into();
+        let episode = TrainEpisode {
+            episode_uuid: "e".into(),
+            task_id: "t".into(),
+            reward: 1.0,
+            rows: vec![Row {
+                token_ids: vec![1, 2, 3],
+                loss_mask: vec![false, true, true],
+                logprobs: vec![0.0, -1.0, -1.0],
+                truncated: false,
+            }],
+        };
+        for lora_rank in [0, 4] {
+            for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+                config.lora.lora_rank = lora_rank;
+                let mut worker = ModelWorker::build(&config, None, Arc::default()).unwrap().0;
+                assert_eq!(worker.not_finite(Weights::all_tensors), Ok(None));
+                let (name, broken) = worker.weights.trainable().pop().unwrap();
+                broken.set(&broken.as_tensor().affine(0.0, value).unwrap()).unwrap();
+                let outcome = worker.update(1, std::slice::from_ref(&episode)).unwrap();
+                let trouble = outcome.trouble.unwrap();
+                assert!(
+                    trouble.contains(&format!("in {name})")) && trouble.contains("hint:"),
+                    "{trouble}"
+                );
+                let dir = tempfile::tempdir().unwrap();
+                assert_eq!(worker.save(dir.path()), Err(trouble));
+                assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+            }
+        }
+    }
+}
