@@ -203,7 +203,7 @@ impl Engine {
             assert_eq!((outcome.rows, outcome.llm_calls), (1, 1));
             assert_eq!(outcome.change.full, number + 1 == TASKS * REPEATS);
         }
-        let dropped = [("aborted".to_owned(), 1), ("no_llm_call".to_owned(), 1)]
+        let dropped = [(DropReason::Aborted, 1), (DropReason::NoLlmCall, 1)]
             .into_iter()
             .collect();
         self.client.update(&Update { dropped }).await.unwrap();
