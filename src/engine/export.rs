@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::checkpoint::Checkpoint;
 use super::durable;
 use crate::config::schema::Dtype;
-use crate::model::{ModelError, export, peft};
+use crate::model::{ADDITIONAL_CHAT_TEMPLATES, ModelError, export, peft};
 
 /// Files beside an adapter that it is used with.
 const TOKENIZER_FILES: [&str; 3] = ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"];
@@ -91,15 +91,29 @@ fn write(
         (true, true) => export::write_merged(&checkpoint.manifest.run.model, from, to, options.dtype, progress)?,
         (true, false) => {
             peft::copy_adapter(from, to, options.dtype)?;
-            for file in TOKENIZER_FILES.into_iter().filter(|file| from.join(file).exists()) {
-                std::fs::copy(from.join(file), to.join(file)).map_err(io(to))?;
-            }
+            copy_tokenizer(from, to).map_err(io(to))?;
             return Ok(Exported::Adapter);
         }
         (false, true) => return Err(ExportError::NothingToMerge(from.clone())),
         (false, false) => export::copy_model(from, to, options.dtype, progress)?,
     }
     Ok(Exported::Model)
+}
+
+fn copy_tokenizer(from: &Path, to: &Path) -> std::io::Result<()> {
+    for file in TOKENIZER_FILES.into_iter().filter(|file| from.join(file).exists()) {
+        std::fs::copy(from.join(file), to.join(file))?;
+    }
+    let (from, to) = (from.join(ADDITIONAL_CHAT_TEMPLATES), to.join(ADDITIONAL_CHAT_TEMPLATES));
+    if !from.is_dir() {
+        return Ok(());
+    }
+    std::fs::create_dir(&to)?;
+    for entry in from.read_dir()? {
+        let entry = entry?;
+        std::fs::copy(entry.path(), to.join(entry.file_name()))?;
+    }
+    Ok(())
 }
 
 /// Gives the finished directory its name, in place of an empty one. It was made for its owner only.

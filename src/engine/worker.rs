@@ -72,6 +72,9 @@ impl ModelWorker {
         let base: LoadedModel = load(&config.model.path, &device, dtype, &mut progress).map_err(sentence)?;
         base.warnings.iter().for_each(|warning| hub.warn(warning.clone()));
         let text = TextModel::new(&base);
+        for warning in text.trial().map_err(sentence)? {
+            hub.warn(warning);
+        }
         let trainable = trainable(config);
         let (weights, reference) = match resume {
             // A full checkpoint is a whole model; what it was before is wanted only to measure the divergence from.

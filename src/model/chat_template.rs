@@ -1,12 +1,12 @@
 //! Chat templates: Hugging Face's Jinja templates, rendered byte for byte as `transformers` renders them.
 
-use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Rest, Serde};
+use std::collections::BTreeMap;
+
 use minijinja::{Environment, Error, ErrorKind, Value};
-use serde_json::Map;
+use serde_json::{Map, json};
 
 use super::error::ModelError;
-use super::python_json;
+use super::jinja;
 
 /// A model's chat template, compiled.
 #[derive(Clone, Debug, Default)]
@@ -33,31 +33,20 @@ const SPECIAL_TOKENS: [&str; 8] = [
 ];
 
 impl ChatTemplate {
-    /// From `tokenizer_config.json` (template and special tokens) and, where it exists, `chat_template.jinja`, which
-    /// goes before the configuration's template. A model without any template renders nothing but errors.
-    pub fn new(tokenizer_config: &serde_json::Value, jinja: Option<&str>) -> Result<Self, ModelError> {
+    /// From `tokenizer_config.json` (template and special tokens) or from files, which go before it as a whole:
+    /// `chat_template.jinja`, and by name those of `additional_chat_templates`. A model without any template renders
+    /// nothing but errors.
+    pub fn new(
+        tokenizer_config: &serde_json::Value,
+        jinja: Option<&str>,
+        additional: &BTreeMap<String, String>,
+    ) -> Result<Self, ModelError> {
         let mut template = Self {
-            templates: environment(),
+            templates: jinja::environment(),
             ..Self::default()
         };
-        match (jinja, &tokenizer_config["chat_template"]) {
-            (Some(source), _) => template.add(DEFAULT, source)?,
-            (None, serde_json::Value::String(source)) => template.add(DEFAULT, source)?,
-            (None, serde_json::Value::Array(named)) => {
-                for entry in named {
-                    match (entry["name"].as_str(), entry["template"].as_str()) {
-                        (Some(DEFAULT), Some(source)) => template.add(DEFAULT, source)?,
-                        (Some(TOOL_USE), Some(source)) => template.add(TOOL_USE, source)?,
-                        (Some(_), Some(_)) => {} // for other uses, such as retrieval
-                        _ => {
-                            return Err(ModelError::ChatTemplate(
-                                "a list of templates needs names and texts".into(),
-                            ));
-                        }
-                    }
-                }
-            }
-            _ => {}
+        for (name, source) in sources(tokenizer_config, jinja, additional)? {
+            template.add(name, source)?;
         }
         for name in SPECIAL_TOKENS {
             let value = match &tokenizer_config[name] {
@@ -69,10 +58,16 @@ impl ChatTemplate {
         Ok(template)
     }
 
-    fn add(&mut self, name: &'static str, source: &str) -> Result<(), ModelError> {
+    /// Compiles a template. Those for other uses, such as retrieval, are left out.
+    fn add(&mut self, name: &str, source: &str) -> Result<(), ModelError> {
+        let name = match name {
+            DEFAULT => DEFAULT,
+            TOOL_USE => TOOL_USE,
+            _ => return Ok(()),
+        };
         self.templates
-            .add_template_owned(name, without_generation_marks(source))
-            .map_err(explain)?;
+            .add_template_owned(name, jinja::normalized(source))
+            .map_err(|error| explain(error, jinja::STEPS))?;
         self.has_default |= name == DEFAULT;
         self.has_tool_use |= name == TOOL_USE;
         Ok(())
@@ -108,11 +103,16 @@ impl ChatTemplate {
                     .into(),
             ));
         }
-        let name = if self.has_tool_use && (tools.is_some() || !self.has_default) {
+        let name = if self.has_tool_use && tools.is_some() {
             TOOL_USE
         } else {
             DEFAULT
         };
+        if name == DEFAULT && !self.has_default {
+            return Err(ModelError::ChatTemplate(
+                "the model has a template for requests with tools only, none named `default`".into(),
+            ));
+        }
         let messages: Vec<serde_json::Value> = messages.iter().cloned().map(with_reasoning_aliases).collect();
         let mut variables = self.special_tokens.clone();
         variables.extend(extra.iter().map(|(k, v)| (k.clone(), v.clone())));
@@ -120,10 +120,15 @@ impl ChatTemplate {
         variables.insert("tools".into(), tools.map_or(serde_json::Value::Null, Into::into));
         variables.insert("documents".into(), extra.get("documents").cloned().unwrap_or_default());
         variables.insert("add_generation_prompt".into(), add_generation_prompt.into());
-        self.templates
+        let size = size_of(&variables);
+        let steps = jinja::steps(size);
+        let mut templates = self.templates.clone();
+        templates.set_fuel(Some(steps));
+        let variables = Value::from_pairs(variables.iter().map(|(name, json)| (name.as_str(), jinja::value(json))));
+        let rendered = templates
             .get_template(name)
-            .and_then(|t| t.render(Serde(variables)))
-            .map_err(explain)
+            .and_then(|template| template.render(variables));
+        rendered.map_err(|error| explain(error, steps))
     }
 }
 
@@ -143,80 +148,98 @@ fn with_reasoning_aliases(mut message: serde_json::Value) -> serde_json::Value {
     message
 }
 
-/// The environment that `transformers` gives its templates.
-fn environment() -> Environment<'static> {
-    let mut environment = Environment::new();
-    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-    environment.set_syntax(syntax.expect("only custom delimiters can be invalid"));
-    environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-    environment.add_filter("tojson", to_json);
-    environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
-        Err(Error::new(ErrorKind::InvalidOperation, message))
-    });
-    environment.add_function("strftime_now", |format: &str| -> Result<String, Error> {
-        jiff::fmt::strtime::format(format, &jiff::Zoned::now())
-            .map_err(|e| Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {e}")))
-    });
-    environment
+/// What stands in a trial conversation, to be found in its rendering.
+const TRIAL_TOOL: &str = "trial_tool";
+const TRIAL_RESULT: &str = "trial result";
+
+impl ChatTemplate {
+    /// Renders trial conversations: plain ones, and ones with a tool, a call of it and its result. Gives a warning for
+    /// each kind of request that will be refused, or whose tools the model will not see.
+    ///
+    /// # Errors
+    /// A user's question alone cannot be rendered.
+    pub fn trial(&self) -> Result<Vec<String>, ModelError> {
+        let user = json!({"role": "user", "content": "question"});
+        let system = json!({"role": "system", "content": "instruction"});
+        let call = json!({"id": "call00000", "type": "function",
+                          "function": {"name": TRIAL_TOOL, "arguments": {"a": "b"}}});
+        let called = json!({"role": "assistant", "content": "", "tool_calls": [call]});
+        let answered =
+            json!({"role": "tool", "tool_call_id": "call00000", "name": TRIAL_TOOL, "content": TRIAL_RESULT});
+        let parameters = json!({"type": "object", "properties": {"a": {"type": "string", "description": "b"}},
+                                "required": ["a"]});
+        let tool = json!({"type": "function", "function": {"name": TRIAL_TOOL, "description": "c",
+                                                           "parameters": parameters}});
+        let render = |messages: &[&serde_json::Value], tools: Option<&[serde_json::Value]>| {
+            let messages: Vec<_> = messages.iter().map(|message| (*message).clone()).collect();
+            self.render(&messages, tools, true, &Map::new())
+        };
+        render(&[&user], None)?;
+        let tools = Some(std::slice::from_ref(&tool));
+        let trials = [
+            ("a system message", render(&[&system, &user], None), ""),
+            ("tools", render(&[&user], tools), TRIAL_TOOL),
+            (
+                "a tool's result",
+                render(&[&user, &called, &answered], tools),
+                TRIAL_RESULT,
+            ),
+        ];
+        let warning = |(what, rendered, shown): (&str, Result<String, ModelError>, &str)| match rendered {
+            Err(error) => Some(format!("requests with {what} will be refused: {error}")),
+            Ok(text) if !text.contains(shown) => Some(format!(
+                "the chat template leaves {what} out; the model will not see it\nhint: use a model whose template has \
+                 `tools`, or put a chat_template.jinja that has beside its tokenizer.json"
+            )),
+            Ok(_) => None,
+        };
+        Ok(trials.into_iter().filter_map(warning).collect())
+    }
 }
 
-/// `json.dumps` as a filter, with its own defaults and without HTML escapes.
-fn to_json(value: &Value, positional: Rest<Value>, keywords: Kwargs) -> Result<String, Error> {
-    let argument = |place: usize, name: &str| -> Result<Option<Value>, Error> {
-        let value = match positional.get(place) {
-            Some(value) => Some(value.clone()),
-            None => keywords.get::<Option<Value>>(name)?,
-        };
-        Ok(value.filter(|v| !v.is_none()))
-    };
-    let mut style = python_json::Style::default();
-    if let Some(ensure_ascii) = argument(0, "ensure_ascii")? {
-        style.ensure_ascii = ensure_ascii.is_true();
+/// The templates by name; `transformers` takes those in files instead of the configuration's.
+fn sources<'a>(
+    tokenizer_config: &'a serde_json::Value,
+    jinja: Option<&'a str>,
+    additional: &'a BTreeMap<String, String>,
+) -> Result<Vec<(&'a str, &'a str)>, ModelError> {
+    let mut sources: Vec<(&str, &str)> = jinja.map(|source| (DEFAULT, source)).into_iter().collect();
+    sources.extend(additional.iter().map(|(name, source)| (name.as_str(), source.as_str())));
+    if !sources.is_empty() {
+        return Ok(sources);
     }
-    if let Some(indent) = argument(1, "indent")? {
-        let width = indent.as_usize().map(|n| " ".repeat(n.min(64)));
-        style.indent = width.or_else(|| indent.as_str().map(String::from));
-        style.item_separator = ",".into();
-    }
-    if let Some(separators) = argument(2, "separators")? {
-        style.item_separator = separators.get_item_by_index(0)?.to_string();
-        style.key_separator = separators.get_item_by_index(1)?.to_string();
-    }
-    if let Some(sort_keys) = argument(3, "sort_keys")? {
-        style.sort_keys = sort_keys.is_true();
-    }
-    keywords.assert_all_used()?;
-    let json = serde_json::to_value(value).map_err(|e| Error::new(ErrorKind::BadSerialization, e.to_string()))?;
-    Ok(python_json::dumps(&json, &style))
-}
-
-/// Some templates mark what the assistant says with `{% generation %}`, which has no effect on the text: the marks
-/// become a block that is always taken, whitespace control kept.
-fn without_generation_marks(source: &str) -> String {
-    let mut result = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(start) = rest.find("{%") {
-        let (before, tag) = rest.split_at(start);
-        result.push_str(before);
-        let Some(end) = tag.find("%}").map(|end| end + 2) else {
-            rest = tag;
-            break;
-        };
-        let word = tag[2..end - 2].trim_matches(['-', '+']).trim();
-        match word {
-            "generation" => result.push_str(&tag[..end].replace(word, "if true")),
-            "endgeneration" => result.push_str(&tag[..end].replace(word, "endif")),
-            _ => result.push_str(&tag[..end]),
+    match &tokenizer_config["chat_template"] {
+        serde_json::Value::String(source) => Ok(vec![(DEFAULT, source)]),
+        serde_json::Value::Array(named) => {
+            let entry = |entry: &'a serde_json::Value| Some((entry["name"].as_str()?, entry["template"].as_str()?));
+            let complete = named.iter().map(entry).collect::<Option<Vec<_>>>();
+            complete.ok_or_else(|| ModelError::ChatTemplate("a list of templates needs names and texts".into()))
         }
-        rest = &tag[end..];
+        _ => Ok(Vec::new()),
     }
-    result.push_str(rest);
-    result
+}
+
+/// Bytes of text in the values.
+fn size_of(variables: &Map<String, serde_json::Value>) -> usize {
+    fn size(value: &serde_json::Value) -> usize {
+        match value {
+            serde_json::Value::String(text) => text.len(),
+            serde_json::Value::Array(items) => items.iter().map(size).sum(),
+            serde_json::Value::Object(map) => map.iter().map(|(key, value)| key.len() + size(value)).sum(),
+            _ => 1,
+        }
+    }
+    variables.values().map(size).sum()
 }
 
 /// The template's own message where it refused the conversation, else what went wrong and in which line.
-fn explain(error: Error) -> ModelError {
+fn explain(error: Error, steps: u64) -> ModelError {
+    if error.kind() == ErrorKind::OutOfFuel {
+        return ModelError::ChatTemplate(format!(
+            "rendering takes more than {steps} steps, the limit for a conversation of this size (a step is an \
+             instruction or 64 bytes of text)"
+        ));
+    }
     let detail = error.detail().map_or_else(|| error.kind().to_string(), String::from);
     let line = error
         .line()
@@ -227,7 +250,7 @@ fn explain(error: Error) -> ModelError {
 #[cfg(test)]
 mod tests {
     use serde::Deserialize;
-    use serde_json::{Value, json};
+    use serde_json::Value;
 
     use super::*;
 
@@ -256,7 +279,8 @@ mod tests {
         let mut wrong = Vec::new();
         for case in &fixture.cases {
             let source = std::fs::read_to_string(format!("{directory}/{}.jinja", case.template)).unwrap();
-            let template = ChatTemplate::new(&fixture.special_tokens[&case.template], Some(&source)).unwrap();
+            let template =
+                ChatTemplate::new(&fixture.special_tokens[&case.template], Some(&source), &BTreeMap::new()).unwrap();
             let mut extra = fixture.variants[&case.variant].as_object().unwrap().clone();
             let tools = extra.remove("tools");
             let prompt = extra.remove("add_generation_prompt").is_none();
@@ -273,10 +297,55 @@ mod tests {
     }
 
     fn render(config: Value, tools: Option<&[Value]>) -> Result<String, String> {
-        let template = ChatTemplate::new(&config, None).map_err(|e| e.to_string())?;
+        let template = ChatTemplate::new(&config, None, &BTreeMap::new()).map_err(|e| e.to_string())?;
         template
             .render(&[json!({"role": "user"})], tools, true, &Map::new())
             .map_err(|e| e.to_string())
+    }
+
+    #[derive(Deserialize)]
+    struct Table {
+        variables: Map<String, Value>,
+        cases: Vec<Expression>,
+    }
+
+    #[derive(Deserialize)]
+    struct Expression {
+        template: String,
+        text: Option<String>,
+        /// `refused`: an error here, not in Python. `differs`: another text, known and not put right.
+        #[serde(default)]
+        known: Option<String>,
+    }
+
+    #[test]
+    fn expressions_render_as_in_jinja2() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/chat_templates/jinja.json");
+        let table: Table = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        assert!(table.cases.len() > 1000);
+        let mut wrong = Vec::new();
+        for case in &table.cases {
+            let rendered = ChatTemplate::new(&json!({}), Some(&case.template), &BTreeMap::new())
+                .and_then(|template| template.render(&[], None, true, &table.variables));
+            let found = match rendered.as_ref().ok() {
+                found if found == case.text.as_ref() => None,
+                None => Some("refused"),
+                Some(_) => Some("differs"),
+            };
+            if found != case.known.as_deref() {
+                wrong.push(format!(
+                    "{}\n  {found:?} {rendered:?}\n  Python: {:?}",
+                    case.template, case.text
+                ));
+            }
+        }
+        assert!(
+            wrong.is_empty(),
+            "{} of {} differ:\n{}",
+            wrong.len(),
+            table.cases.len(),
+            wrong.join("\n")
+        );
     }
 
     #[test]
@@ -310,6 +379,141 @@ mod tests {
         );
         let unnamed = render(json!({"chat_template": [{"template": "x"}]}), None).unwrap_err();
         assert!(unnamed.contains("needs names and texts"), "{unnamed}");
+    }
+
+    fn template(source: &str) -> ChatTemplate {
+        ChatTemplate::new(&json!({}), Some(source), &BTreeMap::new()).unwrap()
+    }
+
+    #[test]
+    fn files_go_before_the_configuration_and_tools_have_their_own() {
+        // seen with Command-R and Hermes 3, whose `tool_use` stands in a file of its own
+        let cases = [
+            (None, vec![], false, Some("configured")),
+            (None, vec![], true, Some("configured")),
+            (Some("file"), vec![], true, Some("file")),
+            (Some("file"), vec!["tool_use"], false, Some("file")),
+            (Some("file"), vec!["tool_use"], true, Some("tool_use ['t']")),
+            (Some("file"), vec!["rag"], true, Some("file")),
+            (None, vec!["default", "tool_use"], false, Some("default None")),
+            (None, vec!["tool_use"], true, Some("tool_use ['t']")),
+            (None, vec!["tool_use"], false, None),
+        ];
+        for (jinja, names, with_tools, expected) in cases {
+            let additional = names
+                .iter()
+                .map(|n| ((*n).to_owned(), format!("{n} {{{{ tools }}}}")))
+                .collect();
+            let template = ChatTemplate::new(&json!({"chat_template": "configured"}), jinja, &additional).unwrap();
+            let tools = [json!("t")];
+            let rendered = template.render(&[], with_tools.then_some(&tools[..]), true, &Map::new());
+            assert_eq!(rendered.ok().as_deref(), expected, "{jinja:?} {names:?} {with_tools}");
+        }
+    }
+
+    #[test]
+    fn a_template_that_cannot_work_says_so_in_its_trial() {
+        let refuses = |when: &str| format!("{{% if {when} %}}{{{{ raise_exception('never') }}}}{{% endif %}}");
+        let all = "{{ messages }}{{ tools }}";
+        let cases = [
+            (all.to_owned(), Some(vec![])),
+            (refuses("true"), None),
+            ("{{ messages[0].zz.y }}".into(), None),
+            (
+                "{% for m in messages %}{{ m.content.nothing() }}{% endfor %}".into(),
+                None,
+            ),
+            (
+                refuses("messages[0].role == 'system'") + all,
+                Some(vec!["requests with a system message"]),
+            ),
+            (
+                refuses("tools") + all,
+                Some(vec!["requests with tools", "requests with a tool's result"]),
+            ),
+            (
+                refuses("messages[-1].role == 'tool'") + all,
+                Some(vec!["requests with a tool's result"]),
+            ),
+            (
+                "{{ messages }}".into(),
+                Some(vec!["the chat template leaves tools out"]),
+            ),
+            (
+                "{{ messages[0].content }}{{ tools }}".into(),
+                Some(vec!["the chat template leaves a tool's result out"]),
+            ),
+        ];
+        for (source, expected) in cases {
+            let trial = template(&source).trial();
+            match (&trial, expected) {
+                (Err(_), None) => {}
+                (Ok(warnings), Some(expected)) => {
+                    assert_eq!(warnings.len(), expected.len(), "{source}: {warnings:?}");
+                    for (warning, expected) in warnings.iter().zip(expected) {
+                        assert!(warning.starts_with(expected), "{source}: {warning}");
+                    }
+                }
+                _ => panic!("{source}: {trial:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn hostile_templates_end() {
+        // each would hang its call, or take all memory or the stack
+        let nested_ranges = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}";
+        let doubling = |what: &str| format!("{{% set n = namespace(a={what}) %}}{{% for i in range(200) %}}");
+        let end = "{% endfor %}{{ n.a | length }}";
+        let cases = [
+            nested_ranges.to_owned(),
+            doubling("'ab'") + "{% set n.a = n.a ~ n.a %}" + end,
+            doubling("'ab'") + "{% set n.a = n.a + n.a %}" + end,
+            doubling("'ab'") + "{% set n.a = n.a * 2 %}" + end,
+            doubling("'ab'") + "{% set n.a %}{{ n.a }}{{ n.a }}{% endset %}" + end,
+            doubling("'ab'") + "{% set n.a = n.a | replace('a', 'aa') %}" + end,
+            doubling("'ab'") + "{% set n.a = [n.a, n.a] | join %}" + end,
+            doubling("'ab'") + "{% set n.a = n.a.join([n.a, n.a]) %}" + end,
+            doubling("'a\nb'") + "{% set n.a = n.a | indent(n.a | length) ~ '\n' ~ n.a %}" + end,
+            doubling("'ab'") + "{% set n.a = '%s%s' | format(n.a, n.a) %}" + end,
+            doubling("'ab'") + "{% set n.a = '{0}{0}'.format(n.a) %}" + end,
+            doubling("[1]") + "{% set n.a = [n.a, n.a] %}{% endfor %}{{ n.a | tojson }}",
+            doubling("[1]") + "{% set n.a = [n.a, n.a] %}{% endfor %}{{ n.a }}",
+            doubling("[1]") + "{% set n.a = [n.a, n.a] %}{% endfor %}{{ n.a | string }}",
+            doubling("[1]") + "{% set n.a = (n.a + n.a) | list %}" + end,
+            "{{ 'a' * 10**9 }}".into(),
+            "{{ [1] * 10**9 | list }}".into(),
+            "{{ ([1] * 10**9) | list | length }}".into(),
+            "{% macro m(n) %}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}".into(),
+            "{% macro m(n) %}{{ m(n) ~ m(n) }}{% endmacro %}{{ m(0) }}".into(),
+            "{% for x in [[]] recursive %}{{ loop([[]]) }}{% endfor %}".into(),
+            "{{ range(10**9) | list | length }}".into(),
+            "{{ '%999999999d' | format(5) }}".into(),
+            "{{ '%.999999999f' | format(5) }}".into(),
+            "{{ 'a'.center(10**9) }}{{ 'a'.center(10**18) }}".into(),
+            "{{ 'a'.ljust(10**9) }}".into(),
+            "{{ 'a'.rjust(10**9, 'é') }}".into(),
+            "{{ '5'.zfill(10**9) }}".into(),
+            "{{ 'a' | center(10**9) }}".into(),
+            "{{ 'a\tb'.expandtabs(10**9) }}".into(),
+            "{{ 'a\nb' | indent(10**9) }}".into(),
+            "{{ [1] | tojson(indent=10**9) }}".into(),
+            "{{ 10 ** 10 ** 10 }}".into(),
+            "{{ 5 | round(999999999) }}{{ 'a' * 10**9 }}".into(),
+            "{{ [1] | batch(10**9, 0) | list }}".into(),
+            "{{ [1] | slice(10**9) | list }}".into(),
+            format!("{{{{ {}1{} }}}}", "(".repeat(10_000), ")".repeat(10_000)),
+            "{% if 1 %}".repeat(100_000),
+        ];
+        for source in cases {
+            let rendered = ChatTemplate::new(&json!({}), Some(&source), &BTreeMap::new())
+                .and_then(|template| template.render(&[], None, true, &Map::new()));
+            assert!(
+                rendered.is_err(),
+                "{source:.200}: {:?}",
+                rendered.map(|text| text.len())
+            );
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Tensor};
 use serde_json::json;
 
 use super::error::ModelError;
-use super::load::{LoadedModel, ModelFiles, load};
+use super::load::{ADDITIONAL_CHAT_TEMPLATES, LoadedModel, ModelFiles, load};
 use super::peft;
 use super::weights::{Trainable, Weights};
 use crate::config::schema::Dtype;
@@ -84,14 +84,22 @@ fn file_type(asked: Option<Dtype>, files: &ModelFiles) -> DType {
 }
 
 /// Writes the files that turn messages into token ids and back: `tokenizer.json` and, where the model has them,
-/// `tokenizer_config.json` and `chat_template.jinja`.
+/// `tokenizer_config.json`, `chat_template.jinja` and `additional_chat_templates`.
 ///
 /// # Errors
 /// The files could not be written.
 pub fn write_tokenizer(directory: &Path, files: &ModelFiles) -> Result<(), ModelError> {
     write(directory, "tokenizer.json", &files.tokenizer)?;
     write_optional(directory, "tokenizer_config.json", &files.tokenizer_config)?;
-    write_optional(directory, "chat_template.jinja", &files.chat_template)
+    write_optional(directory, "chat_template.jinja", &files.chat_template)?;
+    let additional = directory.join(ADDITIONAL_CHAT_TEMPLATES);
+    if !files.additional_chat_templates.is_empty() {
+        std::fs::create_dir_all(&additional).map_err(ModelError::io(&additional))?;
+    }
+    for (name, text) in &files.additional_chat_templates {
+        write(&additional, &format!("{name}.jinja"), text)?;
+    }
+    Ok(())
 }
 
 fn write_files(directory: &Path, files: &ModelFiles, dtype: DType) -> Result<(), ModelError> {

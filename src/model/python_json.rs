@@ -1,6 +1,7 @@
 //! `json.dumps` of Python, byte for byte: what chat templates and models were trained to see.
 
-use serde_json::Value;
+use minijinja::value::ValueKind;
+use minijinja::{Error, ErrorKind, Value};
 
 /// The arguments of `json.dumps`, with its defaults but for `ensure_ascii`, which chat templates switch off.
 #[derive(Clone, Debug)]
@@ -29,31 +30,49 @@ impl Default for Style {
     }
 }
 
-/// The text of a value.
-pub fn dumps(value: &Value, style: &Style) -> String {
+/// The text of a value. `charge` is told the bytes that are about to be written, and may refuse them.
+///
+/// # Errors
+/// A value that JSON does not have, one nested deeper than 100 levels, or the error of `charge`.
+pub fn dumps(value: &Value, style: &Style, charge: &Charge<'_>) -> Result<String, Error> {
     let mut out = String::new();
-    write_value(&mut out, value, style, 0);
-    out
+    write_value(&mut out, value, style, charge, 0)?;
+    Ok(out)
 }
 
-fn write_value(out: &mut String, value: &Value, style: &Style, depth: usize) {
-    match value {
-        Value::Null => out.push_str("null"),
-        Value::Bool(b) => out.push_str(if *b { "true" } else { "false" }),
-        Value::Number(n) => match n.as_f64() {
-            Some(float) if n.is_f64() => out.push_str(&float_repr(float)),
-            _ => out.push_str(&n.to_string()),
-        },
-        Value::String(s) => write_string(out, s, style.ensure_ascii),
-        Value::Array(items) => {
-            write_items(out, ('[', ']'), items.iter(), style, depth, |out, item| {
-                write_value(out, item, style, depth + 1);
-            });
+/// Pays for bytes.
+pub type Charge<'a> = dyn Fn(usize) -> Result<(), Error> + 'a;
+
+const MAX_DEPTH: usize = 100;
+
+fn write_value(out: &mut String, value: &Value, style: &Style, charge: &Charge<'_>, depth: usize) -> Result<(), Error> {
+    if depth > MAX_DEPTH {
+        return Err(refused(format!(
+            "tojson: a value is nested deeper than {MAX_DEPTH} levels"
+        )));
+    }
+    charge(style.indent.as_ref().map_or(0, String::len).saturating_mul(depth + 1))?;
+    match value.kind() {
+        ValueKind::None => out.push_str("null"),
+        ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
+        ValueKind::Number => write_number(out, value),
+        ValueKind::String => {
+            let text = value.as_str().unwrap_or_default();
+            charge(text.len())?;
+            write_string(out, text, style.ensure_ascii);
         }
-        Value::Object(map) => {
-            let mut entries: Vec<_> = map.iter().collect();
+        ValueKind::Seq => write_list(out, value, style, charge, depth)?,
+        // Lists that were put together; what is not a list has a name.
+        ValueKind::Iterable if value.to_string().starts_with('[') => write_list(out, value, style, charge, depth)?,
+        ValueKind::Map => {
+            let mut entries = Vec::with_capacity(value.len().unwrap_or(0));
+            for key in value.try_iter()?.checked() {
+                let key = key?;
+                let item = value.get_item(&key)?;
+                entries.push((key_text(&key)?, item));
+            }
             if style.sort_keys {
-                entries.sort_by_key(|(key, _)| *key);
+                entries.sort_by(|(a, _), (b, _)| a.cmp(b));
             }
             write_items(
                 out,
@@ -61,43 +80,92 @@ fn write_value(out: &mut String, value: &Value, style: &Style, depth: usize) {
                 entries.into_iter(),
                 style,
                 depth,
-                |out, (key, value)| {
-                    write_string(out, key, style.ensure_ascii);
+                |out, (key, item)| {
+                    charge(key.len())?;
+                    write_string(out, &key, style.ensure_ascii);
                     out.push_str(&style.key_separator);
-                    write_value(out, value, style, depth + 1);
+                    write_value(out, &item, style, charge, depth + 1)
                 },
-            );
+            )?;
+        }
+        kind => {
+            return Err(refused(format!(
+                "tojson: a value of kind {kind} is not JSON serializable"
+            )));
         }
     }
+    Ok(())
+}
+
+fn write_list(out: &mut String, value: &Value, style: &Style, charge: &Charge<'_>, depth: usize) -> Result<(), Error> {
+    let items = value.try_iter()?.checked();
+    write_items(out, ('[', ']'), items, style, depth, |out, item| {
+        write_value(out, &item?, style, charge, depth + 1)
+    })
+}
+
+fn write_number(out: &mut String, value: &Value) {
+    match f64::try_from(value.clone()) {
+        Ok(float) if !value.is_integer() => match float {
+            f64::INFINITY => out.push_str("Infinity"),
+            f64::NEG_INFINITY => out.push_str("-Infinity"),
+            float if float.is_nan() => out.push_str("NaN"),
+            float => out.push_str(&float_repr(float)),
+        },
+        _ => out.push_str(&value.to_string()),
+    }
+}
+
+/// Keys that are no strings become their JSON text.
+fn key_text(key: &Value) -> Result<String, Error> {
+    let mut text = String::new();
+    match key.kind() {
+        ValueKind::String => text.push_str(key.as_str().unwrap_or_default()),
+        ValueKind::None => text.push_str("null"),
+        ValueKind::Bool => text.push_str(if key.is_true() { "true" } else { "false" }),
+        ValueKind::Number => write_number(&mut text, key),
+        kind => {
+            return Err(refused(format!(
+                "tojson: a key must be a string or number, not a {kind}"
+            )));
+        }
+    }
+    Ok(text)
+}
+
+fn refused(message: String) -> Error {
+    Error::new(ErrorKind::InvalidOperation, message)
 }
 
 fn write_items<T>(
     out: &mut String,
     (open, close): (char, char),
-    items: impl ExactSizeIterator<Item = T>,
+    items: impl Iterator<Item = T>,
     style: &Style,
     depth: usize,
-    mut write: impl FnMut(&mut String, T),
-) {
+    mut write: impl FnMut(&mut String, T) -> Result<(), Error>,
+) -> Result<(), Error> {
     let new_line = |out: &mut String, depth: usize| {
         if let Some(indent) = &style.indent {
             out.push('\n');
             out.push_str(&indent.repeat(depth));
         }
     };
-    let empty = items.len() == 0;
+    let mut empty = true;
     out.push(open);
-    for (i, item) in items.enumerate() {
-        if i > 0 {
+    for item in items {
+        if !empty {
             out.push_str(&style.item_separator);
         }
+        empty = false;
         new_line(out, depth + 1);
-        write(out, item);
+        write(out, item)?;
     }
     if !empty {
         new_line(out, depth);
     }
     out.push(close);
+    Ok(())
 }
 
 fn write_string(out: &mut String, text: &str, ensure_ascii: bool) {
@@ -123,7 +191,10 @@ fn write_string(out: &mut String, text: &str, ensure_ascii: bool) {
 }
 
 /// `repr` of a float: the shortest digits that read back the same, with an exponent below 1e-4 and from 1e16 on.
-fn float_repr(x: f64) -> String {
+pub fn float_repr(x: f64) -> String {
+    if !x.is_finite() {
+        return x.to_string().to_lowercase();
+    }
     let scientific = format!("{x:e}");
     let Some((digits, exponent)) = scientific.split_once('e') else {
         return scientific;
@@ -141,6 +212,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    fn dumps(value: &serde_json::Value, style: &Style) -> String {
+        super::dumps(&Value::from(minijinja::value::Serde(value)), style, &|_| Ok(())).unwrap()
+    }
 
     #[test]
     fn as_python_prints_it() {

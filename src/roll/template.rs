@@ -1,7 +1,7 @@
 //! A template of a job file, rendered over a task.
 
 use minijinja::value::Serde;
-use minijinja::{Environment, UndefinedBehavior};
+use minijinja::{Environment, ErrorKind, UndefinedBehavior};
 use serde::Serialize;
 
 /// A template that does not parse, or asks for something that a task does not have.
@@ -25,6 +25,9 @@ pub struct Template {
 /// The only template of its environment.
 const NAME: &str = "template";
 
+/// Steps that a rendering may take; a step is an instruction or 64 bytes of text made.
+const STEPS: u64 = 4_000_000;
+
 impl Template {
     /// Parses the template that stands at the dotted key `path`.
     ///
@@ -33,6 +36,7 @@ impl Template {
     pub fn new(path: &str, source: &str) -> Result<Self, TemplateError> {
         let mut environment = Environment::new();
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
+        environment.set_fuel(Some(STEPS));
         minijinja_contrib::add_to_environment(&mut environment);
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment
@@ -63,10 +67,16 @@ impl Template {
 }
 
 fn template_error(path: &str, source: &str, error: &minijinja::Error) -> TemplateError {
+    let limit = format!("rendering takes more than {STEPS} steps (a step is an instruction or 64 bytes of text)");
     let what = error.detail().map_or_else(
         || error.kind().to_string(),
         |detail| format!("{}: {detail}", error.kind()),
     );
+    let what = if error.kind() == ErrorKind::OutOfFuel {
+        limit
+    } else {
+        what
+    };
     let line = error
         .line()
         .and_then(|line| source.lines().nth(line.saturating_sub(1)))

@@ -1,5 +1,6 @@
 //! Conversations under the real chat templates: what the model sampled stays as it was, token by token.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -70,7 +71,7 @@ fn model(name: &str) -> Arc<TextModel> {
     );
     let source = std::fs::read_to_string(path).unwrap();
     let config = json!({"bos_token": "<|begin_of_text|>", "eos_token": "<|im_end|>"});
-    let template = ChatTemplate::new(&config, Some(&source)).unwrap();
+    let template = ChatTemplate::new(&config, Some(&source), &BTreeMap::new()).unwrap();
     Arc::new(TextModel::from_parts(tokenizer(), template, &[]))
 }
 

@@ -39,6 +39,14 @@ impl TextModel {
         model
     }
 
+    /// Renders trial conversations, see [`ChatTemplate::trial`].
+    ///
+    /// # Errors
+    /// The chat template refuses every conversation.
+    pub fn trial(&self) -> Result<Vec<String>, ModelError> {
+        self.template.trial()
+    }
+
     fn end_of_turn(&self) -> Option<u32> {
         let conversation = Conversation {
             messages: vec![

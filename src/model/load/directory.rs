@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::files::Files;
 use super::safetensors::Shard;
-use super::{LoadedModel, ModelFiles};
+use super::{ADDITIONAL_CHAT_TEMPLATES, LoadedModel, ModelFiles};
 use crate::model::config::ModelConfig;
 use crate::model::error::ModelError;
 use crate::model::weights::{EMBEDDING, LM_HEAD};
@@ -41,6 +41,7 @@ pub(super) fn load(
         tokenizer_config: files.text("tokenizer_config.json")?,
         generation_config: files.text("generation_config.json")?,
         chat_template: files.text("chat_template.jinja")?,
+        additional_chat_templates: files.texts(ADDITIONAL_CHAT_TEMPLATES, ".jinja")?,
     };
     let mut config = ModelConfig::from_json(&model_files.config)?;
     let mut stored = Stored::open(files)?;

@@ -1,5 +1,6 @@
 //! The files of a model, on disk or in the binary.
 
+use std::collections::BTreeMap;
 use std::io::{Cursor, ErrorKind, Read, Seek};
 use std::path::PathBuf;
 
@@ -56,6 +57,31 @@ impl Files {
                 Ok(found.map(|(_, bytes)| String::from_utf8_lossy(bytes).into_owned()))
             }
         }
+    }
+
+    /// The texts of the files in a directory whose names end so, by the rest of the name; none where there is no such
+    /// directory.
+    pub(super) fn texts(&self, directory: &str, ending: &str) -> Result<BTreeMap<String, String>, ModelError> {
+        let Self::Directory(model) = self else {
+            return Ok(BTreeMap::new());
+        };
+        let path = model.join(directory);
+        let entries = match path.read_dir() {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(BTreeMap::new()),
+            Err(source) => return Err(ModelError::Io { path, source }),
+        };
+        let mut texts = BTreeMap::new();
+        for entry in entries {
+            let entry = entry.map_err(ModelError::io(&path))?;
+            let file = entry.file_name().to_string_lossy().into_owned();
+            if let Some(name) = file.strip_suffix(ending)
+                && let Some(text) = self.text(&format!("{directory}/{file}"))?
+            {
+                texts.insert(name.to_owned(), text);
+            }
+        }
+        Ok(texts)
     }
 
     /// A JSON file; `None` where there is none.

@@ -1,6 +1,6 @@
 //! GGUF files: dequantised, renamed and put back into the layout of Hugging Face.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::BufReader;
 use std::path::Path;
 
@@ -51,6 +51,7 @@ pub(super) fn load(
         )),
         generation_config: Some(format!("{:#}\n", generation_config(&metadata)?)),
         chat_template: None,
+        additional_chat_templates: BTreeMap::new(),
         config: config_json,
     };
 

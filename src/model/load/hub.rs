@@ -7,6 +7,7 @@ use hf_hub::api::sync::{ApiBuilder, ApiError, ApiRepo};
 use hf_hub::{Cache, CacheRepo, Repo, RepoType};
 use serde_json::Value;
 
+use super::ADDITIONAL_CHAT_TEMPLATES;
 use crate::config::small_file::{TABLE_BYTES, read_text};
 use crate::model::error::ModelError;
 
@@ -64,6 +65,15 @@ pub(super) fn snapshot(
     let has = |file: &str| listing.siblings.iter().any(|s| s.rfilename == file);
     let mut fetch = |file: &str| fetch(&api, file, progress).map_err(|e| fail(file, e));
 
+    let is_template = |file: &&str| file.starts_with(ADDITIONAL_CHAT_TEMPLATES) && file.ends_with(".jinja");
+    for file in listing
+        .siblings
+        .iter()
+        .map(|s| s.rfilename.as_str())
+        .filter(is_template)
+    {
+        fetch(file)?;
+    }
     let mut config = None;
     for file in BESIDE_WEIGHTS.into_iter().filter(|file| has(file)) {
         let path = fetch(file)?;

@@ -11,6 +11,7 @@ mod hub;
 mod random;
 mod safetensors;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
@@ -66,7 +67,12 @@ pub struct ModelFiles {
     pub generation_config: Option<String>,
     /// `chat_template.jinja`.
     pub chat_template: Option<String>,
+    /// The texts of `additional_chat_templates/NAME.jinja`, by name.
+    pub additional_chat_templates: BTreeMap<String, String>,
 }
+
+/// The directory of templates for other uses than `chat_template.jinja`'s, such as `tool_use.jinja`.
+pub const ADDITIONAL_CHAT_TEMPLATES: &str = "additional_chat_templates";
 
 /// Loads the model at `path`: a Hugging Face directory, a `.gguf` file, a hub id (`org/name`, or `org/name@revision`),
 /// `builtin:NAME`, or `builtin:random:CONFIG` for random weights of a `config.json`'s shapes. Weights are converted to
@@ -142,7 +148,11 @@ impl ModelFiles {
         };
         let tokenizer_config = parse("tokenizer_config.json", &self.tokenizer_config)?;
         let generation_config = parse("generation_config.json", &self.generation_config)?;
-        let chat_template = ChatTemplate::new(&tokenizer_config, self.chat_template.as_deref())?;
+        let chat_template = ChatTemplate::new(
+            &tokenizer_config,
+            self.chat_template.as_deref(),
+            &self.additional_chat_templates,
+        )?;
         let generation = Generation::new(&generation_config, &self.config, &tokenizer_config, &tokenizer);
         Ok(LoadedModel {
             config,

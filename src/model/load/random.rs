@@ -2,6 +2,7 @@
 //!
 //! Text comes from the tiny built-in model's tokenizer; ids beyond it stand for no text.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
@@ -58,6 +59,7 @@ pub(super) fn load(
         tokenizer_config: tiny.text("tokenizer_config.json")?,
         generation_config: tiny.text("generation_config.json")?,
         chat_template: tiny.text("chat_template.jinja")?,
+        additional_chat_templates: BTreeMap::new(),
     };
     files.into_model(config, tensors)
 }

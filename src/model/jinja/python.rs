@@ -1,0 +1,223 @@
+//! Values as Python prints and reads them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use minijinja::value::{Enumerator, Object, ObjectRepr, ValueKind};
+use minijinja::{Error, State, Value};
+
+use super::{MAX_DEPTH, charge, invalid};
+use crate::model::python_json::float_repr;
+
+/// What `keys`, `values` and `items` of a dictionary give.
+#[derive(Debug)]
+pub(super) struct View {
+    pub(super) name: &'static str,
+    pub(super) items: Vec<Value>,
+}
+
+impl Object for View {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Iterable
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Values(self.items.clone())
+    }
+}
+
+/// An integer beyond 128 bits, which is only printed.
+#[derive(Debug)]
+pub(super) struct Digits(String);
+
+impl Object for Digits {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// `str(value)`.
+pub(super) fn text(state: &State, value: &Value) -> Result<String, Error> {
+    match value.kind() {
+        ValueKind::Undefined => Ok(String::new()),
+        ValueKind::String => Ok(value.as_str().unwrap_or_default().to_owned()),
+        _ => repr(state, value),
+    }
+}
+
+/// `repr(value)`.
+pub(super) fn repr(state: &State, value: &Value) -> Result<String, Error> {
+    let mut out = String::new();
+    write_repr(state, &mut out, value, 0)?;
+    Ok(out)
+}
+
+fn write_repr(state: &State, out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
+    charge(state, 0)?;
+    if depth > MAX_DEPTH {
+        return Err(invalid(format!("a value is nested deeper than {MAX_DEPTH} levels")));
+    }
+    match value.kind() {
+        ValueKind::Undefined => out.push_str("Undefined"),
+        ValueKind::Number if !value.is_integer() => match f64::try_from(value.clone()) {
+            Ok(float) => out.push_str(&float_repr(float)),
+            Err(_) => out.push_str(&value.to_string()),
+        },
+        ValueKind::String => {
+            let text = value.as_str().unwrap_or_default();
+            charge(state, text.len())?;
+            write_string(out, text);
+        }
+        ValueKind::Map => {
+            let entries = value.try_iter()?.checked().map(|key| {
+                let key = key?;
+                let item = value.get_item(&key)?;
+                Ok(vec![key, item])
+            });
+            write_items(state, out, ("{", "}"), entries, depth)?;
+        }
+        ValueKind::Seq | ValueKind::Iterable => {
+            let items = value.try_iter()?.checked().map(|item| Ok(vec![item?]));
+            match value.downcast_object_ref::<View>() {
+                Some(view) => {
+                    out.push_str(view.name);
+                    write_items(state, out, ("([", "])"), items, depth)?;
+                }
+                None if value.is_tuple() && value.len() == Some(1) => {
+                    write_items(state, out, ("(", ",)"), items, depth)?
+                }
+                None if value.is_tuple() => write_items(state, out, ("(", ")"), items, depth)?,
+                None => write_items(state, out, ("[", "]"), items, depth)?,
+            }
+        }
+        _ => out.push_str(&value.to_string()),
+    }
+    Ok(())
+}
+
+fn write_items(
+    state: &State,
+    out: &mut String,
+    (open, close): (&str, &str),
+    items: impl Iterator<Item = Result<Vec<Value>, Error>>,
+    depth: usize,
+) -> Result<(), Error> {
+    out.push_str(open);
+    for (place, parts) in items.enumerate() {
+        if place > 0 {
+            out.push_str(", ");
+        }
+        for (part, value) in parts?.iter().enumerate() {
+            if part > 0 {
+                out.push_str(": ");
+            }
+            write_repr(state, out, value, depth + 1)?;
+        }
+    }
+    out.push_str(close);
+    Ok(())
+}
+
+fn write_string(out: &mut String, text: &str) {
+    let quote = if text.contains('\'') && !text.contains('"') {
+        '"'
+    } else {
+        '\''
+    };
+    out.push(quote);
+    for c in text.chars() {
+        match c {
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            c if c == quote => out.extend(['\\', c]),
+            c if (c as u32) < 0x20 || (0x7f..0xa1).contains(&(c as u32)) || c == '\u{ad}' => {
+                out.push_str(&format!("\\x{:02x}", c as u32));
+            }
+            '\u{2000}'..='\u{200f}' | '\u{2028}'..='\u{202f}' | '\u{205f}'..='\u{206f}' | '\u{3000}' | '\u{feff}' => {
+                out.push_str(&format!("\\u{:04x}", c as u32));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push(quote);
+}
+
+/// A number from its JSON text: integers of any length stay as they are.
+pub(super) fn number(text: &str) -> Value {
+    if text.contains(['.', 'e', 'E']) {
+        return text.parse::<f64>().map_or_else(|_| Value::from(text), Value::from);
+    }
+    match (text.parse::<i128>(), text.parse::<u128>()) {
+        (Ok(number), _) => Value::from(number),
+        (_, Ok(number)) => Value::from(number),
+        _ => Value::from_object(Digits(text.to_owned())),
+    }
+}
+
+/// `int(text, base)`; `None` where Python raises a `ValueError`.
+pub(super) fn parse_int(text: &str, base: u32) -> Option<i128> {
+    let text = text.trim();
+    let (negative, digits) = match text.strip_prefix('-') {
+        Some(digits) => (true, digits),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let prefix = match base {
+        2 => ["0b", "0B"],
+        8 => ["0o", "0O"],
+        16 => ["0x", "0X"],
+        _ => ["\0"; 2],
+    };
+    let digits = prefix
+        .iter()
+        .find_map(|prefix| digits.strip_prefix(prefix))
+        .unwrap_or(digits);
+    if digits.starts_with(['+', '-']) {
+        return None;
+    }
+    let number = i128::from_str_radix(&without_underscores(digits)?, base).ok()?;
+    Some(if negative { -number } else { number })
+}
+
+/// `float(text)`; `None` where Python raises a `ValueError`.
+pub(super) fn parse_float(text: &str) -> Option<f64> {
+    without_underscores(text.trim())?.parse().ok()
+}
+
+/// Underscores may stand between two digits.
+fn without_underscores(digits: &str) -> Option<String> {
+    let bytes = digits.as_bytes();
+    let is_digit = |at: Option<usize>| at.and_then(|at| bytes.get(at)).is_some_and(u8::is_ascii_alphanumeric);
+    let misplaced = |at: usize| bytes[at] == b'_' && !(is_digit(at.checked_sub(1)) && is_digit(Some(at + 1)));
+    (!(0..bytes.len()).any(misplaced)).then(|| digits.replace('_', ""))
+}
+
+/// `text.splitlines(keepends)`.
+pub(super) fn lines(text: &str, keep_ends: bool) -> Vec<&str> {
+    let mut lines = Vec::new();
+    let (mut start, mut chars) = (0, text.char_indices().peekable());
+    while let Some((at, c)) = chars.next() {
+        let is_end = matches!(
+            c,
+            '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}'
+        );
+        if !is_end {
+            continue;
+        }
+        let mut end = at + c.len_utf8();
+        if c == '\r' && chars.next_if(|(_, next)| *next == '\n').is_some() {
+            end += 1;
+        }
+        lines.push(&text[start..if keep_ends { end } else { at }]);
+        start = end;
+    }
+    if start < text.len() {
+        lines.push(&text[start..]);
+    }
+    lines
+}

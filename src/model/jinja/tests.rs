@@ -1,0 +1,50 @@
+//! Tests (`is …`) that answer as Python's types would.
+
+use minijinja::value::ValueKind;
+use minijinja::{Environment, Error, Value};
+
+use super::invalid;
+use super::python::View;
+
+pub(super) fn add_to(environment: &mut Environment<'static>) {
+    environment.add_test("iterable", is_iterable);
+    environment.add_test("sequence", is_sequence);
+    environment.add_test("mapping", is_mapping);
+    environment.add_test("callable", is_callable);
+    environment.add_test("odd", |value: &Value| is_odd(value));
+    environment.add_test("even", |value: &Value| is_odd(value).map(|odd| !odd));
+}
+
+fn is_iterable(value: &Value) -> bool {
+    match value.kind() {
+        ValueKind::Undefined | ValueKind::String | ValueKind::Seq | ValueKind::Iterable => true,
+        ValueKind::Map => !is_namespace(value),
+        _ => false,
+    }
+}
+
+fn is_sequence(value: &Value) -> bool {
+    is_iterable(value) && value.downcast_object_ref::<View>().is_none()
+}
+
+fn is_mapping(value: &Value) -> bool {
+    value.kind() == ValueKind::Map && !is_namespace(value)
+}
+
+fn is_callable(value: &Value) -> bool {
+    matches!(value.kind(), ValueKind::Undefined | ValueKind::Plain)
+}
+
+pub(super) fn is_namespace(value: &Value) -> bool {
+    value
+        .as_object()
+        .is_some_and(|object| object.type_name().ends_with("Namespace"))
+}
+
+fn is_odd(value: &Value) -> Result<bool, Error> {
+    if let (ValueKind::Number | ValueKind::Bool, Ok(number)) = (value.kind(), f64::try_from(value.clone())) {
+        let whole = i128::try_from(value.clone()).map(|n| n.rem_euclid(2) as f64);
+        return Ok(whole.unwrap_or(number.rem_euclid(2.0)) == 1.0);
+    }
+    Err(invalid(format!("a {} is neither odd nor even", value.kind())))
+}
