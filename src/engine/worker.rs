@@ -14,7 +14,6 @@ use crate::inference::{SampleRequest, Scheduler};
 use crate::model::kernels::Pool;
 use crate::model::load::{LoadedModel, ModelFiles, load};
 use crate::model::lora::LoraConfig;
-use crate::model::weights::{NamedTensors, non_finite};
 use crate::model::{Trainable, Weights, device, export, peft};
 use crate::protocol::engine::DropReason;
 use crate::train::{TrainEpisode, Trainer, Untrained};
@@ -107,9 +106,6 @@ impl ModelWorker {
         if let Some(checkpoint) = resume {
             worker.resume(checkpoint)?;
         }
-        if let Some(why) = worker.not_finite(Weights::all_tensors)? {
-            return Err(why);
-        }
         let info = ModelInfo {
             text,
             device: device::name(&device),
@@ -120,13 +116,13 @@ impl ModelWorker {
         Ok((worker, info))
     }
 
-    /// A sentence, where a number in one of some tensors is not finite: nothing can be sampled from such weights.
-    fn not_finite(&self, of: fn(&Weights) -> NamedTensors) -> Result<Option<String>, String> {
-        let name = non_finite(of(&self.weights)).map_err(sentence)?;
+    /// A sentence, where an update has left a number that is not finite: nothing can be sampled from such weights.
+    fn not_finite(&self) -> Result<Option<String>, String> {
+        let name = self.weights.non_finite().map_err(sentence)?;
         Ok(name.map(|name| {
             format!(
                 "the weights of {} are not finite (NaN or infinity in {name}); hint: stop the engine, and go on from an \
-                 earlier checkpoint with a lower ajet.trainer_common.optim.lr, or with another ajet.model.path",
+                 earlier checkpoint with a lower ajet.trainer_common.optim.lr",
                 self.base
             )
         }))
@@ -168,13 +164,13 @@ impl Worker for ModelWorker {
             metrics: report.metrics,
             dropped: report.dropped.into_iter().map(|(why, n)| (why.into(), n)).collect(),
             warnings: report.skipped_steps,
-            trouble: self.not_finite(Weights::trained_tensors)?,
+            trouble: self.not_finite()?,
         })
     }
 
     fn save(&mut self, dir: &Path) -> Result<(), String> {
         // The checkpoint before is worth more.
-        if let Some(why) = self.not_finite(Weights::trained_tensors)? {
+        if let Some(why) = self.not_finite()? {
             return Err(why);
         }
         match &self.weights.lora {
@@ -251,7 +247,7 @@ mod tests {
             for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
                 config.lora.lora_rank = lora_rank;
                 let mut worker = ModelWorker::build(&config, None, Arc::default()).unwrap().0;
-                assert_eq!(worker.not_finite(Weights::all_tensors), Ok(None));
+                assert_eq!(worker.not_finite(), Ok(None));
                 let (name, broken) = worker.weights.trainable().pop().unwrap();
                 broken.set(&broken.as_tensor().affine(0.0, value).unwrap()).unwrap();
                 let outcome = worker.update(1, std::slice::from_ref(&episode)).unwrap();

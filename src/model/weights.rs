@@ -35,27 +35,6 @@ impl Param {
     }
 }
 
-/// Tensors with their names.
-pub type NamedTensors = Vec<(String, Tensor)>;
-
-/// The name of the first of the tensors with a number in it that is not finite.
-///
-/// # Errors
-/// The device fails.
-pub fn non_finite(tensors: NamedTensors) -> Result<Option<String>> {
-    for (name, tensor) in tensors {
-        // A sum says it at once, but may also overflow.
-        let sum = tensor.sum_all()?.to_dtype(DType::F32)?.to_scalar::<f32>()?;
-        if !sum.is_finite() {
-            let values = tensor.flatten_all()?.to_dtype(DType::F32)?.to_vec1::<f32>()?;
-            if values.iter().any(|value| !value.is_finite()) {
-                return Ok(Some(name));
-            }
-        }
-    }
-    Ok(None)
-}
-
 /// Which parameters the optimizer changes.
 #[derive(Clone, Debug)]
 pub enum Trainable {
@@ -170,18 +149,23 @@ impl Weights {
         self.params.iter().filter_map(trained).collect()
     }
 
-    /// The present values of what [`Self::trainable`] lists.
-    pub fn trained_tensors(&self) -> NamedTensors {
-        let values = |(name, var): (String, Var)| (name, var.as_detached_tensor());
-        self.trainable().into_iter().map(values).collect()
-    }
-
-    /// The present values of all parameters, those of adapters too.
-    pub fn all_tensors(&self) -> NamedTensors {
-        let base = self.params.iter().map(|(name, p)| (name.clone(), p.tensor().detach()));
-        let adapters = self.lora.as_ref().map(Lora::trainable).unwrap_or_default();
-        let adapters = adapters.into_iter().map(|(name, var)| (name, var.as_detached_tensor()));
-        base.chain(adapters).collect()
+    /// The name of the first trained parameter with a number in it that is not finite.
+    ///
+    /// # Errors
+    /// The device fails.
+    pub fn non_finite(&self) -> Result<Option<String>> {
+        for (name, var) in self.trainable() {
+            let tensor = var.as_detached_tensor();
+            // A sum says it at once, but may also overflow.
+            let sum = tensor.sum_all()?.to_dtype(DType::F32)?.to_scalar::<f32>()?;
+            if !sum.is_finite() {
+                let values = tensor.flatten_all()?.to_dtype(DType::F32)?.to_vec1::<f32>()?;
+                if values.iter().any(|value| !value.is_finite()) {
+                    return Ok(Some(name));
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// Whether a parameter takes a gradient.
