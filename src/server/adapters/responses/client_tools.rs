@@ -117,7 +117,8 @@ impl ClientTool {
             ApplyPatch => return json!({"operation": item["operation"]}).to_string(),
             LocalShell | Shell => item["action"].as_object().cloned().unwrap_or_default(),
         };
-        action.retain(|name, value| !value.is_null() && !(self == LocalShell && name == "type"));
+        let of_the_sdk = |name: &str, value: &Value| value.is_null() || self == LocalShell && name == "type";
+        action.retain(|name, value| !of_the_sdk(name, value));
         if action.get("env").is_some_and(|env| *env == json!({})) {
             action.remove("env");
         }
