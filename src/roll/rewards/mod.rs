@@ -1,5 +1,7 @@
 //! Rewards: what an answer is worth.
 
+mod decimal;
+mod number;
 mod text;
 
 use std::path::PathBuf;
@@ -13,9 +15,7 @@ use super::process::{self, Program, ProgramError};
 use super::section::Section;
 use super::tasks::Task;
 use super::template::{Template, TemplateError};
-
-/// Relative difference below which two numbers are the same answer.
-const TOLERANCE: f64 = 1e-6;
+use number::{decimal_of, number_in};
 
 /// Seconds that a reward's program may take unless the job says otherwise.
 const TIMEOUT_S: f64 = 60.0;
@@ -59,8 +59,9 @@ pub enum Comparison {
     },
     /// 1 for the same number.
     Number {
-        /// Largest relative difference.
-        tolerance: f64,
+        /// Largest difference, relative to the right answer. Without one, decimals may differ by half a unit of the
+        /// right answer's last digit, and whole numbers not at all.
+        tolerance: Option<f64>,
     },
     /// From 0 to 1 by edit distance.
     Similarity,
@@ -90,8 +91,11 @@ pub enum RewardError {
     #[error("the agent gave no reward\nhint: its last line of output has to be a JSON object with `reward`")]
     Missing,
     /// The right answer of a task is no number.
-    #[error("the task's answer {0:?} holds no number")]
+    #[error("the task's answer {0:?} has no number that can be compared")]
     NoNumber(String),
+    /// The right answer of a task is empty, so that every output would contain it.
+    #[error("the task's answer is empty")]
+    NoAnswer,
     /// The program printed something else.
     #[error("the reward's program printed {0:?}, which is neither a number nor a JSON object with `reward`")]
     Output(String),
@@ -110,7 +114,7 @@ impl RewardError {
     pub fn is_permanent(&self) -> bool {
         matches!(
             self,
-            Self::Template(_) | Self::NoNumber(_) | Self::Program(ProgramError::Start { .. })
+            Self::Template(_) | Self::NoNumber(_) | Self::NoAnswer | Self::Program(ProgramError::Start { .. })
         )
     }
 }
@@ -140,7 +144,7 @@ impl Reward {
                     "exact_match" => Comparison::Exact { ignore_case },
                     "contains" => Comparison::Contains { ignore_case },
                     "number_match" => Comparison::Number {
-                        tolerance: section.positive("tolerance").unwrap_or(TOLERANCE),
+                        tolerance: section.positive("tolerance"),
                     },
                     _ => Comparison::Similarity,
                 };
@@ -196,13 +200,16 @@ impl Reward {
 impl Comparison {
     /// Compares an output with the right answer.
     fn score(self, answer: &str, output: &str) -> Result<Score, RewardError> {
+        if answer.trim().is_empty() {
+            return Err(RewardError::NoAnswer);
+        }
         let (reward, is_success) = match self {
             Self::Exact { ignore_case } => right(text::same(answer, output, ignore_case)),
             Self::Contains { ignore_case } => right(text::contains(answer, output, ignore_case)),
             Self::Number { tolerance } => {
-                let wanted = text::number_in(answer).ok_or_else(|| RewardError::NoNumber(answer.to_string()))?;
-                let given = text::number_in(output);
-                right(given.is_some_and(|given| text::close(wanted, given, tolerance)))
+                let wanted = number_in(answer).ok_or_else(|| RewardError::NoNumber(answer.to_string()))?;
+                let tolerance = tolerance.and_then(decimal_of);
+                right(number_in(output).is_some_and(|given| wanted.accepts(&given, tolerance.as_ref())))
             }
             Self::Similarity => (text::similarity(answer, output), text::same(answer, output, false)),
         };
@@ -339,7 +346,12 @@ mod tests {
     async fn no_reward_is_an_error_never_a_zero() {
         for (yaml, told) in [
             ("type: from_agent", "the agent gave no reward"),
-            ("{type: number_match, answer: many}", "\"many\" holds no number"),
+            ("{type: number_match, answer: many}", "\"many\" has no number"),
+            (
+                "{type: number_match, answer: '\\sqrt{2}'}",
+                "has no number that can be compared",
+            ),
+            ("{type: contains, answer: ' '}", "the task's answer is empty"),
             ("{type: exact_match, answer: '{{ metadata.none }}'}", "metadata.none"),
             ("{type: command, argv: [echo, good]}", "printed \"good\""),
             ("{type: command, argv: ['false']}", "exit status: 1"),
