@@ -1,5 +1,7 @@
 //! Reinforcement learning of language-model agents: a swarm server that samples and trains, and the clients that roll
 //! episodes against it. `docs/architecture.md` is the map.
+// `terminal` prints: what is foreign is made printable, and a reader that goes away is no panic.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
 // The pages are for those who work on this code: they lead into private modules too.
 #![allow(rustdoc::private_intra_doc_links)]
 
@@ -13,5 +15,6 @@ pub mod overwatch;
 pub mod protocol;
 pub mod roll;
 pub mod server;
+pub mod terminal;
 pub mod timeline;
 pub mod train;

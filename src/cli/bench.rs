@@ -2,6 +2,7 @@
 
 mod training;
 
+use crate::say;
 use std::process::ExitCode;
 
 use anyhow::ensure;
@@ -115,21 +116,21 @@ fn run_inference(args: InferenceArgs) -> anyhow::Result<ExitCode> {
         group: args.group,
     };
     bench::run(&weights, &ajet, &plan, ceilings, |measurement| match args.json {
-        true => println!("{}", serde_json::json!(measurement)),
+        true => say!("{}", serde_json::json!(measurement)),
         false => print_line(&measurement),
     })?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn print_head(ceilings: &Ceilings) {
-    println!("memory     {:8.1} GB/s", ceilings.memory_bytes_per_s / 1e9);
-    println!("arithmetic {:8.1} GFLOP/s", ceilings.arithmetic_flops / 1e9);
-    println!();
-    println!("batch  decode tok/s  of memory  prefill tok/s  of arithmetic  first token ms  peak MB  GPU MB");
+    say!("memory     {:8.1} GB/s", ceilings.memory_bytes_per_s / 1e9);
+    say!("arithmetic {:8.1} GFLOP/s", ceilings.arithmetic_flops / 1e9);
+    say!("");
+    say!("batch  decode tok/s  of memory  prefill tok/s  of arithmetic  first token ms  peak MB  GPU MB");
 }
 
 fn print_line(m: &Measurement) {
-    println!(
+    say!(
         "{:5}  {:12.1}  {:8.0}%  {:13.1}  {:12.0}%  {:14.1}  {:7.0}  {:6.0}",
         m.batch,
         m.decode_tokens_per_s,

@@ -42,7 +42,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 /// Resolves when the other end of standard input is gone; the process ends soon after, however busy. Read on a thread of
 /// its own, which a runtime need not wait for.
-fn standard_input_closed() -> std::io::Result<impl Future<Output = ()>> {
+pub(super) fn standard_input_closed() -> std::io::Result<impl Future<Output = ()>> {
     let (closed, wait) = tokio::sync::oneshot::channel();
     std::thread::Builder::new().name("stdin".into()).spawn(move || {
         let mut stdin = std::io::stdin().lock();

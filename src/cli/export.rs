@@ -1,5 +1,6 @@
 //! `ajet-swarm export`: a checkpoint as a model for Python and others.
 
+use crate::{note, say};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -58,8 +59,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     let exported = export(&options, &mut |_, what| tracing::debug!("{what}"))?;
     if exported == Exported::Adapter {
-        eprintln!("a LoRA adapter; with --merge-lora it becomes a whole model");
+        note!("a LoRA adapter; with --merge-lora it becomes a whole model");
     }
-    println!("{}", options.to.display());
+    say!("{}", options.to.display());
     Ok(ExitCode::SUCCESS)
 }

@@ -1,5 +1,6 @@
 //! `ajet-swarm job`: writes, checks and shows job files.
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -7,6 +8,7 @@ use anyhow::{Context, bail};
 
 use crate::roll::job::Job;
 use crate::roll::tasks;
+use crate::{note, say, terminal};
 
 /// What `job init` writes.
 const TEMPLATE: &str = include_str!("../../config/jobs/template.yaml");
@@ -65,23 +67,31 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
             };
             std::io::Write::write_all(&mut file, TEMPLATE.as_bytes())
                 .with_context(|| format!("{} cannot be written", path.display()))?;
-            eprintln!("wrote {}; `ajet-swarm roll {}` runs it", path.display(), path.display());
+            note!("wrote {}; `ajet-swarm roll {}` runs it", path.display(), path.display());
         }
         Action::Check { path } => {
             let job = Job::load(&path)?;
             let sets = tasks::read(&job.ajet.task_reader)?;
             for warning in job.warnings.iter().chain(&sets.warnings) {
-                eprintln!("warning: {warning}");
+                note!("warning: {warning}");
             }
             let (training, validation) = (sets.training.len(), sets.validation.len());
-            println!(
+            say!(
                 "{} is right: {training} tasks to train on, {validation} to evaluate on",
                 path.display()
             );
         }
-        Action::Show { path } => print!("{}", Job::load(&path)?.document()),
+        Action::Show { path } => print_yaml(&Job::load(&path)?.document()),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints YAML: as it is for a file or another program, so that it means the same, and harmless on a terminal.
+fn print_yaml(yaml: &str) {
+    match std::io::stdout().is_terminal() {
+        true => terminal::print(&terminal::printable(yaml)),
+        false => terminal::print(yaml),
+    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! Logging: to stderr, quiet unless asked, never coloured where `NO_COLOR` is set or stderr is not a terminal.
 
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
 
 use tracing_subscriber::EnvFilter;
+
+use crate::terminal::printable;
 
 /// Sets up logging for the process. `RUST_LOG` wins over `verbose` (0: warnings, 1: information, 2: everything of ours).
 pub fn init(verbose: u8) {
@@ -15,8 +17,97 @@ pub fn init(verbose: u8) {
     let colour = std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty()) && std::io::stderr().is_terminal();
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(move || Printable {
+            to: std::io::stderr(),
+            colour,
+        })
+        // A stderr that nobody reads is no reason to panic.
+        .log_internal_errors(false)
         .with_ansi(colour)
         .with_target(false)
         .init();
+}
+
+/// Writes lines of the log, in which the words of agents, engines and servers stand, without what would steer a
+/// terminal.
+struct Printable<W> {
+    to: W,
+    /// Colours are the log's own: its formatter lets no message and no field in debug form begin an escape sequence.
+    colour: bool,
+}
+
+impl<W: Write> Write for Printable<W> {
+    /// The formatter writes whole lines.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(line);
+        let mut rest = text.as_ref();
+        while let Some(at) = rest.find("\u{1b}[").filter(|_| self.colour) {
+            let code = &rest[at + 2..];
+            let length = code
+                .bytes()
+                .take_while(|byte| byte.is_ascii_digit() || *byte == b';')
+                .count();
+            let end = match code[length..].starts_with('m') {
+                true => at + 2 + length + 1,
+                false => at + 1,
+            };
+            let (own, kept) = (printable(&rest[..at]), &rest[at..end]);
+            let kept = if kept.ends_with('m') {
+                kept.into()
+            } else {
+                printable(kept)
+            };
+            write!(self.to, "{own}{kept}")?;
+            rest = &rest[end..];
+        }
+        write!(self.to, "{}", printable(rest))?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Shared(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Shared {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn words_of_others_in_the_log_do_not_steer_the_terminal() {
+        for colour in [false, true] {
+            let shared = Shared::default();
+            let to = shared.clone();
+            let subscriber = tracing_subscriber::fmt()
+                .with_writer(move || Printable { to: to.clone(), colour })
+                .with_ansi(colour)
+                .finish();
+            tracing::subscriber::with_default(subscriber, || {
+                let words = "\u{1b}]52;c;x\u{7} \u{1b}[31mred\u{1b}[0m \u{9b}2J \u{202e}end";
+                tracing::warn!("stderr of the agent: {words}");
+                tracing::warn!(detail = words, "engine");
+            });
+            let text = String::from_utf8(shared.0.lock().unwrap().clone()).unwrap();
+            assert!(!text.contains(['\u{7}', '\u{9b}', '\u{202e}']), "{text:?}");
+            assert!(!text.contains("\u{1b}]") && !text.contains("\u{1b}[31m"), "{text:?}");
+            assert_eq!(text.contains('\u{1b}'), colour, "{text:?}");
+            assert!(text.contains("end"), "{text:?}");
+        }
+    }
 }

@@ -4,6 +4,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::note;
+
 pub mod bench;
 pub mod engine;
 pub mod export;
@@ -15,6 +17,7 @@ pub mod server_url;
 pub mod start;
 pub mod status;
 pub mod stop;
+pub mod supervise;
 pub mod sync_code;
 
 /// Reinforcement learning of language-model agents: one binary that serves, samples and trains.
@@ -63,6 +66,9 @@ pub enum Command {
     /// The child process of `start`.
     #[command(hide = true)]
     Engine(engine::Args),
+    /// The parent of a job's program.
+    #[command(hide = true)]
+    Supervise(supervise::Args),
 }
 
 /// Runs a command to its end.
@@ -71,6 +77,9 @@ pub enum Command {
 ///
 /// Whatever the command could not do, as a sentence for the user.
 pub fn run(command: Command) -> anyhow::Result<ExitCode> {
+    if let Command::Supervise(args) = &command {
+        return supervise::run(args);
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let outcome = runtime.block_on(dispatch(command));
     // A blocked read of standard input must not keep the process alive.
@@ -90,6 +99,7 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Export(args) => export::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Engine(args) => engine::run(args).await,
+        Command::Supervise(args) => supervise::run(&args),
     }
 }
 
@@ -106,7 +116,7 @@ pub fn print_error(error: &anyhow::Error) {
             sentence.push_str(&cause);
         }
     }
-    eprintln!("error: {sentence}");
+    note!("error: {sentence}");
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! `ajet-swarm overwatch`.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use anyhow::anyhow;
 use super::server_url::ServerArgs;
 use crate::client::http_client;
 use crate::overwatch::{Collector, State, plain_text, unix_now, watch};
+use crate::terminal;
 
 /// Which server is watched, and how.
 #[derive(Debug, clap::Args)]
@@ -61,7 +62,6 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         .map_err(|reason| anyhow!("{url}: {reason}; {hint}"))?;
     let mut state = State::new(url.to_string(), unix_now());
     state.take(Ok(look), unix_now());
-    // A reader that went away, such as `head`, is no failure.
-    let _ = std::io::stdout().write_all(plain_text(&state).as_bytes());
+    terminal::print(&plain_text(&state));
     Ok(ExitCode::SUCCESS)
 }

@@ -3,11 +3,15 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 
+use super::server_url::{read_token, with_token};
+use crate::client::blank_token;
+use crate::protocol::swarm::TOKEN_VARIABLE;
 use crate::roll::job::Job;
 use crate::roll::report::Outcome;
-use crate::roll::{Api, EXIT_CODE, Interrupt, Options, debug_one, dry_run, play_on_api, run as run_job};
+use crate::roll::{Api, Interrupt, Options, debug_one, dry_run, play_on_api, run as run_job, supervise_with};
+use crate::say;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -28,6 +32,12 @@ pub struct Args {
     /// The swarm server, instead of the job's.
     #[arg(long, value_name = "URL")]
     swarm_url: Option<String>,
+    /// The server's access token, where it asks for one.
+    #[arg(long, env = TOKEN_VARIABLE, hide_env_values = true, conflicts_with = "token_file")]
+    token: Option<String>,
+    /// File with the server's access token.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
     /// Print events as JSON, one object a line.
     #[arg(long)]
     json: bool,
@@ -66,22 +76,28 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     if let Some(url) = &args.swarm_url {
         job.roll.swarm_url.clone_from(url);
     }
+    let token = match &args.token_file {
+        Some(path) => Some(read_token(path)?),
+        None => args.token.clone(),
+    };
+    job.roll.swarm_url = with_token(&job.roll.swarm_url, token.as_deref());
     let api = args.api()?;
     if args.dry_run {
         for line in dry_run(&job).await? {
-            println!("{line}");
+            say!("{line}");
         }
         return Ok(ExitCode::SUCCESS);
     }
     let program = std::env::current_exe().context("the path of this program is unknown")?;
+    supervise_with(program.clone());
     if args.debug_one {
-        println!("{}", debug_one(&job, api.as_ref(), &program).await?);
+        say!("{}", debug_one(&job, api.as_ref(), &program).await?);
         return Ok(ExitCode::SUCCESS);
     }
     let interrupt = Interrupt::listen().context("no signals can be listened for")?;
     if let Some(api) = api {
         play_on_api(&job, &api, args.json, &interrupt).await?;
-        return Ok(exit_code(interrupt.happened()));
+        return Ok(exit_code(&interrupt, interrupt.happened()));
     }
     let options = Options {
         json: args.json,
@@ -90,13 +106,13 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         stop_engine_at_end: args.stop_engine_at_end,
         program,
     };
-    let end = run_job(job, options, interrupt).await?;
-    Ok(exit_code(end.outcome == Outcome::Interrupted))
+    let end = run_job(job, options, interrupt.clone()).await?;
+    Ok(exit_code(&interrupt, end.outcome == Outcome::Interrupted))
 }
 
-fn exit_code(interrupted: bool) -> ExitCode {
+fn exit_code(interrupt: &Interrupt, interrupted: bool) -> ExitCode {
     match interrupted {
-        true => ExitCode::from(EXIT_CODE),
+        true => ExitCode::from(interrupt.exit_code()),
         false => ExitCode::SUCCESS,
     }
 }
@@ -106,6 +122,17 @@ impl Args {
         let (Some(base_url), Some(model)) = (self.api.clone(), self.api_model.clone()) else {
             return Ok(None);
         };
+        if base_url
+            .split("://")
+            .nth(1)
+            .and_then(|rest| rest.split('/').next())
+            .is_some_and(|host| host.contains('@'))
+        {
+            bail!(
+                "--api {} has a password in it\nhint: name the variable that holds the key by --api-key-env",
+                blank_token(&base_url)
+            );
+        }
         let api_key = match &self.api_key_env {
             None => String::new(),
             Some(name) => {

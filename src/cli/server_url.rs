@@ -1,6 +1,11 @@
 //! Which server a command talks to.
 
+use std::path::Path;
+
+use anyhow::Context;
+
 use crate::client::{ClientError, ServerUrl, SwarmClient};
+use crate::config::small_file::{DOCUMENT_BYTES, read_text};
 
 /// The server's URL and token.
 #[derive(Debug, clap::Args)]
@@ -18,18 +23,31 @@ pub struct ServerArgs {
     pub token: Option<String>,
 }
 
+/// A URL with the token in it, unless it has one already.
+pub(super) fn with_token(url: &str, token: Option<&str>) -> String {
+    match token.map(str::trim).filter(|token| !token.is_empty()) {
+        Some(token) if !url.contains("/t/") => format!("{}/t/{token}", url.trim_end_matches('/')),
+        _ => url.to_string(),
+    }
+}
+
+/// The token in a file, without the white space around it.
+///
+/// # Errors
+/// The file cannot be read.
+pub(super) fn read_token(path: &Path) -> anyhow::Result<String> {
+    let text = read_text(path, DOCUMENT_BYTES);
+    let text = text.with_context(|| format!("--token-file {} cannot be read", path.display()))?;
+    Ok(text.trim().to_string())
+}
+
 impl ServerArgs {
     /// The URL with the token in it, unless it has one already.
     ///
     /// # Errors
     /// It is no URL of a server.
     pub fn url(&self) -> Result<ServerUrl, ClientError> {
-        match self.token.as_deref().filter(|token| !token.is_empty()) {
-            Some(token) if !self.swarm_url.contains("/t/") => {
-                ServerUrl::parse(&format!("{}/t/{token}", self.swarm_url.trim_end_matches('/')))
-            }
-            _ => ServerUrl::parse(&self.swarm_url),
-        }
+        ServerUrl::parse(&with_token(&self.swarm_url, self.token.as_deref()))
     }
 
     /// A client of the server.

@@ -1,7 +1,7 @@
 //! `ajet-swarm start`: the swarm server.
 
 use std::future::Future;
-use std::io::{self, Write};
+use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,13 +10,16 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 
+use super::engine::standard_input_closed;
+use super::server_url::read_token;
 use crate::client::SwarmClient;
 use crate::config::small_file::{DOCUMENT_BYTES, read_text};
 use crate::config::{Strictness, experiment, load_over};
 use crate::protocol::swarm::DEFAULT_PORT;
+use crate::roll::EndSignals;
 use crate::server::{ChildLauncher, Hosts, Limits, Options, Server, TOKEN_VARIABLE, Token, tls, unfinished};
+use crate::terminal;
 
 /// Python clients that start a server wait for this line in its output.
 const SERVING: &str = "Interchange server is running in blocking mode";
@@ -65,6 +68,9 @@ pub struct Args {
     /// Give up an engine that boots when it has said nothing new for this many seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 600.0)]
     boot_timeout: f64,
+    /// End when standard input closes: `roll` starts a server so, which then ends with it.
+    #[arg(long, hide = true)]
+    end_with_stdin: bool,
     /// Without effect; taken because AgentJet's server has it.
     #[arg(long, alias = "db", hide = true, num_args = 0..=1, default_missing_value = "")]
     debug: Option<String>,
@@ -119,10 +125,10 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
 
     // Before the banner: who has read it may end us, and expects a good end.
-    let told_to_end = told_to_end()?;
+    let told_to_end = told_to_end(args.end_with_stdin)?;
     let port = listener.local_addr()?.port();
     let offer = interrupted.filter(|_| args.resume.is_none());
-    banner(&args, port, made.as_deref(), token.is_some(), offer.as_deref()).context("writing to standard output")?;
+    banner(&args, port, made.as_deref(), token.is_some(), offer.as_deref());
     let options = Options {
         token,
         hosts: Hosts::new(args.allowed_host),
@@ -183,8 +189,7 @@ fn interrupted_config(given: Option<&Path>, latest: Option<&Path>) -> anyhow::Re
 fn token(args: &Args) -> anyhow::Result<(Option<Token>, Option<String>)> {
     if let Some(path) = &args.token_file {
         let shown = path.display();
-        let text = read_text(path, DOCUMENT_BYTES).with_context(|| format!("--token-file {shown} cannot be read"))?;
-        let token = Token::new(&text).with_context(|| format!("--token-file {shown} is refused"))?;
+        let token = Token::new(&read_token(path)?).with_context(|| format!("--token-file {shown} is refused"))?;
         return Ok((Some(token), None));
     }
     if let Some(text) = std::env::var_os(TOKEN_VARIABLE).filter(|text| !text.is_empty() && !args.insecure) {
@@ -217,7 +222,7 @@ async fn listen(args: &Args) -> anyhow::Result<TcpListener> {
     let probe = tokio::time::timeout(Duration::from_secs(2), client.health());
     if probe.await.is_ok_and(|health| health.is_ok()) {
         // A client that started us finds the server it wanted.
-        say(&[SERVING.to_owned()])?;
+        say(&[SERVING.to_owned()]);
         bail!(
             "port {port} is taken: a swarm server already listens there, at {url}\n\
              hint: use that one, or start this one with --swarm-port"
@@ -226,13 +231,7 @@ async fn listen(args: &Args) -> anyhow::Result<TcpListener> {
     bail!("port {port} is taken by another program\nhint: start with another --swarm-port");
 }
 
-fn banner(
-    args: &Args,
-    port: u16,
-    made_token: Option<&str>,
-    needs_token: bool,
-    interrupted: Option<&Path>,
-) -> io::Result<()> {
+fn banner(args: &Args, port: u16, made_token: Option<&str>, needs_token: bool, interrupted: Option<&Path>) {
     let scheme = if args.tls_cert.is_some() { "https" } else { "http" };
     let local = format!("{scheme}://127.0.0.1:{port}");
     let mut lines = vec![
@@ -269,35 +268,33 @@ fn banner(
     }
     lines.push(format!("  watch          ajet-swarm overwatch --swarm-url={local}"));
     lines.push("  end            Ctrl-C".into());
-    say(&lines)
+    say(&lines);
 }
 
 /// Writes lines to standard output at once: clients read them through pipes.
-fn say(lines: &[String]) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    for line in lines {
-        writeln!(out, "{line}")?;
-    }
-    out.flush()
+fn say(lines: &[String]) {
+    terminal::print(&format!("{}\n", terminal::printable(&lines.join("\n"))));
 }
 
-/// Through with the first signal to end. With the second the process ends at once; the engine notices and follows.
-fn told_to_end() -> io::Result<impl Future<Output = ()>> {
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut hang_up = signal(SignalKind::hangup())?;
-    let mut next = async move || {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = hang_up.recv() => {}
+/// Resolves with the first signal to end, or when standard input closes where that is the agreement. With the second
+/// signal the process ends at once; the engine notices and follows.
+fn told_to_end(with_stdin: bool) -> io::Result<impl Future<Output = ()>> {
+    let mut signals = EndSignals::listen()?;
+    let stdin = match with_stdin {
+        true => Some(standard_input_closed()?),
+        false => None,
+    };
+    let closed = async {
+        match stdin {
+            Some(closed) => closed.await,
+            None => std::future::pending().await,
         }
     };
     Ok(async move {
-        next().await;
+        tokio::select! { () = signals.next() => {}, () = closed => {} }
         tracing::info!("ending: the engine is told to stop; again to end at once");
         tokio::spawn(async move {
-            next().await;
+            signals.next().await;
             std::process::exit(130);
         });
     })

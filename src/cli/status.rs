@@ -1,13 +1,13 @@
 //! `ajet-swarm status`.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::process::ExitCode;
 
 use serde_json::json;
 
 use super::server_url::ServerArgs;
 use crate::protocol::swarm::{EngineStatusAnswer, PoolInformation};
+use crate::terminal;
 
 /// What is looked at, and how it is told.
 #[derive(Debug, clap::Args)]
@@ -35,12 +35,11 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let text = match args.json {
         true => {
             let all = json!({"status": status, "pool": pool, "experiment_dir": experiment_dir});
-            format!("{}\n", serde_json::to_string_pretty(&all)?)
+            format!("{}\n", terminal::json(&serde_json::to_string_pretty(&all)?))
         }
         false => lines(&status, &pool, experiment_dir.as_deref()),
     };
-    // A reader that went away, such as `head`, is no failure.
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    terminal::print(&text);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -83,7 +82,7 @@ fn lines(status: &EngineStatusAnswer, pool: &PoolInformation, experiment_dir: Op
     lines.extend(experiment_dir.map(|dir| ("experiment", dir.to_owned())));
     lines.iter().fold(String::new(), |mut text, (name, value)| {
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "{name:<12}{value}");
+        let _ = writeln!(text, "{name:<12}{}", terminal::one_line(value));
         text
     })
 }

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use super::server_url::ServerArgs;
+use crate::note;
 
 /// Whose engine is stopped.
 #[derive(Debug, clap::Args)]
@@ -24,11 +25,11 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let before = swarm.status().await?;
     swarm.stop_engine().await?;
     match swarm.experiment_dir().await? {
-        Some(dir) => eprintln!(
+        Some(dir) => note!(
             "the engine is stopped (it was {}); its experiment is in {dir}",
             before.engine_status
         ),
-        None => eprintln!("no engine was running"),
+        None => note!("no engine was running"),
     }
     Ok(ExitCode::SUCCESS)
 }

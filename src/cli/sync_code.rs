@@ -1,5 +1,6 @@
 //! `ajet-swarm sync-code`.
 
+use crate::{note, say};
 use std::io::{Cursor, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -39,10 +40,10 @@ pub struct Args {
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let swarm = args.server.client()?;
     let (files, archive) = tokio::task::spawn_blocking(move || pack(&args.dir)).await??;
-    eprintln!("sending {files} files ({} bytes)", archive.len());
+    note!("sending {files} files ({} bytes)", archive.len());
     let answer = swarm.sync_train_code(archive).await?;
-    eprintln!("{}", answer.message);
-    println!("{}", answer.temp_ajet_code_path);
+    note!("{}", answer.message);
+    say!("{}", answer.temp_ajet_code_path);
     Ok(ExitCode::SUCCESS)
 }
 

@@ -49,7 +49,7 @@ pub use engine::Started;
 pub use episode::{BeginEpisode, EndOutcome, Episode};
 pub use error::ClientError;
 pub use http::http_client;
-pub use url::ServerUrl;
+pub use url::{ServerUrl, blank_token};
 
 use crate::protocol::swarm::{
     EngineStatus, EngineStatusAnswer, EpisodeBufferAnswer, EpisodeStatus, ExperimentDirAnswer, Health, PoolInformation,

@@ -53,11 +53,15 @@ impl ServerUrl {
         format!("{}{path}", self.base)
     }
 
-    /// A base URL that the server told, seen from here: its path behind our scheme, authority and token, since the
-    /// server may sit behind a forwarded port.
+    /// A base URL that the server told, seen from here: its path behind our scheme and authority, since the server may
+    /// sit behind a forwarded port. Our token is left out, for agents get this URL, and an episode's key opens the model
+    /// API without it.
     pub fn rebase(&self, told: &str) -> String {
         let path = Url::parse(told).map_or_else(|_| "/v1".to_string(), |url| url.path().to_string());
-        self.join(path.trim_end_matches('/'))
+        let open = token_in(&self.base).map_or(self.base.as_str(), |token| {
+            self.base[..token.start].trim_end_matches('/').trim_end_matches("/t")
+        });
+        format!("{open}{}", path.trim_end_matches('/'))
     }
 
     /// Whether this machine is meant.
@@ -84,19 +88,29 @@ impl std::fmt::Debug for ServerUrl {
     }
 }
 
+/// Where a token follows in a URL.
+const TOKEN_PATH: &str = "/t/";
+
 /// The text with what follows `/t/`, and what stands before an `@`, replaced by an ellipsis.
-pub(super) fn blank_token(url: &str) -> String {
+pub fn blank_token(url: &str) -> String {
     let mut shown = url.to_string();
-    if let (Some(scheme), Some(at)) = (shown.find("://"), shown.find('@'))
-        && scheme + 3 < at
-    {
-        shown.replace_range(scheme + 3..at, "…");
+    let authority = shown.find("://").map_or(0, |scheme| scheme + 3);
+    // The last one: a password may contain others.
+    if let Some(at) = shown.rfind('@').filter(|at| authority < *at) {
+        shown.replace_range(authority..at, "…");
     }
-    if let Some(start) = shown.find("/t/").map(|at| at + 3) {
-        let end = shown[start..].find('/').map_or(shown.len(), |length| start + length);
-        shown.replace_range(start..end, "…");
+    if let Some(token) = token_in(&shown) {
+        shown.replace_range(token, "…");
     }
     shown
+}
+
+/// Where the token is. A server takes doubled slashes for one.
+fn token_in(url: &str) -> Option<std::ops::Range<usize>> {
+    let path = url.find(TOKEN_PATH)? + TOKEN_PATH.len();
+    let start = path + url[path..].len() - url[path..].trim_start_matches('/').len();
+    let end = url[start..].find('/').map_or(url.len(), |length| start + length);
+    (start < end).then_some(start..end)
 }
 
 #[cfg(test)]
@@ -140,9 +154,16 @@ mod tests {
     #[test]
     fn a_model_base_url_is_reached_where_the_server_was_reached() {
         let url = ServerUrl::parse("http://laptop:9/t/s3cret").unwrap();
-        assert_eq!(url.rebase("http://0.0.0.0:10086/v1"), "http://laptop:9/t/s3cret/v1");
-        assert_eq!(url.rebase("http://0.0.0.0:10086/v1/"), "http://laptop:9/t/s3cret/v1");
-        assert_eq!(url.rebase("nonsense"), "http://laptop:9/t/s3cret/v1");
+        assert_eq!(url.rebase("http://0.0.0.0:10086/v1"), "http://laptop:9/v1");
+        assert_eq!(url.rebase("http://0.0.0.0:10086/v1/"), "http://laptop:9/v1");
+        assert_eq!(url.rebase("nonsense"), "http://laptop:9/v1");
+        for (given, base) in [
+            ("http://laptop:9", "http://laptop:9/v1"),
+            ("https://proxy/swarm/t/s3cret/", "https://proxy/swarm/v1"),
+            ("http://laptop:9/t//s3cret", "http://laptop:9/v1"),
+        ] {
+            assert_eq!(ServerUrl::parse(given).unwrap().rebase("http://x/v1"), base, "{given}");
+        }
     }
 
     #[test]
@@ -150,6 +171,10 @@ mod tests {
         for given in [
             "ftp://box:1",
             "http://u:s3cret@box:1",
+            "u:s3cret@box:1",
+            "http://u:p@s3cret@box:1",
+            "http://u:p/s3cret@box:1",
+            "http://box:1/t//s3cret?x=1",
             "http://box:1/t/s3cret?x=1",
             "http://",
             "http://box:99999",

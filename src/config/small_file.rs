@@ -10,6 +10,8 @@ use std::path::Path;
 
 use nix::libc::O_NONBLOCK;
 
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
 /// Most bytes of a job, a configuration or another small document.
 pub const DOCUMENT_BYTES: u64 = 64 << 20;
 /// Most bytes of a tokenizer or an index of weights.
@@ -56,12 +58,16 @@ pub fn read_bytes(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Reads a regular UTF-8 file of at most `limit` bytes.
+/// Reads a regular UTF-8 file of at most `limit` bytes, without the byte order mark that some editors put before it.
 ///
 /// # Errors
 /// As of [`read_bytes`]; the file is not UTF-8.
 pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
-    String::from_utf8(read_bytes(path, limit)?)
+    let mut bytes = read_bytes(path, limit)?;
+    if bytes.starts_with(BYTE_ORDER_MARK) {
+        bytes.drain(..BYTE_ORDER_MARK.len());
+    }
+    String::from_utf8(bytes)
         .map_err(|error| io::Error::new(ErrorKind::InvalidData, format!("it is not UTF-8: {error}")))
 }
 
@@ -87,6 +93,9 @@ mod tests {
         );
         std::os::unix::fs::symlink("/dev/zero", &link).unwrap();
         assert_eq!(read_text(&file, 5).unwrap(), "12345");
+        let marked = dir.path().join("marked");
+        std::fs::write(&marked, "\u{feff}a: 1\u{feff}").unwrap();
+        assert_eq!(read_text(&marked, 100).unwrap(), "a: 1\u{feff}");
         // `/dev/zero` was seen with `builtin:scripted:/dev/zero` and `builtin:random:/dev/zero`, which grew without end.
         for (path, said) in [
             (file.as_path(), "more than 4 bytes"),

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::protocol::swarm::{
     CLIENT_HEADER, EngineStatusAnswer, PoolInformation, VerboseLog, VerboseLogsAnswer, understand,
 };
+use crate::terminal::one_line;
 
 /// A server that is slower than this is treated as away.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -66,7 +68,26 @@ impl Collector {
             return Err(format!("the server answered {code} to {path}"));
         }
         let body = answer.bytes().await.map_err(|error| sentence(&error))?;
-        understand(&body).map_err(|_| format!("the server's answer to {path} is not a swarm server's"))
+        let not_ours = |_| format!("the server's answer to {path} is not a swarm server's");
+        let mut answer = serde_json::from_slice(&body).map_err(not_ours)?;
+        make_printable(&mut answer);
+        understand(answer.to_string().as_bytes()).map_err(not_ours)
+    }
+}
+
+/// Nothing that a server says steers the terminal.
+fn make_printable(value: &mut Value) {
+    match value {
+        Value::String(text) => *text = one_line(text),
+        Value::Array(items) => items.iter_mut().for_each(make_printable),
+        Value::Object(fields) => {
+            let printable = std::mem::take(fields).into_iter().map(|(name, mut field)| {
+                make_printable(&mut field);
+                (one_line(&name), field)
+            });
+            *fields = printable.collect();
+        }
+        _ => {}
     }
 }
 
@@ -127,6 +148,17 @@ mod tests {
         .unwrap();
         assert_eq!(pool.completed_tasks_rewards["t"], [1.0]);
         assert!(pool.running_episode_details.is_none());
+    }
+
+    /// Seen with bidi overrides in an engine's detail and in names of tasks.
+    #[test]
+    fn no_text_of_a_server_steers_the_terminal() {
+        let mut answer = serde_json::json!({"t\u{1b}]52;c;x\u{7}": [1.0, "a\u{202e}b\nc"]});
+        make_printable(&mut answer);
+        assert_eq!(
+            answer,
+            serde_json::json!({"t\\u{1b}]52;c;x\\u{7}": [1.0, "a\\u{202e}b c"]})
+        );
     }
 
     #[test]

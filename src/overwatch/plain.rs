@@ -2,6 +2,7 @@
 
 use super::panels::{duration, short};
 use super::state::{State, state_name};
+use crate::terminal::one_line;
 
 /// One `name value` line for everything that is known.
 pub fn plain_text(state: &State) -> String {
@@ -40,11 +41,6 @@ pub fn plain_text(state: &State) -> String {
     lines.collect()
 }
 
-/// A server's text cannot steer the terminal.
-fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::state::tests::{rolling, watching};
@@ -75,9 +71,9 @@ log              client task_7 done
     #[test]
     fn control_characters_do_not_reach_the_terminal() {
         let mut look = rolling();
-        look.status.engine_status_detail = Some("a\u{1b}[31mb\nc".into());
+        look.status.engine_status_detail = Some("a\u{1b}[31mb\nc\u{202e}".into());
         let mut state = State::new(String::new(), 0.0);
         state.take(Ok(look), 0.0);
-        assert!(plain_text(&state).contains("ROLLING (a [31mb c)\n"));
+        assert!(plain_text(&state).contains("ROLLING (a\\u{1b}[31mb c\\u{202e})\n"));
     }
 }

@@ -39,6 +39,9 @@ fn drop_nulls(value: &mut serde_json::Value) {
 /// The port that `start` listens on unless told otherwise.
 pub const DEFAULT_PORT: u16 = 10086;
 
+/// Environment variable that holds a server's token.
+pub const TOKEN_VARIABLE: &str = "AJET_SWARM_TOKEN";
+
 /// Header by which our own clients name their version; servers answer them without the waits that slow pollers need.
 pub const CLIENT_HEADER: &str = "x-ajet-client";
 

@@ -16,7 +16,7 @@ use super::report::{EpisodeReport, Evaluation, Summary};
 use super::rewards::Score;
 use super::runner::{read_tasks, server_for};
 use super::tasks::Task;
-use crate::client::{BeginEpisode, ModelApi, Started, SwarmClient};
+use crate::client::{BeginEpisode, ModelApi, Started, SwarmClient, blank_token};
 use crate::protocol::swarm::EpisodeType;
 
 /// A model that is not a swarm's.
@@ -54,7 +54,7 @@ fn player_of(job: &Job) -> Player {
 /// # Errors
 /// There is no task, or no episode to be had.
 pub async fn debug_one(job: &Job, api: Option<&Api>, program: &Path) -> Result<String, RollError> {
-    let progress = Progress::new(false);
+    let progress = Progress::new(false, Interrupt::default());
     let tasks = read_tasks(job, &progress)?;
     let task = tasks.training.first();
     let task = task.ok_or_else(|| RollError::Check("there is no task".into()))?;
@@ -131,7 +131,7 @@ fn transcript(task: &Task, played: Result<(Rollout, Score), Failure>, seconds: f
 /// # Errors
 /// The job is wrong. Episodes that come to nothing are told and counted.
 pub async fn play_on_api(job: &Job, api: &Api, json: bool, interrupt: &Interrupt) -> Result<Summary, RollError> {
-    let progress = Progress::new(json);
+    let progress = Progress::new(json, interrupt.clone());
     let tasks = read_tasks(job, &progress)?;
     let (player, access) = (player_of(job), api.access()?);
     let tasks = if tasks.validation.is_empty() {
@@ -140,7 +140,7 @@ pub async fn play_on_api(job: &Job, api: &Api, json: bool, interrupt: &Interrupt
         tasks.validation
     };
     let count = job.roll.eval.and_then(|eval| eval.tasks).unwrap_or(usize::MAX);
-    progress.start(&job.path.display().to_string(), &api.base_url, &api.model);
+    progress.start(&job.path.display().to_string(), &blank_token(&api.base_url), &api.model);
     let started = Instant::now();
     let mut plays = vec![];
     for task in tasks.iter().take(count) {

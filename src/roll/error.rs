@@ -41,6 +41,14 @@ pub enum RollError {
         /// Of the last one.
         detail: String,
     },
+    /// Updates were done, and none of them changed a weight.
+    #[error("nothing was trained in {updates} updates; the last one: {reason}")]
+    NothingTrained {
+        /// How many.
+        updates: u64,
+        /// Why the last one did nothing.
+        reason: String,
+    },
     /// The agent's program is not there, or the like.
     #[error("{0}")]
     Check(String),

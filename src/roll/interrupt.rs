@@ -1,22 +1,22 @@
-//! Ctrl-C: once, and the run winds up; twice, and it is gone.
+//! Ctrl-C and its kin: once, and the run winds up; twice, and it is gone.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// What a process that was stopped by Ctrl-C exits with.
-pub const EXIT_CODE: u8 = 130;
+use crate::terminal::{READER_GONE, note};
 
-/// Ctrl-C and SIGTERM, as a run sees them. The default never sees one.
+/// What a process that was stopped by Ctrl-C exits with.
+const EXIT_CODE: u8 = 130;
+
+/// What winds a run up: a signal of [`EndSignals`], or a reader of its output that went away. The default never sees
+/// one.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt {
     token: CancellationToken,
-    /// A server that has to go with us; 0 for none.
-    server: Arc<AtomicU32>,
+    reader_gone: Arc<AtomicBool>,
 }
 
 impl Interrupt {
@@ -26,14 +26,15 @@ impl Interrupt {
     /// The system gives no signals.
     pub fn listen() -> std::io::Result<Self> {
         let interrupt = Self::default();
-        let (mut ctrl_c, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        let mut signals = EndSignals::listen()?;
         let listening = interrupt.clone();
         tokio::spawn(async move {
-            tokio::select! { _ = ctrl_c.recv() => {}, _ = terminate.recv() => {} }
-            eprintln!("stopping: running episodes are finished or given up; once more to stop at once");
+            signals.next().await;
+            note("stopping: running episodes are finished or given up; once more to stop at once");
             listening.stop();
-            tokio::select! { _ = ctrl_c.recv() => {}, _ = terminate.recv() => {} }
-            listening.exit_now();
+            signals.next().await;
+            // Agents and a server of ours notice that we are gone, and follow.
+            std::process::exit(EXIT_CODE.into());
         });
         Ok(interrupt)
     }
@@ -43,9 +44,10 @@ impl Interrupt {
         self.token.cancel();
     }
 
-    /// Names a server that is asked to end where the process exits at once.
-    pub(super) fn takes_along(&self, pid: Option<u32>) {
-        self.server.store(pid.unwrap_or(0), Ordering::Relaxed);
+    /// Winds the run up, since nobody reads what it prints.
+    pub(super) fn reader_is_gone(&self) {
+        self.reader_gone.store(true, Ordering::Relaxed);
+        self.stop();
     }
 
     /// Resolves at the first Ctrl-C.
@@ -58,11 +60,78 @@ impl Interrupt {
         self.token.is_cancelled()
     }
 
-    fn exit_now(&self) -> ! {
-        let server = self.server.load(Ordering::Relaxed);
-        if server != 0 {
-            let _ = kill(Pid::from_raw(server as i32), Signal::SIGTERM);
+    /// What an interrupted run exits with.
+    pub fn exit_code(&self) -> u8 {
+        match self.reader_gone.load(Ordering::Relaxed) {
+            true => READER_GONE,
+            false => EXIT_CODE,
         }
-        std::process::exit(EXIT_CODE.into())
+    }
+}
+
+/// Signals that ask a process to end: SIGINT (Ctrl-C), SIGTERM, SIGQUIT, and SIGHUP (its terminal is gone) unless it was
+/// started by `nohup`.
+#[derive(Debug)]
+pub struct EndSignals {
+    interrupt: Signal,
+    terminate: Signal,
+    quit: Signal,
+    hang_up: Option<Signal>,
+}
+
+impl EndSignals {
+    /// Listens from now on, for as long as the process lives.
+    ///
+    /// # Errors
+    /// The system gives no signals.
+    pub fn listen() -> std::io::Result<Self> {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            quit: signal(SignalKind::quit())?,
+            hang_up: match ignores(&status, SignalKind::hangup()) {
+                true => None,
+                false => Some(signal(SignalKind::hangup())?),
+            },
+        })
+    }
+
+    /// Resolves at the next one.
+    pub async fn next(&mut self) {
+        let hung_up = async {
+            match &mut self.hang_up {
+                Some(hang_up) => hang_up.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+            _ = self.quit.recv() => {}
+            _ = hung_up => {}
+        }
+    }
+}
+
+/// Whether a process was started with a signal ignored, by `SigIgn` of its `/proc/PID/status`: a hexadecimal mask whose
+/// lowest bit is signal 1.
+fn ignores(status: &str, signal: SignalKind) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal.as_raw_value() - 1) & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nohup_ignores_is_ignored() {
+        for (mask, ignored) in [("0000000000000001", true), ("0000000000001000", false), ("", false)] {
+            let status = format!("Name:\tx\nSigIgn:\t{mask}\nSigCgt:\t0000000000000001\n");
+            assert_eq!(ignores(&status, SignalKind::hangup()), ignored, "{mask}");
+        }
+        assert!(!ignores("", SignalKind::hangup()));
     }
 }

@@ -255,6 +255,14 @@ mod tests {
     }
 
     #[test]
+    fn a_byte_order_mark_is_no_part_of_a_job() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let yaml = format!("\u{feff}{AJET}roll: {{agent: {{type: command, argv: [sh]}}}}");
+        std::fs::write(file.path(), yaml).unwrap();
+        assert_eq!(Job::load(file.path()).unwrap().ajet.model.path, "builtin:tiny");
+    }
+
+    #[test]
     fn a_whole_job_is_read() {
         let job = parse(
             "{swarm_url: 'http://box:1', auto_start_swarm_server: false, force_restart: true, steps: 5, max_parallel: 2, \

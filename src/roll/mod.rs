@@ -4,6 +4,7 @@
 //! what the training changed. The client keeps no state: a run that is started again goes on where the engine is.
 
 pub mod agents;
+mod concerns;
 mod debug;
 mod episode;
 mod error;
@@ -17,14 +18,16 @@ pub mod rewards;
 mod runner;
 mod section;
 mod server;
+mod supervisor;
 pub mod tasks;
 pub mod template;
 mod training;
 
 pub use debug::{Api, debug_one, play_on_api};
 pub use error::RollError;
-pub use interrupt::{EXIT_CODE, Interrupt};
-pub use process::ProgramError;
+pub use interrupt::{EndSignals, Interrupt};
+pub use process::{ProgramError, supervise_with};
 pub use progress::Progress;
 pub use runner::{Options, dry_run, run};
 pub use server::ServerError;
+pub use supervisor::supervise;

@@ -1,12 +1,18 @@
 //! A program that a job names: run, fed, bounded in time, and gone with everything that it started.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+
+use super::job::URL_VARIABLE;
+use super::supervisor::NOT_STARTED;
+use crate::protocol::swarm::TOKEN_VARIABLE;
 
 /// Most of a program's output that is kept, from its end.
 const MOST_STDOUT: usize = 8 << 20;
@@ -16,6 +22,19 @@ const MOST_STDERR: usize = 4 << 10;
 
 /// How long output is read after the program and its children are gone.
 const DRAIN: Duration = Duration::from_secs(2);
+
+/// How long a supervisor may take to end what it supervises.
+const END: Duration = Duration::from_secs(7);
+
+/// `ajet-swarm`, which supervises programs.
+static SUPERVISOR: OnceLock<PathBuf> = OnceLock::new();
+
+/// Lets every program of a job end with this process, however it ends, by running it below `program`, which is
+/// `ajet-swarm`. Without this, programs end with their episodes only.
+pub fn supervise_with(program: PathBuf) {
+    // The first one stays, which is as good: there is one `ajet-swarm`.
+    let _ = SUPERVISOR.set(program);
+}
 
 /// What is run.
 #[derive(Clone, Debug)]
@@ -101,7 +120,18 @@ pub(super) async fn run(program: Program) -> Result<Finished, ProgramError> {
         program: name.clone(),
         reason,
     };
-    let mut command = tokio::process::Command::new(&name);
+    let supervisor = SUPERVISOR.get();
+    let mut command = match supervisor {
+        Some(supervisor) => {
+            let mut command = tokio::process::Command::new(supervisor);
+            command.args(["supervise", &format!("--input={}", program.stdin.len()), "--", &name]);
+            command
+        }
+        None => tokio::process::Command::new(&name),
+    };
+    for secret in secrets(std::env::vars_os()) {
+        command.env_remove(secret);
+    }
     command
         .args(program.argv.iter().skip(1))
         .envs(program.env)
@@ -109,26 +139,39 @@ pub(super) async fn run(program: Program) -> Result<Finished, ProgramError> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0)
-        .kill_on_drop(true);
+        // A supervisor ends by itself, when its standard input closes.
+        .kill_on_drop(supervisor.is_none());
     if let Some(cwd) = &program.cwd {
         command.current_dir(cwd);
     }
     let mut child = command.spawn().map_err(start_error)?;
-    let group = child.id().map(|id| Group(Pid::from_raw(id as i32)));
+    let group = child
+        .id()
+        .filter(|_| supervisor.is_none())
+        .map(|id| Group(Pid::from_raw(id as i32)));
     let stdout = tokio::spawn(read_tail(child.stdout.take(), MOST_STDOUT));
     let stderr = tokio::spawn(read_tail(child.stderr.take(), MOST_STDERR));
-    let feed = child.stdin.take().map(|mut stdin| {
-        let text = program.stdin;
-        // A program that does not read its input closes the pipe, which is its right.
-        tokio::spawn(async move {
-            let _ = stdin.write_all(&text).await;
-        })
-    });
-    let ended = tokio::time::timeout(program.timeout, child.wait()).await;
+    let mut stdin = child.stdin.take();
+    let ended = {
+        let feed = async {
+            if let Some(input) = &mut stdin {
+                // A program that does not read its input closes the pipe, which is its right.
+                let _ = input.write_all(&program.stdin).await;
+            }
+            if supervisor.is_none() {
+                stdin = None;
+            }
+            std::future::pending().await
+        };
+        let ended = async {
+            tokio::select! { ended = child.wait() => ended, never = feed => never }
+        };
+        tokio::time::timeout(program.timeout, ended).await
+    };
     // Children that outlive the program would hold its pipes open.
-    drop(group);
-    if let Some(feed) = feed {
-        feed.abort();
+    drop((group, stdin));
+    if supervisor.is_some() && ended.is_err() && tokio::time::timeout(END, child.wait()).await.is_err() {
+        tracing::warn!("{name:?} cannot be ended within {} s", END.as_secs());
     }
     let (stdout, stderr) = (drained(stdout).await, drained(stderr).await);
     match ended {
@@ -139,12 +182,34 @@ pub(super) async fn run(program: Program) -> Result<Finished, ProgramError> {
         }),
         Ok(Err(reason)) => Err(start_error(reason)),
         Ok(Ok(status)) if status.success() => Ok(Finished { stdout, stderr }),
+        Ok(Ok(_)) if supervisor.is_some() && stderr.starts_with(NOT_STARTED) => {
+            let reason = stderr[NOT_STARTED.len()..].trim_end();
+            Err(start_error(std::io::Error::other(reason.to_string())))
+        }
         Ok(Ok(status)) => Err(ProgramError::Exit {
             program: name,
             status,
             stderr,
         }),
     }
+}
+
+/// Variables that a program must not see, since they may hold the token that steers the server: an agent gets its
+/// episode's key and nothing else.
+fn secrets(variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<OsString> {
+    const NAMES: [&str; 2] = [TOKEN_VARIABLE, URL_VARIABLE];
+    let variables: Vec<_> = variables
+        .map(|(name, value)| (name, value.to_string_lossy().into_owned()))
+        .collect();
+    let token = variables.iter().find(|(name, _)| name == TOKEN_VARIABLE);
+    let token = token.map(|(_, token)| token.trim()).filter(|token| !token.is_empty());
+    let is_secret = |name: &OsString, value: &str| {
+        NAMES.iter().any(|secret| name == secret)
+            || token.is_some_and(|token| value.contains(token))
+            || value.contains("://") && value.contains("/t/")
+    };
+    let secret = variables.iter().filter(|(name, value)| is_secret(name, value));
+    secret.map(|(name, _)| name.clone()).collect()
 }
 
 async fn drained(reader: tokio::task::JoinHandle<Vec<u8>>) -> String {
@@ -185,6 +250,23 @@ mod tests {
         let finished = run(shell("printf \"$GREETING \"; cat; echo oops >&2")).await.unwrap();
         assert_eq!(finished.stdout, "hello from stdin");
         assert_eq!(finished.stderr, "oops\n");
+    }
+
+    /// Seen with `/t/TOKEN` in the server's URL: agents got the token that steers the server.
+    #[test]
+    fn a_token_is_in_no_variable_of_a_program() {
+        let variables = [
+            ("AJET_SWARM_TOKEN", "s3cret-token"),
+            ("AJET_SWARM_URL", "http://box:1"),
+            ("MY_SERVER", "https://box/t/another-token"),
+            ("NOTES", "use s3cret-token here"),
+            ("PATH", "/usr/bin:/t/bin"),
+            ("DOCS", "http://example.com/x"),
+            ("HOME", "/home/a"),
+        ];
+        let variables = variables.map(|(name, value)| (name.into(), value.into()));
+        let secret = secrets(variables.into_iter());
+        assert_eq!(secret, ["AJET_SWARM_TOKEN", "AJET_SWARM_URL", "MY_SERVER", "NOTES"]);
     }
 
     #[tokio::test]

@@ -7,8 +7,10 @@ use std::sync::Mutex;
 use indexmap::IndexMap;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use super::interrupt::Interrupt;
 use super::report::{End, EpisodeReport, Evaluation, Event, Outcome, Step, Summary};
 use crate::protocol::swarm::PoolInformation;
+use crate::terminal;
 
 /// Episodes that come to nothing are explained in the log this often for each reason.
 const EXPLAINED: u64 = 3;
@@ -17,13 +19,15 @@ const EXPLAINED: u64 = 3;
 #[derive(Debug)]
 pub struct Progress {
     json: bool,
+    /// Told where nobody reads what is printed.
+    interrupt: Interrupt,
     bar: ProgressBar,
     dropped: Mutex<IndexMap<String, u64>>,
 }
 
 impl Progress {
     /// With `json`, stdout has one JSON object a line.
-    pub fn new(json: bool) -> Self {
+    pub fn new(json: bool, interrupt: Interrupt) -> Self {
         // Hidden by indicatif where stderr is no terminal.
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
         // The template is a constant; one that indicatif does not take would leave its default bar.
@@ -32,6 +36,7 @@ impl Progress {
         }
         Self {
             json,
+            interrupt,
             bar,
             dropped: Mutex::default(),
         }
@@ -50,7 +55,7 @@ impl Progress {
 
     /// A sentence for people, on stderr.
     pub fn note(&self, sentence: &str) {
-        self.bar.suspend(|| eprintln!("{sentence}"));
+        self.bar.suspend(|| terminal::note(sentence));
     }
 
     /// An episode ended or came to nothing, for which `detail` is the sentence.
@@ -110,7 +115,7 @@ impl Progress {
     /// What the engine does while it boots.
     pub fn booting(&self, detail: &str) {
         self.bar.set_prefix("engine");
-        self.bar.set_message(detail.to_string());
+        self.bar.set_message(terminal::one_line(detail));
     }
 
     /// The last event.
@@ -124,22 +129,24 @@ impl Progress {
         if self.json {
             // Floats that JSON cannot hold become null, and every key is a string: serialising cannot fail.
             let text = serde_json::to_string(event).unwrap_or_default();
-            self.print(&text);
+            self.print(&terminal::json(&text));
         }
     }
 
     fn line(&self, line: impl FnOnce() -> String) {
         if !self.json {
-            self.print(&line());
+            self.print(&terminal::printable(&line()));
         }
     }
 
     fn print(&self, text: &str) {
-        // A reader that went away, as `head` does, is no reason to stop a training.
-        self.bar.suspend(|| {
+        let written = self.bar.suspend(|| {
             let mut stdout = std::io::stdout().lock();
-            let _ = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
+            writeln!(stdout, "{text}").and_then(|()| stdout.flush())
         });
+        if written.is_err_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe) {
+            self.interrupt.reader_is_gone();
+        }
     }
 }
 

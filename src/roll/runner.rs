@@ -41,14 +41,13 @@ pub struct Options {
 /// # Errors
 /// The job is wrong, server or engine fail, or no episode ever comes to an end.
 pub async fn run(job: Job, options: Options, interrupt: Interrupt) -> Result<End, RollError> {
-    let progress = Arc::new(Progress::new(options.json));
+    let progress = Arc::new(Progress::new(options.json, interrupt.clone()));
     let tasks = read_tasks(&job, &progress)?;
     if tasks.validation.is_empty() && (job.roll.eval.is_some() || options.eval_only) {
         return Err(RollError::NoValidation);
     }
     let swarm = SwarmClient::new(&job.roll.swarm_url)?;
     let server = server_for(&job, &swarm, &options.program, &progress).await?;
-    interrupt.takes_along(server.as_ref().and_then(OwnServer::pid));
     let mut run = Run {
         end: End::new(),
         job,
@@ -319,7 +318,7 @@ impl Run {
 /// # Errors
 /// Something is missing: tasks, the agent's program, a server that cannot be started.
 pub async fn dry_run(job: &Job) -> Result<Vec<String>, RollError> {
-    let progress = Progress::new(false);
+    let progress = Progress::new(false, Interrupt::default());
     let tasks = read_tasks(job, &progress)?;
     if tasks.validation.is_empty() && job.roll.eval.is_some() {
         return Err(RollError::NoValidation);

@@ -56,8 +56,9 @@ impl OwnServer {
             .keep()
             .map_err(|error| error.error)?;
         let child = Command::new(program)
-            .args(["start", &format!("--swarm-port={}", url.port())])
-            .stdin(Stdio::null())
+            .args(["start", "--end-with-stdin", &format!("--swarm-port={}", url.port())])
+            // Held open: it ends when this closes, and so with us, however we end.
+            .stdin(Stdio::piped())
             .stdout(file.try_clone()?)
             .stderr(file)
             // Ctrl-C in a terminal reaches the whole foreground group; the server has to outlive it by a moment, to
@@ -102,11 +103,6 @@ impl OwnServer {
     /// Where its output goes.
     pub fn log(&self) -> &Path {
         &self.log
-    }
-
-    /// Its process.
-    pub fn pid(&self) -> Option<u32> {
-        self.child.id()
     }
 
     /// Asks the server to end and waits until it has; one that takes too long is killed.

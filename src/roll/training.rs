@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
+use super::concerns;
 use super::episode::Episodes;
 use super::error::RollError;
 use super::job::Length;
@@ -21,6 +22,9 @@ use crate::protocol::swarm::{EngineStatus, EngineStatusAnswer, EpisodeType};
 
 /// Between two looks at the engine.
 const TICK: Duration = Duration::from_millis(250);
+
+/// How often a run warns of the same thing.
+const CONCERNS_TOLD: u32 = 3;
 
 /// How long running episodes may go on after Ctrl-C.
 const GRACE: Duration = Duration::from_secs(3);
@@ -60,6 +64,13 @@ pub(super) struct Training<'a> {
     step: u64,
     /// When the last update ended.
     since: Instant,
+    /// Where the tasks of a job by epochs are used up before the first episode.
+    is_complete: bool,
+    /// How often each concern was told.
+    concerns: IndexMap<&'static str, u32>,
+    /// Why no update of this run changed a weight; `None` before the first one, and once one did.
+    untrained: Option<String>,
+    has_trained: bool,
 }
 
 impl<'a> Training<'a> {
@@ -99,14 +110,20 @@ impl<'a> Training<'a> {
             asked,
             step,
             since: Instant::now(),
+            is_complete: end.is_some_and(|end| position >= end),
+            concerns: IndexMap::new(),
+            untrained: None,
+            has_trained: false,
         }
     }
 
     /// Trains until the job is done or Ctrl-C comes.
     pub async fn run(mut self) -> Result<(), RollError> {
-        if self.is_done() {
+        if self.is_done() || self.is_complete {
             self.run.progress.note(&format!(
-                "the job's updates are done already: the server is at step {}",
+                "nothing is left to do: the job was done after {} updates, and the server is at step {}\nhint: raise \
+                 `roll.steps` or `roll.epochs` to train on, or name another `ajet.experiment_name` to begin again",
+                self.step - 1,
                 self.step
             ));
             return Ok(());
@@ -153,9 +170,15 @@ impl<'a> Training<'a> {
                 self.tell_update(self.step + 1).await?;
                 self.run.progress.note(&error.to_string());
                 self.run.engine_is_done = true;
-                Ok(())
             }
-            ended => ended,
+            ended => ended?,
+        }
+        match self.untrained {
+            Some(reason) if !self.run.interrupt.happened() => Err(RollError::NothingTrained {
+                updates: self.run.end.steps,
+                reason,
+            }),
+            _ => Ok(()),
         }
     }
 
@@ -217,6 +240,7 @@ impl<'a> Training<'a> {
         let finished = global_step - 1;
         let metrics = self.metrics_of(finished).await?;
         let ended = std::mem::take(&mut *lock(&self.shared.ended));
+        self.warn(&metrics);
         let step = Step::new(finished, metrics, &ended, self.since.elapsed().as_secs_f64());
         self.run.progress.step(&step);
         self.run.end.steps += global_step - self.step;
@@ -224,6 +248,21 @@ impl<'a> Training<'a> {
         self.step = global_step;
         self.since = Instant::now();
         Ok(())
+    }
+
+    /// Says what keeps the model from learning, each kind a few times, and keeps count of updates that did nothing.
+    fn warn(&mut self, metrics: &IndexMap<String, f64>) {
+        let concerns = concerns::of(metrics);
+        for (kind, sentence) in &concerns {
+            let told = self.concerns.entry(kind).or_default();
+            *told += 1;
+            if *told <= CONCERNS_TOLD {
+                self.run.progress.note(&format!("warning: {sentence}"));
+            }
+        }
+        self.has_trained |= concerns::trained(metrics);
+        let reasons: Vec<_> = concerns.into_iter().map(|(_, sentence)| sentence).collect();
+        self.untrained = (!self.has_trained).then(|| reasons.join("; "));
     }
 
     /// What the server measured, told before the step advances; empty from a Python server.

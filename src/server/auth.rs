@@ -15,8 +15,7 @@ use super::error::{Error, ModelApiError};
 use super::hosts::Foreign;
 use super::shared::Shared;
 
-/// Environment variable that holds a server's token.
-pub const TOKEN_VARIABLE: &str = "AJET_SWARM_TOKEN";
+pub use crate::protocol::swarm::TOKEN_VARIABLE;
 
 /// A server's token. Only its digest is kept; it is never shown.
 #[derive(Clone)]

@@ -237,7 +237,7 @@ async fn log_lines(stderr: impl AsyncRead + Unpin) -> String {
         let text = String::from_utf8_lossy(&line[..line.len().min(LINE_BYTES)]);
         let text = text.trim_end();
         tracing::debug!("engine: {text}");
-        if !text.trim().is_empty() && !text.starts_with("note: run with") {
+        if !text.trim().is_empty() && !text.starts_with("note: run with") && !is_ordinary(text) {
             if last.len() == LAST_LINES {
                 last.pop_front();
             }
@@ -246,6 +246,16 @@ async fn log_lines(stderr: impl AsyncRead + Unpin) -> String {
         line.clear();
     }
     last_words(last.make_contiguous())
+}
+
+/// Whether a line of an engine's log is about its ordinary work, and so no reason of its end.
+fn is_ordinary(line: &str) -> bool {
+    // Such as `2026-01-02T03:04:05.678901Z  INFO loading the model`.
+    let mut words = line.split_whitespace();
+    let first = words.next().unwrap_or_default();
+    let is_time =
+        first.starts_with(|digit: char| digit.is_ascii_digit()) && first.contains('T') && first.ends_with('Z');
+    is_time && matches!(words.next(), Some("TRACE" | "DEBUG" | "INFO" | "WARN"))
 }
 
 /// What a process says of its own end: its error and what follows, or its last line.
@@ -285,6 +295,34 @@ mod tests {
     async fn a_failed_engine_is_described_with_its_last_words() {
         let (_dir, handle) = launched("echo loading >&2; echo 'error: no such model' >&2; exit 3");
         assert_eq!(handle.wait().await, "the engine ended with exit code 3: no such model");
+    }
+
+    /// Seen with a reason that quoted the last INFO line.
+    #[tokio::test]
+    async fn a_reason_quotes_no_ordinary_line_of_the_log() {
+        let info = "echo '2026-01-02T03:04:05.678901Z  INFO step 3' >&2";
+        for (script, reason) in [
+            (format!("{info}; exit 3"), "the engine ended with exit code 3"),
+            (
+                format!("{info}; kill -9 $$"),
+                "the engine was killed (signal 9; the system does this when memory runs out)",
+            ),
+            (
+                format!("echo 'error: full' >&2; {info}; {info}; {info}; {info}; {info}; exit 3"),
+                "the engine ended with exit code 3: full",
+            ),
+            (
+                format!("echo '2026-01-02T03:04:05Z ERROR bad weights' >&2; {info}; exit 3"),
+                "the engine ended with exit code 3: 2026-01-02T03:04:05Z ERROR bad weights",
+            ),
+            (
+                format!("{info}; echo 'memory allocation failed' >&2; exit 3"),
+                "the engine ended with exit code 3: memory allocation failed",
+            ),
+        ] {
+            let (_dir, handle) = launched(&script);
+            assert_eq!(handle.wait().await, reason, "{script}");
+        }
     }
 
     #[tokio::test]

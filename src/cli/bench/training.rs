@@ -1,5 +1,6 @@
 //! `ajet-swarm bench training`.
 
+use crate::say;
 use std::process::ExitCode;
 
 use anyhow::ensure;
@@ -108,7 +109,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         true => {
             let mut line = serde_json::json!(measured);
             line["gpu_mb"] = gpu_mb.into();
-            println!("{line}");
+            say!("{line}");
         }
         false => print(&measured, ceiling, &weights, gpu_mb),
     }
@@ -117,19 +118,19 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 fn print(m: &Measurement, ceiling: f64, weights: &Weights, gpu_mb: f64) {
     let (trained, all) = (weights.trainable_count(), weights.parameter_count());
-    println!("trained    {trained:>10} of {all} parameters");
-    println!("forward    {:10.2} s", m.forward_s);
-    println!("backward   {:10.2} s", m.backward_s);
-    println!("optimizer  {:10.2} s", m.optimizer_s);
-    println!("scoring    {:10.2} s", m.scoring_s);
-    println!("speed      {:10.1} tokens/s", m.tokens_per_s);
-    println!(
+    say!("trained    {trained:>10} of {all} parameters");
+    say!("forward    {:10.2} s", m.forward_s);
+    say!("backward   {:10.2} s", m.backward_s);
+    say!("optimizer  {:10.2} s", m.optimizer_s);
+    say!("scoring    {:10.2} s", m.scoring_s);
+    say!("speed      {:10.1} tokens/s", m.tokens_per_s);
+    say!(
         "arithmetic {:10.0} % of {:.0} GFLOP/s",
         100.0 * m.arithmetic_ceiling_share,
         ceiling / 1e9
     );
-    println!("peak       {:10.0} MB", m.peak_rss_mb);
+    say!("peak       {:10.0} MB", m.peak_rss_mb);
     if gpu_mb > 0.0 {
-        println!("GPU        {gpu_mb:10.0} MB");
+        say!("GPU        {gpu_mb:10.0} MB");
     }
 }

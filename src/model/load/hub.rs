@@ -8,7 +8,7 @@ use hf_hub::{Cache, CacheRepo, Repo, RepoType};
 use serde_json::Value;
 
 use super::ADDITIONAL_CHAT_TEMPLATES;
-use crate::config::small_file::{TABLE_BYTES, read_text};
+use crate::config::small_file::{DOCUMENT_BYTES, TABLE_BYTES, read_text};
 use crate::model::error::ModelError;
 
 const CONFIG: &str = "config.json";
@@ -56,7 +56,11 @@ pub(super) fn snapshot(
         reason: error.to_string(),
     };
     // bars are drawn by whoever listens to `progress`
-    let api = ApiBuilder::from_env()
+    let mut builder = ApiBuilder::from_env();
+    if let Some(token) = token(|name| std::env::var(name).ok()) {
+        builder = builder.with_token(Some(token));
+    }
+    let api = builder
         .with_progress(false)
         .build()
         .map_err(|e| fail(CONFIG, e))?
@@ -96,6 +100,17 @@ pub(super) fn snapshot(
             file: CONFIG.to_string(),
             reason: "the repository has no such file".into(),
         })
+}
+
+/// The hub's access token of the environment, as Python's client reads it; the one that a login left in the cache is read
+/// by the hub client itself.
+fn token(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let file = || read_text(variable("HF_TOKEN_PATH")?.as_ref(), DOCUMENT_BYTES).ok();
+    let token = variable("HF_TOKEN")
+        .or_else(|| variable("HUGGING_FACE_HUB_TOKEN"))
+        .or_else(file)?;
+    let token = token.trim();
+    (!token.is_empty()).then(|| token.to_string())
 }
 
 /// The snapshot's directory, if every file that a model needs is there.
@@ -161,6 +176,28 @@ impl Progress for Fraction<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Seen with HF_TOKEN, which the hint of a refused download names.
+    #[test]
+    fn the_token_is_where_the_hint_says() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "\u{feff}hf_file\n").unwrap();
+        let path = file.path().to_str().unwrap();
+        for (variables, expected) in [
+            (vec![("HF_TOKEN", " hf_a\n")], Some("hf_a")),
+            (vec![("HUGGING_FACE_HUB_TOKEN", "hf_b")], Some("hf_b")),
+            (vec![("HF_TOKEN_PATH", path)], Some("hf_file")),
+            (vec![("HF_TOKEN", "hf_a"), ("HF_TOKEN_PATH", path)], Some("hf_a")),
+            (vec![("HF_TOKEN", "")], None),
+            (vec![], None),
+        ] {
+            let found = token(|name| {
+                let (_, value) = variables.iter().find(|(known, _)| *known == name)?;
+                Some((*value).to_string())
+            });
+            assert_eq!(found.as_deref(), expected, "{variables:?}");
+        }
+    }
 
     #[test]
     fn only_ids_are_ids() {

@@ -224,7 +224,7 @@ mod tests {
 
     fn access() -> Access {
         Access {
-            model: ModelApi::new("http://localhost:1/t/secret/v1", "sk-ajet-1").unwrap(),
+            model: ModelApi::new("http://localhost:1/v1", "sk-ajet-1").unwrap(),
             model_name: "m".into(),
             episode_uuid: "e".into(),
         }
@@ -267,7 +267,7 @@ mod tests {
         let rollout = agent.run(&task, &access()).await.unwrap();
         assert_eq!(
             rollout.output,
-            "hi http://localhost:1/t/secret/v1 http://localhost:1/t/secret sk-ajet-1 t"
+            "hi http://localhost:1/v1 http://localhost:1 sk-ajet-1 t"
         );
         assert_eq!(rollout.reward, Some(1.0));
     }
