@@ -130,7 +130,7 @@ impl PythonServer {
             }
             "/end_episode" => {
                 record.ended += 1;
-                if record.ended % self.batch == 0 {
+                if record.ended.is_multiple_of(self.batch) {
                     record.updates += 1;
                 }
                 json!({"success": true})
