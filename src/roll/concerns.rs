@@ -42,7 +42,9 @@ pub(super) fn of(metrics: &IndexMap<String, f64>) -> Vec<(&'static str, String)>
         .filter(|(_, count)| *count > 0.0)
         .collect();
     let dropped: f64 = reasons.iter().map(|(_, count)| count).sum();
-    let begun = dropped + value("episodes");
+    // These were in the batch, and are counted with its episodes.
+    let in_batch = value("dropped/truncated") + value("dropped/non_finite");
+    let begun = dropped - in_batch + value("episodes").max(in_batch);
     if dropped > 0.0 && dropped >= SHARE * begun {
         let reasons: Vec<_> = reasons
             .iter()
@@ -92,6 +94,7 @@ mod tests {
                 vec![("truncated_share", 1.0), ("optimizer_steps", 0.0)],
                 vec!["truncated", "untrained"],
             ),
+            (vec![("episodes", 5.0), ("dropped/truncated", 2.0)], vec![]),
             (vec![], vec![]),
         ] {
             let metrics: IndexMap<_, _> = metrics

@@ -261,8 +261,8 @@ impl<'a> Training<'a> {
             }
         }
         self.has_trained |= concerns::trained(metrics);
-        let reasons: Vec<_> = concerns.into_iter().map(|(_, sentence)| sentence).collect();
-        self.untrained = (!self.has_trained).then(|| reasons.join("; "));
+        let sentences = concerns.iter().filter_map(|(_, sentence)| sentence.lines().next());
+        self.untrained = (!self.has_trained).then(|| sentences.collect::<Vec<_>>().join("; "));
     }
 
     /// What the server measured, told before the step advances; empty from a Python server.
