@@ -158,7 +158,8 @@ impl Keys {
         }
         let key = UsedKey {
             kind: kind(schema),
-            default: serde_yaml::to_value(&schema["default"]).unwrap_or_default(),
+            // JSON is YAML.
+            default: serde_yaml::from_str(&schema["default"].to_string()).unwrap_or_default(),
             doc: text(schema, "description"),
         };
         self.used.insert(path.to_owned(), key);

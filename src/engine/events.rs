@@ -159,8 +159,9 @@ mod tests {
         let mut lines = Vec::new();
         while let Ok(event) = receiver.try_recv() {
             let value = serde_json::to_value(event).unwrap();
-            let text = ["detail", "message", "reason"].iter().find_map(|k| value[k].as_str());
-            lines.push(format!("{} {}", value["event"].as_str().unwrap(), text.unwrap_or("")));
+            let (kind, fields) = value.as_object().unwrap().iter().next().unwrap();
+            let text = ["detail", "message", "reason"].iter().find_map(|k| fields[k].as_str());
+            lines.push(format!("{kind} {}", text.unwrap_or("")));
         }
         lines
     }

@@ -13,10 +13,13 @@
 //! died in the middle of it) was never acknowledged and is dropped. Any other line that cannot be read is kept in
 //! [`DAMAGED_FILE_NAME`], and costs no more than itself.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::append_file::AppendFile;
 use super::durable;
@@ -29,7 +32,7 @@ pub const FILE_NAME: &str = "journal.jsonl";
 pub const DAMAGED_FILE_NAME: &str = "journal.damaged.jsonl";
 
 /// One line of the journal.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "record", rename_all = "snake_case")]
 pub enum Record {
     /// The first line.
@@ -60,6 +63,55 @@ impl Record {
             Self::Begin { .. } | Self::Lost { .. } => None,
             Self::Episode(episode) => Some(episode.global_step),
             Self::Update { global_step } => Some(*global_step),
+        }
+    }
+}
+
+/// By hand: what serde makes for a tagged enum first gathers the fields, which takes memory, and floats that are gathered
+/// are no longer floats where JSON numbers keep their digits. Here the tag is the first key.
+impl<'de> Deserialize<'de> for Record {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(RecordVisitor)
+    }
+}
+
+struct RecordVisitor;
+
+impl<'de> Visitor<'de> for RecordVisitor {
+    type Value = Record;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a record, its kind first")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Record, A::Error> {
+        #[derive(Deserialize)]
+        struct Begin {
+            run: RunIdentity,
+        }
+        #[derive(Deserialize)]
+        struct Update {
+            global_step: u64,
+        }
+        #[derive(Deserialize)]
+        struct Lost {
+            line: u64,
+            why: String,
+        }
+        let kind = match map.next_entry::<String, String>()? {
+            Some((key, kind)) if key == "record" => kind,
+            _ => return Err(A::Error::missing_field("record")),
+        };
+        let fields = MapAccessDeserializer::new(map);
+        match kind.as_str() {
+            "begin" => Begin::deserialize(fields).map(|Begin { run }| Record::Begin { run }),
+            "episode" => Deserialize::deserialize(fields).map(Record::Episode),
+            "update" => Update::deserialize(fields).map(|Update { global_step }| Record::Update { global_step }),
+            "lost" => Lost::deserialize(fields).map(|Lost { line, why }| Record::Lost { line, why }),
+            other => Err(A::Error::unknown_variant(
+                other,
+                &["begin", "episode", "update", "lost"],
+            )),
         }
     }
 }
@@ -241,6 +293,30 @@ mod tests {
             }],
             ..Default::default()
         }))
+    }
+
+    /// Seen with big integers in what clients send along, which came out as floats.
+    #[test]
+    fn numbers_keep_their_digits() {
+        let Record::Episode(mut ended) = episode("e", 1) else {
+            unreachable!()
+        };
+        let sent = r#"{"n":12345678901234567890123,"x":[1.10,1e+5,-0,1e+400],"y":{"z":2.50e-3,"ln":-1.5e-7}}"#;
+        ended.log_metrics = serde_json::from_str(sent).unwrap();
+        let line = to_line(&Record::Episode(ended.clone())).unwrap();
+        assert!(String::from_utf8_lossy(&line).contains(sent));
+        assert_eq!(serde_json::from_slice::<Record>(&line).unwrap(), Record::Episode(ended));
+        let before = r#"{"record":"update","global_step":7}"#;
+        assert_eq!(serde_json::from_str::<Record>(before).unwrap(), update(7));
+        for wrong in [
+            r#"{"record":"other"}"#,
+            r#"{"global_step":1,"record":"update"}"#,
+            r#"{"record":"update"}"#,
+            "{}",
+            "[]",
+        ] {
+            assert!(serde_json::from_str::<Record>(wrong).is_err(), "{wrong}");
+        }
     }
 
     fn update(global_step: u64) -> Record {

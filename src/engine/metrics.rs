@@ -295,7 +295,11 @@ fn client_metrics(episodes: &[&FinishedEpisode]) -> Metrics {
 
 fn flatten(name: &str, value: &Value, values: &mut IndexMap<String, Vec<f64>>) {
     match value {
-        Value::Number(number) => values.entry(name.to_owned()).or_default().extend(number.as_f64()),
+        // No float holds 1e400: its metric is left out.
+        Value::Number(number) => values
+            .entry(name.to_owned())
+            .or_default()
+            .push(number.as_f64().unwrap_or(f64::NAN)),
         Value::Bool(yes) => values.entry(name.to_owned()).or_default().push(f64::from(*yes)),
         Value::Array(items) => items.iter().for_each(|item| flatten(name, item, values)),
         Value::Object(fields) => fields
@@ -399,6 +403,7 @@ mod tests {
                 json!({"turns": 2, "lat": [1, 2], "tool": {"calls": 4, "by": {"name": 1.5}}, "loss": 9, "note": "x"}),
             ),
             logged(json!({"turns": 4, "lat": [6], "ok": true, "loss": null})),
+            logged(serde_json::from_str(r#"{"huge": 1e400, "deep": {"list": [1, -1E999]}}"#).unwrap()),
         ];
         let metrics = of_batch(&batch.iter().collect::<Vec<_>>(), 0);
         for (name, value) in [
@@ -412,6 +417,7 @@ mod tests {
             assert_eq!(metrics[name], value, "{name}");
         }
         assert!(!metrics.contains_key("loss") && !metrics.contains_key("note"));
+        assert!(!metrics.contains_key("huge") && !metrics.contains_key("deep/list"));
     }
 
     #[test]

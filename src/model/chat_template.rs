@@ -516,6 +516,28 @@ mod tests {
         }
     }
 
+    /// Seen with a big integer in a tool's definition, which came out as a float. The others are as in Python.
+    #[test]
+    fn integers_keep_their_digits() {
+        let source = json!({"chat_template": "{{ tools[0] | tojson }}|{{ tools[0].n }}"});
+        for (number, rendered) in [
+            ("12345678901234567890123", "12345678901234567890123"),
+            ("-98765432109876543210", "-98765432109876543210"),
+            (&"9".repeat(60), &"9".repeat(60)),
+            ("18446744073709551616", "18446744073709551616"),
+            ("-7", "-7"),
+            ("-0", "0"),
+            ("1.10", "1.1"),
+            ("1E5", "100000.0"),
+        ] {
+            let tools: [Value; 1] = [serde_json::from_str(&format!("{{\"n\": {number}}}")).unwrap()];
+            let expected = format!("{{\"n\": {rendered}}}|{rendered}");
+            assert_eq!(render(source.clone(), Some(&tools)).unwrap(), expected);
+        }
+        let tools: [Value; 1] = [serde_json::from_str(r#"{"n": 1e400}"#).unwrap()];
+        assert_eq!(render(source, Some(&tools)).unwrap(), r#"{"n": Infinity}|inf"#);
+    }
+
     #[test]
     fn the_date_is_known() {
         let year = render(json!({"chat_template": "{{ strftime_now('%Y') }}"}), None).unwrap();

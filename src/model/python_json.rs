@@ -3,6 +3,8 @@
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
 
+use super::jinja::Digits;
+
 /// The arguments of `json.dumps`, with its defaults but for `ensure_ascii`, which chat templates switch off.
 #[derive(Clone, Debug)]
 pub struct Style {
@@ -88,6 +90,7 @@ fn write_value(out: &mut String, value: &Value, style: &Style, charge: &Charge<'
                 },
             )?;
         }
+        ValueKind::Plain if value.downcast_object_ref::<Digits>().is_some() => out.push_str(&value.to_string()),
         kind => {
             return Err(refused(format!(
                 "tojson: a value of kind {kind} is not JSON serializable"
@@ -214,7 +217,7 @@ mod tests {
     use super::*;
 
     fn dumps(value: &serde_json::Value, style: &Style) -> String {
-        super::dumps(&Value::from(minijinja::value::Serde(value)), style, &|_| Ok(())).unwrap()
+        super::dumps(&crate::model::jinja::value(value), style, &|_| Ok(())).unwrap()
     }
 
     #[test]

@@ -241,6 +241,15 @@ mod tests {
         Tokenizer::from_json(inner.to_string(false).unwrap().as_bytes()).unwrap()
     }
 
+    /// Scores are floats that serde gathers before it knows the kind of vocabulary.
+    #[test]
+    fn a_vocabulary_with_scores_is_read() {
+        let json = r#"{"added_tokens":[],"model":{"type":"Unigram","unk_id":0,
+            "vocab":[["<unk>",0.0],["a",-1.5],["b",-2.50e-1],["ab",-1e-7],["ba",-3]]}}"#;
+        let tokenizer = Tokenizer::from_json(json.as_bytes()).unwrap();
+        assert_eq!(tokenizer.encode("abba").unwrap(), [3, 2, 1], "the likeliest pieces");
+    }
+
     #[test]
     fn special_tokens_are_recognised_but_not_added() {
         let tokenizer = byte_level();

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use super::swarm::EpisodeType;
 
 /// Version of this contract. A control plane refuses an engine that speaks another one, naming both numbers.
-pub const CONTRACT_VERSION: u32 = 3;
+pub const CONTRACT_VERSION: u32 = 4;
 
 /// File in an experiment directory that an engine holds locked for as long as it may write there.
 pub const LOCK_FILE: &str = "engine.lock";
@@ -263,9 +263,9 @@ pub enum EnginePhase {
     WeightSyncing,
 }
 
-/// One line of `GET /events`.
+/// One line of `GET /events`, such as `{"log": {"level": "warn", "message": "slow disk"}}`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(tag = "event", rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 pub enum EngineEvent {
     /// The phase or its detail changed. The first line of every stream tells the present one.
     Status {
@@ -315,17 +315,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_one_tagged_json_object_a_line() {
+    fn events_are_one_json_object_a_line() {
         let event = EngineEvent::Dropped {
             reason: DropReason::NoLlmCall,
             count: 2,
         };
         let line = serde_json::to_string(&event).unwrap();
-        assert_eq!(line, r#"{"event":"dropped","reason":"no_llm_call","count":2}"#);
+        assert_eq!(line, r#"{"dropped":{"reason":"no_llm_call","count":2}}"#);
         assert!(matches!(
             serde_json::from_str(&line).unwrap(),
             EngineEvent::Dropped { count: 2, .. }
         ));
+        let metrics = r#"{"metrics":{"global_step":3,"metrics":{"loss":-1.5e-7}}}"#;
+        let EngineEvent::Metrics { metrics, .. } = serde_json::from_str(metrics).unwrap() else {
+            panic!()
+        };
+        assert_eq!(metrics["loss"], -1.5e-7, "floats in an enum are read as floats");
     }
 
     #[test]

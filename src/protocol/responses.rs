@@ -275,7 +275,7 @@ pub struct OutputDetails {
 }
 
 /// One server-sent event of a streamed answer.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StreamEvent {
     /// What happened.
     #[serde(flatten)]
@@ -285,7 +285,7 @@ pub struct StreamEvent {
 }
 
 /// What happened in a streamed answer.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "type")]
 pub enum Event {
     /// The first.

@@ -23,7 +23,7 @@ pub fn checked_reward(request: &EndEpisodeRequest) -> Result<f64, Error> {
     match &request.workflow_output.reward {
         Value::Number(number) => match number.as_f64() {
             Some(reward) if reward.is_finite() => Ok(reward),
-            _ => wrong(number.to_string()),
+            _ => wrong(number.to_string().chars().take(40).collect()),
         },
         Value::Array(list) => wrong(format!("a list of {}", list.len())),
         Value::Object(_) => wrong("an object".into()),
@@ -77,6 +77,9 @@ mod tests {
             (json!("NaN"), "NaN"),
             (json!("-Infinity"), "-Infinity"),
             (json!(true), "true"),
+            (serde_json::from_str("1e400").unwrap(), "1e+400"),
+            (serde_json::from_str("-1E999").unwrap(), "-1e+999"),
+            (serde_json::from_str(&"9".repeat(400)).unwrap(), &"9".repeat(40)),
         ] {
             let message = checked_reward(&end(given, "t", json!("t"))).unwrap_err().to_string();
             assert!(

@@ -41,7 +41,7 @@ fn same_calls(ours: &Value, theirs: &Value) -> bool {
     ours.len() == theirs.len()
         && ours.iter().zip(theirs).all(|(a, b)| {
             let (a, b) = (&a["function"], &b["function"]);
-            a["name"] == b["name"] && arguments(&a["arguments"]) == arguments(&b["arguments"])
+            a["name"] == b["name"] && same_json(&arguments(&a["arguments"]), &arguments(&b["arguments"]))
         })
 }
 
@@ -54,6 +54,20 @@ fn arguments(value: &Value) -> Value {
     match value {
         Value::String(text) => serde_json::from_str(text).unwrap_or_else(|_| value.clone()),
         other => other.clone(),
+    }
+}
+
+/// Whether a client that read `ours` may have written `theirs`: numbers are compared as floats, since clients print `1.10`
+/// as `1.1`, and JavaScript has no others.
+fn same_json(ours: &Value, theirs: &Value) -> bool {
+    match (ours, theirs) {
+        (Value::Number(a), Value::Number(b)) => a == b || a.as_f64().is_some_and(|a| b.as_f64() == Some(a)),
+        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same_json(a, b)),
+        (Value::Object(a), Value::Object(b)) => {
+            let same = |(key, a): (&String, &Value)| b.get(key).is_some_and(|b| same_json(a, b));
+            a.len() == b.len() && a.iter().all(same)
+        }
+        (a, b) => a == b,
     }
 }
 
@@ -83,6 +97,22 @@ mod tests {
             assert!(same_message(&ours, &theirs), "{theirs}");
         }
         assert!(!same_message(&ours, &called(json!(r#"{"x":2,"y":[2]}"#))));
+        for (ours, theirs, same) in [
+            ("[1.10, 1E5, -0.0]", "[1.1,100000.0,0.0]", true),
+            ("12345678901234567890123", "12345678901234567890123", true),
+            ("12345678901234567", "12345678901234568", true), // what JavaScript makes of it
+            ("12345678901234567890123", "12345678901234567890", false),
+            ("-0", "0", true),
+            ("1e400", "1E400", true),
+            ("1e400", "1e401", false),
+            ("1e400", "null", false),
+            ("12345678901234567890123", "1.2345678901234568e22", true),
+            ("1.0", "1", true),
+            ("1", "2", false),
+        ] {
+            let called = |number: &str| called(json!(format!("{{\"x\": {number}}}")));
+            assert_eq!(same_message(&called(ours), &called(theirs)), same, "{ours} {theirs}");
+        }
 
         let cases = [
             (

@@ -105,7 +105,7 @@ impl Swarm {
         if ajet["model"].is_null() {
             ajet["model"] = json!({"path": "builtin:tiny"});
         }
-        serde_yaml::to_string(&json!({ "ajet": ajet })).unwrap()
+        format!("ajet: {ajet}\n") // JSON is YAML
     }
 
     /// Where the experiments are.

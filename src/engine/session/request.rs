@@ -160,7 +160,8 @@ impl Drawing {
     }
 }
 
-/// The request with its types; an error names the field, and the message's number where it is in one.
+/// The request with its types; an error names the field, and the message's number where it is in one. It is read from
+/// text: what serde_json reads from a value makes an infinity of 1e400.
 fn typed(body: Value) -> Result<ChatRequest, ChatError> {
     let Value::Object(fields) = body else {
         return Err(ChatError::InvalidRequest {
@@ -177,17 +178,24 @@ fn typed(body: Value) -> Result<ChatRequest, ChatError> {
             }
         }
     }
-    ChatRequest::deserialize(&Value::Object(fields.clone())).map_err(|error| {
-        let alone = |(name, value): &(String, Value)| {
-            let field = Value::Object(Map::from_iter([(name.clone(), value.clone())]));
-            ChatRequest::deserialize(field).is_err()
+    let text = serde_json::to_string(&fields).unwrap_or_default(); // a map of values has a text
+    serde_json::from_str(&text).map_err(|error| {
+        let alone = |(name, value): (String, Value)| {
+            let field = Value::Object(Map::from_iter([(name.clone(), value)]));
+            let error = serde_json::from_str::<ChatRequest>(&field.to_string())
+                .err()?
+                .to_string();
+            let what = error.rsplit_once(" at line ").map_or(error.as_str(), |(what, _)| what);
+            let message = format!("`{name}` cannot be read: {what}");
+            Some(ChatError::invalid(name, message))
         };
-        let param = fields.into_iter().find(alone).map(|(name, _)| name);
-        let message = match &param {
-            Some(name) => format!("`{name}` cannot be read: {error}"),
-            None => error.to_string(),
-        };
-        ChatError::InvalidRequest { param, message }
+        fields
+            .into_iter()
+            .find_map(alone)
+            .unwrap_or_else(|| ChatError::InvalidRequest {
+                param: None,
+                message: error.to_string(),
+            })
     })
 }
 

@@ -12,6 +12,8 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value};
 use serde_json::Value as Json;
 
+pub(super) use python::Digits;
+
 /// Steps that a rendering may take; a step is an instruction or 64 bytes of text made.
 pub(super) const STEPS: u64 = 4_000_000;
 /// Bytes of text made by one step.

@@ -28,7 +28,7 @@ impl Object for View {
 
 /// An integer beyond 128 bits, which is only printed.
 #[derive(Debug)]
-pub(super) struct Digits(String);
+pub(in crate::model) struct Digits(String);
 
 impl Object for Digits {
     fn repr(self: &Arc<Self>) -> ObjectRepr {

@@ -183,7 +183,11 @@ impl TryFrom<Answer> for Rollout {
         };
         let reward = match take("reward") {
             None => None,
-            Some(value) => Some(value.as_f64().ok_or_else(|| wrong("the reward", &value, "a number"))?),
+            Some(value) => Some(
+                value
+                    .as_f64()
+                    .ok_or_else(|| wrong("the reward", &value, "a finite number"))?,
+            ),
         };
         let is_success = match take("is_success") {
             None => None,
@@ -244,7 +248,14 @@ mod tests {
     #[test]
     fn an_answer_of_the_wrong_type_says_so() {
         for (stdout, told) in [
-            (r#"{"reward": "high"}"#, r#"the reward "high", which is not a number"#),
+            (
+                r#"{"reward": "high"}"#,
+                r#"the reward "high", which is not a finite number"#,
+            ),
+            (
+                r#"{"reward": -1e400}"#,
+                "the reward -1e+400, which is not a finite number",
+            ),
             (r#"{"is_success": 1}"#, "is_success 1, which is not true or false"),
             (r#"{"metadata": [1]}"#, "metadata [1], which is not an object"),
         ] {

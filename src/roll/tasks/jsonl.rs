@@ -81,7 +81,7 @@ fn task(row: usize, line: &str) -> Result<Task, String> {
             line.trim().chars().take(80).collect::<String>()
         ));
     }
-    let fields: Line = serde_json::from_value(object.clone()).map_err(|error| error.to_string())?;
+    let fields: Line = serde_json::from_str(line).map_err(|error| without_line(&error))?;
     let task_id = match fields.task_id {
         None | Some(Value::Null) => format!("task_{row}"),
         Some(Value::String(id)) if !id.is_empty() => id,
@@ -129,6 +129,24 @@ mod tests {
         assert_eq!(tasks[1].metadata, json!({"answer": 3}));
         assert_eq!(tasks[1].init_messages[0].content, "hi");
         assert_eq!(tasks[2].env_type, "shop");
+    }
+
+    /// Seen with a big integer, which came out as a float.
+    #[test]
+    fn metadata_is_what_the_file_says() {
+        for metadata in [
+            r#"{"n":12345678901234567890123,"m":-98765432109876543210}"#,
+            r#"{"x":[1.10,1e+5,-0,2.50e-3,1.0,1e+400],"y":{"b":1,"a":2}}"#,
+            r#"{"π":3.14159265358979323846264338327950288}"#,
+        ] {
+            let line = format!("{{\"metadata\": {metadata}}}");
+            let tasks = parse(Path::new("tasks.jsonl"), &line).unwrap();
+            assert_eq!(serde_json::to_string(&tasks[0].metadata).unwrap(), metadata);
+            let tasks = parse(Path::new("tasks.jsonl"), metadata).unwrap();
+            assert_eq!(serde_json::to_string(&tasks[0].metadata).unwrap(), metadata);
+            let sent: Task = serde_json::from_str(&serde_json::to_string(&tasks[0]).unwrap()).unwrap();
+            assert_eq!(serde_json::to_string(&sent.metadata).unwrap(), metadata);
+        }
     }
 
     #[test]

@@ -118,11 +118,15 @@ fn warn_of_unknown(api: Api, body: &Value) {
     }
 }
 
-/// The request with its types; an error names the field.
+/// The request with its types; an error names the field. It is read from text: what serde_json reads from a value makes an
+/// infinity of 1e400, and has no integers of 128 bits where serde gathers fields.
 fn typed<T: DeserializeOwned>(body: Value) -> Result<T, Error> {
-    T::deserialize(&body).map_err(|error| {
+    serde_json::from_str(&body.to_string()).map_err(|error| {
         let alone = |(name, value): (&String, &Value)| {
-            let why = T::deserialize(json!({name: value})).err()?;
+            let error = serde_json::from_str::<T>(&json!({name: value}).to_string())
+                .err()?
+                .to_string();
+            let why = error.rsplit_once(" at line ").map_or(error.as_str(), |(why, _)| why);
             Some(wrong(name, format!("cannot be read: {why}")))
         };
         let named = body.as_object().and_then(|fields| fields.iter().find_map(alone));
@@ -140,6 +144,57 @@ mod tests {
             Error::Field { field, message } => (field, message),
             other => panic!("{other:?}"),
         })
+    }
+
+    /// Seen with a big integer in `reasoning`, refused, and a temperature of 1e400, taken for none.
+    #[test]
+    fn numbers_are_as_written_or_refused() {
+        use crate::protocol::{anthropic::MessagesRequest, openai::ChatRequest, responses::ResponsesRequest};
+        let fields = |text: &str| serde_json::from_str::<Map<String, Value>>(text).unwrap();
+        for number in [
+            "0",
+            "-0",
+            "-7",
+            "1.10",
+            "-2.50e-7",
+            "18446744073709551616",
+            "-98765432109876543210",
+            "1e+400",
+        ] {
+            let body = format!(
+                r#"{{"model":"m","input":[],"reasoning":{{"effort":"low","n":{number}}},"tools":[{{"n":{number}}}],"metadata":{{"n":{number}}}}}"#
+            );
+            let request: ResponsesRequest = read(Api::Responses, fields(&body)).unwrap();
+            let (reasoning, tools, metadata) = (
+                request.reasoning.unwrap(),
+                request.tools.unwrap(),
+                request.metadata.unwrap(),
+            );
+            for read in [&reasoning.others["n"], &tools[0]["n"], &metadata["n"]] {
+                assert_eq!(read.to_string(), number);
+            }
+        }
+        for field in ["temperature", "top_p"] {
+            for number in ["1e400", "-1E999", &"9".repeat(400)] {
+                let body = fields(&format!(
+                    r#"{{"model":"m","max_tokens":1,"input":[],"messages":[],"{field}":{number}}}"#
+                ));
+                let refused = [
+                    read::<ChatRequest>(Api::Chat, body.clone()).map(drop),
+                    read::<MessagesRequest>(Api::Messages, body.clone()).map(drop),
+                    read::<ResponsesRequest>(Api::Responses, body).map(drop),
+                ];
+                for refused in refused {
+                    match refused.unwrap_err() {
+                        Error::Field { field: named, message } => {
+                            assert_eq!(named, field);
+                            assert!(message.contains("number out of range"), "{message}");
+                        }
+                        other => panic!("{other:?}"),
+                    }
+                }
+            }
+        }
     }
 
     /// What the table says of a path of an SDK's type definitions.

@@ -304,3 +304,31 @@ fn a_heartbeat_of_the_engine_is_a_ping() {
     assert_eq!(translator.push(b"beat\n\n").unwrap(), ping.as_bytes());
     assert_eq!(translator.push(b": a\n\n: b\n\n").unwrap(), ping.repeat(2).as_bytes());
 }
+
+/// Seen with a big integer, which came out as a float in an answer's `input` and in the one that came back.
+#[test]
+fn inputs_keep_their_digits() {
+    for input in [
+        r#"{"n":12345678901234567890123,"m":-98765432109876543210}"#,
+        r#"{"x":[1.10,1e+5,-0,1.0,2.50e-3,1e+400]}"#,
+        r#"{"pi":3.14159265358979323846264338327950288,"b":{"z":1,"a":2}}"#,
+    ] {
+        let body = format!(
+            r#"{{"max_tokens":9,"messages":[{{"role":"assistant","content":[{{"type":"tool_use","id":"a","name":"f","input":{input}}}]}},{{"role":"user","content":[{{"type":"tool_result","tool_use_id":"a","content":"r"}}]}}]}}"#
+        );
+        let chat = chat_request(&serde_json::from_str(&body).unwrap()).unwrap();
+        assert_eq!(
+            chat.messages[0].tool_calls.as_ref().unwrap()[0].function.arguments,
+            input
+        );
+
+        let mut translator = Translator::new(Box::new(MessageWriter::new(&request(json!({})))), false);
+        let answer = json!({"id": "chatcmpl-1", "object": "chat.completion", "created": 0, "model": "m", "usage": {
+            "prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}, "choices": [{"index": 0, "message": {
+            "role": "assistant", "content": null, "tool_calls": [{"id": "a", "type": "function", "function": {
+            "name": "f", "arguments": input}}]}, "finish_reason": "tool_calls", "logprobs": null}]});
+        translator.push(answer.to_string().as_bytes()).unwrap();
+        let message = String::from_utf8(translator.finish().unwrap()).unwrap();
+        assert!(message.contains(&format!(r#""input":{input}"#)), "{message}");
+    }
+}
