@@ -4,9 +4,12 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Exit code of a program whose reader went away: what a shell reports of one that SIGPIPE ended.
 pub const READER_GONE: u8 = 141;
+
+static OUTPUT_LOST: AtomicBool = AtomicBool::new(false);
 
 /// Characters of a line that are shown.
 const LONGEST_LINE: usize = 10_000;
@@ -83,10 +86,18 @@ pub fn print(text: &str) {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(READER_GONE.into()),
-        // A full disk behind a redirection is told; nothing else can be done about it.
-        Err(error) => note(&format!("error: cannot write to standard output: {error}")),
+        // A full disk behind a redirection: a job goes on, and its exit code says that not all of its words are there.
+        Err(error) => {
+            OUTPUT_LOST.store(true, Ordering::Relaxed);
+            note(&format!("error: cannot write to standard output: {error}"));
+        }
         Ok(()) => {}
     }
+}
+
+/// Whether [`print`] could not write all that it was given.
+pub fn output_is_incomplete() -> bool {
+    OUTPUT_LOST.load(Ordering::Relaxed)
 }
 
 /// Writes a line for people to standard error. Nobody may be there to read it.

@@ -133,6 +133,28 @@ fn a_server_that_roll_started_ends_with_it() {
     assert!(server.wait().unwrap().success());
 }
 
+/// Seen with `job show job.yaml > /dev/full`: half a file, and exit code 0.
+#[test]
+#[cfg(target_os = "linux")] // which has such a device
+fn output_that_a_full_disk_swallowed_is_no_success() {
+    let dir = tempfile::tempdir().unwrap();
+    let job = dir.path().join("job.yaml");
+    let made = Command::new(PROGRAM).args(["job", "init"]).arg(&job).status().unwrap();
+    assert!(made.success());
+    let job = job.to_str().unwrap();
+    for arguments in [
+        vec!["job", "show", job],
+        vec!["job", "check", job],
+        vec!["roll", job, "--dry-run"],
+    ] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = Command::new(PROGRAM).args(&arguments).stdout(full).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        assert!(said.contains("cannot write to standard output"), "{said}");
+    }
+}
+
 /// Seen with exit code 101, a panic.
 #[test]
 fn a_reader_that_goes_away_is_no_panic() {

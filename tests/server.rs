@@ -624,6 +624,40 @@ async fn an_experiment_is_gone_on_with_by_the_next_server_unless_it_was_stopped(
     assert!(unfinished::config(&directory).is_ok(), "and may be interrupted again");
 }
 
+// Seen with a disk that was read-only after a restart: OFFLINE, and only the log said why.
+#[tokio::test]
+async fn why_an_experiment_is_not_gone_on_with_is_in_the_status() {
+    for (config, said) in [
+        ("ajet: {model: {path: /no/such/model}}", "/no/such/model"),
+        (
+            "ajet: {model: {path: 'builtin:tiny'}, experiment_dir: /proc/no}",
+            "/proc/no",
+        ),
+        ("ajet: [", "the experiment cannot be gone on with"),
+    ] {
+        let swarm = Swarm::with(Options {
+            start_with: Some(config.to_owned()),
+            ..quick()
+        })
+        .await;
+        let mut detail = Value::Null;
+        for _ in 0..200 {
+            detail = swarm.get("/get_engine_status").await.1["engine_status_detail"].clone();
+            if detail
+                .as_str()
+                .is_some_and(|detail| detail.contains("cannot be gone on with"))
+            {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert!(
+            detail.as_str().is_some_and(|detail| detail.contains(said)),
+            "{config}: {detail}"
+        );
+    }
+}
+
 // ---- claims ----
 
 #[tokio::test]

@@ -28,8 +28,12 @@ struct Running {
 
 impl Running {
     fn start(args: &[&str]) -> Self {
+        Self::from(command(args))
+    }
+
+    fn from(mut command: Command) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let mut child = command(args).current_dir(dir.path()).spawn().unwrap();
+        let mut child = command.current_dir(dir.path()).spawn().unwrap();
         let mut out = BufReader::new(child.stdout.take().unwrap());
         let mut banner = String::new();
         while !banner.contains("Ctrl-C") {
@@ -171,6 +175,58 @@ fn files_that_cannot_be_used_are_named() {
         assert_ne!(code, 0);
         assert!(err.contains(said), "{err}");
     }
+}
+
+/// A line of bash with this program as `$0`.
+fn bash(line: &str, args: &[&str]) -> Command {
+    let mut command = Command::new("bash");
+    command
+        .args(["-c", line, env!("CARGO_BIN_EXE_ajet-swarm")])
+        .args(args)
+        .env_remove("AJET_SWARM_TOKEN")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+// Seen with `roll <(gen-job)`, `--token-file <(pass show x)` and `--conf /dev/stdin`: "it is a pipe".
+#[test]
+fn files_that_the_user_names_may_be_pipes() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("job.yaml");
+    let made = bash(r#""$0" job init "$1""#, &[path.to_str().unwrap()])
+        .status()
+        .unwrap();
+    assert!(made.success());
+    let job = path.to_str().unwrap();
+    for line in [
+        r#""$0" job check <(cat "$1")"#,
+        r#"cat "$1" | "$0" job check /dev/stdin"#,
+        r#"(sleep 0.3; cat "$1") | "$0" job check /dev/fd/0"#,
+        r#"mkfifo "$2"; cat "$1" > "$2" & "$0" job check "$2""#,
+        r#""$0" roll <(cat "$1") --dry-run --token-file <(echo secret-token)"#,
+    ] {
+        let output = bash(line, &[job, dir.path().join("fifo").to_str().unwrap()])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{line}: {output:?}");
+    }
+    let endless = bash(r#""$0" job check <(yes)"#, &[]).output().unwrap();
+    let said = String::from_utf8(endless.stderr).unwrap();
+    assert!(
+        !endless.status.success() && said.contains("the limit for this file"),
+        "{said}"
+    );
+
+    let conf = dir.path().join("conf.yaml");
+    std::fs::write(&conf, "ajet: {data: {train_batch_size: 7}}").unwrap();
+    let line = r#"exec "$0" start --swarm-port 0 --token-file <(echo secret-token) --conf /dev/stdin < <(cat "$1")"#;
+    let server = Running::from(bash(line, &[conf.to_str().unwrap()]));
+    let (code, _, err) = asked(&["status"], server.port());
+    assert!(code != 0 && err.contains("token"), "{err}");
+    let (code, out, err) = asked(&["status", "--token", "secret-token"], server.port());
+    assert!(code == 0 && out.contains("ENGINE.OFFLINE"), "{out} {err}");
 }
 
 /// Exit code, standard output, standard error of a command that talks to a server.

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::note;
+use crate::{note, terminal};
 
 pub mod bench;
 pub mod engine;
@@ -84,7 +84,10 @@ pub fn run(command: Command) -> anyhow::Result<ExitCode> {
     let outcome = runtime.block_on(dispatch(command));
     // A blocked read of standard input must not keep the process alive.
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
-    outcome
+    match outcome {
+        Ok(code) if code == ExitCode::SUCCESS && terminal::output_is_incomplete() => Ok(ExitCode::FAILURE),
+        outcome => outcome,
+    }
 }
 
 async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {

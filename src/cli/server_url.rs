@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Context;
 
 use crate::client::{ClientError, ServerUrl, SwarmClient};
-use crate::config::small_file::{DOCUMENT_BYTES, read_text};
+use crate::config::small_file::{DOCUMENT_BYTES, read_given_text};
 
 /// The server's URL and token.
 #[derive(Debug, clap::Args)]
@@ -36,7 +36,7 @@ pub(super) fn with_token(url: &str, token: Option<&str>) -> String {
 /// # Errors
 /// The file cannot be read.
 pub(super) fn read_token(path: &Path) -> anyhow::Result<String> {
-    let text = read_text(path, DOCUMENT_BYTES);
+    let text = read_given_text(path, DOCUMENT_BYTES);
     let text = text.with_context(|| format!("--token-file {} cannot be read", path.display()))?;
     Ok(text.trim().to_string())
 }

@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use super::engine::standard_input_closed;
 use super::server_url::read_token;
 use crate::client::SwarmClient;
-use crate::config::small_file::{DOCUMENT_BYTES, read_text};
+use crate::config::small_file::{DOCUMENT_BYTES, read_given_text};
 use crate::config::{Strictness, experiment, load_over};
 use crate::protocol::swarm::DEFAULT_PORT;
 use crate::roll::EndSignals;
@@ -151,7 +151,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 fn default_config(path: &Path) -> anyhow::Result<String> {
     let shown = path.display();
-    let text = read_text(path, DOCUMENT_BYTES).with_context(|| format!("--conf {shown} cannot be read"))?;
+    let text = read_given_text(path, DOCUMENT_BYTES).with_context(|| format!("--conf {shown} cannot be read"))?;
     // A client's configuration names the model; everything else is checked now.
     load_over(&text, "ajet: {model: {path: 'builtin:tiny'}}", Strictness::Job)
         .with_context(|| format!("--conf {shown} is refused"))?;

@@ -1,7 +1,8 @@
 //! Files that are read whole: settings, templates, scripts, tasks.
 //!
 //! Only regular files are read, and no more of one than its limit: a device such as `/dev/zero` has no end, and a named
-//! pipe without a writer blocks whoever opens it.
+//! pipe without a writer blocks whoever opens it. What a user names on the command line may also be a pipe, as of
+//! `<(…)` and `/dev/stdin`; whoever names one waits for its writer.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read};
@@ -24,8 +25,16 @@ pub const DATASET_BYTES: u64 = 8 << 30;
 /// # Errors
 /// It cannot be opened, or is no regular file.
 pub fn open_regular(path: &Path) -> io::Result<File> {
-    // Without O_NONBLOCK, opening a pipe waits for its writer. Regular files ignore it.
-    let file = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path)?;
+    open_regular_with(OpenOptions::new().read(true), path)
+}
+
+/// Opens a regular file as the options say; never waits.
+///
+/// # Errors
+/// As of [`open_regular`].
+pub fn open_regular_with(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    // Without O_NONBLOCK, opening a pipe waits for its other end. Regular files ignore it.
+    let file = options.custom_flags(O_NONBLOCK).open(path)?;
     let kind = file.metadata()?.file_type();
     let what = match kind {
         kind if kind.is_file() => return Ok(file),
@@ -36,7 +45,7 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     };
     Err(io::Error::new(
         ErrorKind::InvalidInput,
-        format!("it is {what}; only regular files are read"),
+        format!("it is {what}; only regular files are used"),
     ))
 }
 
@@ -45,7 +54,18 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 /// # Errors
 /// As of [`open_regular`]; the file is larger.
 pub fn read_bytes(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-    let file = open_regular(path)?;
+    read_up_to(open_regular(path)?, limit)
+}
+
+/// Reads what the user named on the command line, a file or a pipe, to its end, of at most `limit` bytes.
+///
+/// # Errors
+/// It cannot be read, or is larger.
+pub fn read_given_bytes(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    read_up_to(File::open(path)?, limit)
+}
+
+fn read_up_to(file: File, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     // One more than is allowed, since the size that the file system gives may be out of date.
     file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
@@ -63,7 +83,18 @@ pub fn read_bytes(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 /// # Errors
 /// As of [`read_bytes`]; the file is not UTF-8.
 pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
-    let mut bytes = read_bytes(path, limit)?;
+    text(read_bytes(path, limit)?)
+}
+
+/// Reads UTF-8 text as [`read_given_bytes`], without a byte order mark.
+///
+/// # Errors
+/// As of [`read_given_bytes`]; it is not UTF-8.
+pub fn read_given_text(path: &Path, limit: u64) -> io::Result<String> {
+    text(read_given_bytes(path, limit)?)
+}
+
+fn text(mut bytes: Vec<u8>) -> io::Result<String> {
     if bytes.starts_with(BYTE_ORDER_MARK) {
         bytes.drain(..BYTE_ORDER_MARK.len());
     }
@@ -111,5 +142,31 @@ mod tests {
         }
         std::fs::write(&file, [0xff]).unwrap();
         assert!(read_text(&file, 4).unwrap_err().to_string().contains("not UTF-8"));
+    }
+
+    #[test]
+    fn what_a_user_names_may_be_a_pipe_within_the_limit() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        for (written, limit, read) in [
+            ("", 5, Ok("")),
+            ("12345", 5, Ok("12345")),
+            ("\u{feff}a: 1", 100, Ok("a: 1")),
+            ("123456", 5, Err("more than 5 bytes")),
+        ] {
+            let got = std::thread::scope(|scope| {
+                scope.spawn(|| std::fs::write(&pipe, written));
+                read_given_text(&pipe, limit).map_err(|error| error.to_string())
+            });
+            match read {
+                Ok(text) => assert_eq!(got.as_deref(), Ok(text)),
+                Err(said) => assert!(got.as_ref().is_err_and(|error| error.contains(said)), "{got:?}"),
+            }
+        }
+        let endless = read_given_text(Path::new("/dev/zero"), 1000).unwrap_err();
+        assert!(endless.to_string().contains("more than 1000 bytes"), "{endless}");
+        read_given_text(dir.path(), 5).unwrap_err();
     }
 }

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::durable;
+use crate::config::small_file::open_regular_with;
 
 /// An open file of records.
 #[derive(Debug)]
@@ -17,14 +18,14 @@ pub struct AppendFile {
 }
 
 impl AppendFile {
-    /// Opens the file at `path`, or creates it for its owner alone.
+    /// Opens the regular file at `path`, or creates it for its owner alone.
     ///
     /// # Errors
-    /// The file system refuses.
+    /// The file system refuses, or it is no regular file.
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(Self {
             path: path.to_owned(),
-            file: durable::private().read(true).append(true).create(true).open(path)?,
+            file: open_regular_with(durable::private().read(true).append(true).create(true), path)?,
             torn: None,
         })
     }

@@ -330,8 +330,9 @@ fn damage(records: &[Record], experiment_dir: &Path) -> Option<String> {
     let kept_in = experiment_dir.join(journal::DAMAGED_FILE_NAME);
     (!lost.is_empty()).then(|| {
         format!(
-            "{} damaged lines of the journal are left out and kept in {} ({}); all other episodes are in use",
+            "{} damaged {} of the journal left out and kept in {} ({}); all other episodes are in use",
             lost.len(),
+            if lost.len() == 1 { "line is" } else { "lines are" },
             kept_in.display(),
             lost[..lost.len().min(NAMED_LINES)].join("; ")
         )

@@ -221,6 +221,7 @@ impl CheckpointStore {
             sha256,
         };
         std::fs::write(temporary.join(MANIFEST), serde_json::to_vec_pretty(&manifest)?)?;
+        durable::make_private(temporary)?;
         durable::sync_tree(temporary)
     }
 
@@ -368,6 +369,43 @@ mod tests {
         let before_it_counts = || seen = Some(scratch.resumes_at());
         scratch.store.write(2, nothing, before_it_counts).unwrap();
         assert_eq!((seen, scratch.resumes_at()), (Some(Some(1)), Some(2)));
+    }
+
+    // Seen with the files that are copied from the model: they were as readable as that.
+    #[test]
+    fn all_of_a_checkpoint_is_its_owners_alone() {
+        use crate::engine::durable::tests::mode;
+        use std::os::unix::fs::PermissionsExt;
+        let scratch = Scratch::new(1);
+        let fill = |dir: &Path| -> io::Result<()> {
+            std::fs::create_dir(dir.join("additional_chat_templates"))?;
+            for (file, mode) in [
+                ("config.json", 0o644),
+                ("additional_chat_templates/tools.jinja", 0o666),
+                ("weights", 0o400),
+            ] {
+                std::fs::write(dir.join(file), file)?;
+                std::fs::set_permissions(dir.join(file), PermissionsExt::from_mode(mode))?;
+            }
+            Ok(())
+        };
+        let dir = scratch.store.write(1, fill, || ()).unwrap();
+        for file in [
+            "config.json",
+            "additional_chat_templates/tools.jinja",
+            "weights",
+            MANIFEST,
+        ] {
+            assert_eq!(mode(&dir.join(file)), 0o600, "{file}");
+        }
+        for made in [
+            dir.as_path(),
+            &dir.join("additional_chat_templates"),
+            &dir.join(TRAINER_DIR),
+            &scratch.store.dir,
+        ] {
+            assert_eq!(mode(made), 0o700, "{}", made.display());
+        }
     }
 
     #[test]

@@ -268,13 +268,16 @@ impl Core {
         let core = self.clone();
         blocking(move || {
             let done = core.ledger().global_step() - 1;
+            // Before a resume would not repeat an update any more, its metrics are written.
+            let _ = core.ledger().flush_metrics(); // tried again below
             if done > core.saved_step.load(Ordering::Acquire) {
                 match core.export(done, || ()) {
                     Ok(_) => core.cut_journal(done),
                     Err(error) => core.hub.warn(error.to_string()),
                 }
             }
-            if let Err(trouble) = core.ledger().flush_evals() {
+            let mut ledger = core.ledger();
+            if let Err(trouble) = ledger.flush_evals().and_then(|()| ledger.flush_metrics()) {
                 core.hub.warn(trouble);
             }
         })

@@ -1,9 +1,9 @@
 //! Writes that survive a power cut: file content first, then its name. What is made here is the owner's alone, since
 //! journals and trajectories hold prompts and answers.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 /// Options for a file that, where it is created, only its owner may read.
@@ -25,6 +25,19 @@ pub fn create_dir(dir: &Path) -> io::Result<()> {
         Err(error) if !dir.is_dir() => Err(error),
         _ => sync_parent(dir),
     }
+}
+
+/// Makes everything under `dir` its owner's alone, whoever wrote it.
+pub fn make_private(dir: &Path) -> io::Result<()> {
+    std::fs::set_permissions(dir, Permissions::from_mode(0o700))?;
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        match path.is_dir() {
+            true => make_private(&path)?,
+            false => std::fs::set_permissions(&path, Permissions::from_mode(0o600))?,
+        }
+    }
+    Ok(())
 }
 
 /// Makes the content and the names of everything under `dir` durable.
@@ -77,7 +90,6 @@ fn replace_then(path: &Path, content: &[u8], written: impl FnOnce(&File) -> io::
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
 
     pub(crate) fn mode(path: &Path) -> u32 {
         std::fs::metadata(path).unwrap().permissions().mode() & 0o777

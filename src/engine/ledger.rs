@@ -158,8 +158,9 @@ impl Ledger {
         }
         let record = Record::Episode(Box::new(episode));
         self.journal.append(&record)?;
+        let _ = self.flush_metrics(); // told when they could not be written; the disk may have room again
         let Record::Episode(episode) = record else {
-            unreachable!("it was made an episode three lines above")
+            unreachable!("it was made an episode above")
         };
         let episode: Arc<FinishedEpisode> = Arc::from(episode);
         let mut gone = Vec::new();
@@ -284,15 +285,19 @@ impl Ledger {
 
     /// Records eval episodes that no update will: the engine is about to end.
     pub fn flush_evals(&mut self) -> Result<(), String> {
+        let mut outcome = Ok(());
         for (step, evals) in self.take_evals() {
             let evals: Vec<&FinishedEpisode> = evals.iter().map(AsRef::as_ref).collect();
-            let written = self.step_log.append(step, &metrics::of_evals(&evals));
+            outcome = outcome.and(self.step_log.append(step, &metrics::of_evals(&evals)));
             let validation = metrics::of_validation(&evals);
-            written
-                .and_then(|()| self.step_log.append_validation(step, &validation))
-                .map_err(|e| cannot_write_metrics(&e))?;
+            outcome = outcome.and(self.step_log.append_validation(step, &validation));
         }
-        Ok(())
+        outcome.map_err(|e| cannot_write_metrics(&e))
+    }
+
+    /// Writes metrics that could not be written before.
+    pub fn flush_metrics(&mut self) -> Result<(), String> {
+        self.step_log.flush().map_err(|e| cannot_write_metrics(&e))
     }
 
     /// A checkpoint of this step is durable: what it covers leaves the journal.

@@ -1,4 +1,7 @@
-//! One engine for an experiment directory: a lock that the system drops with the process that holds it.
+//! One engine for an experiment directory: locks that the system drops with the process that holds them.
+//!
+//! The directory itself is locked, whatever path leads to it and whoever tidies it up, and a file in it, which says who
+//! holds it; network file systems lock files only.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -6,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::durable;
+use crate::config::small_file::open_regular_with;
 use crate::protocol::engine::LOCK_FILE;
 
 /// How long to wait for an engine before. It has ended at most 2 s after its server was killed, unless its disk is slow.
@@ -18,6 +22,7 @@ const HOLDER_BYTES: u64 = 100;
 /// Held for as long as its owner may write to the experiment directory.
 #[derive(Debug)]
 pub struct DirectoryLock {
+    _dir: File,
     _file: File,
 }
 
@@ -56,19 +61,18 @@ impl DirectoryLock {
             path: path.clone(),
             source,
         };
-        let mut file = durable::private()
-            .read(true)
-            .append(true)
-            .create(true)
-            .open(&path)
-            .map_err(io)?;
         let since = Instant::now();
         let mut waiting = Some(waiting);
-        loop {
+        let directory = File::open(dir).map_err(io)?;
+        let mut file = loop {
+            // Opened for each attempt: the one that another has locked may have been deleted since.
+            let options = &mut durable::private();
+            let mut file = open_regular_with(options.read(true).append(true).create(true), &path).map_err(io)?;
+            let is_ours = !is_held(&directory);
             match file.try_lock() {
-                Ok(()) => break,
+                Ok(()) if is_ours => break file,
                 Err(TryLockError::Error(source)) => return Err(io(source)),
-                Err(TryLockError::WouldBlock) => {}
+                Ok(()) | Err(TryLockError::WouldBlock) => {}
             }
             let holder = holder(&mut file);
             if since.elapsed() >= patience {
@@ -80,13 +84,21 @@ impl DirectoryLock {
             if let Some(waiting) = waiting.take() {
                 waiting(&holder);
             }
+            drop(file);
             std::thread::sleep(PAUSE);
-        }
-        file.set_len(0)
-            .and_then(|()| writeln!(file, "pid {} since {:.0}", std::process::id(), jiff::Timestamp::now()))
-            .map_err(io)?;
-        Ok(Self { _file: file })
+        };
+        let me = format!("pid {} since {:.0}\n", std::process::id(), jiff::Timestamp::now());
+        let _ = file.set_len(0).and_then(|()| file.write_all(me.as_bytes())); // on a full disk we stay unnamed
+        Ok(Self {
+            _dir: directory,
+            _file: file,
+        })
     }
+}
+
+/// Locks the directory unless another has. Where directories cannot be locked, nobody has.
+fn is_held(directory: &File) -> bool {
+    matches!(directory.try_lock(), Err(TryLockError::WouldBlock))
 }
 
 /// What the holder wrote of itself; it may be about to.
@@ -130,6 +142,51 @@ mod tests {
         DirectoryLock::acquire(dir.path(), PATIENCE, unexpected).unwrap();
     }
 
+    // One that is deleted, or whose directory is reached by another path or has got another name, is as good as before.
+    #[test]
+    fn no_path_and_no_tidying_lead_around_the_lock() {
+        type Change = fn(&Path) -> PathBuf;
+        let changes: [(&str, Change); 5] = [
+            ("the file deleted", |dir| {
+                std::fs::remove_file(dir.join(LOCK_FILE)).unwrap();
+                dir.to_owned()
+            }),
+            ("the file replaced", |dir| {
+                durable::replace(&dir.join(LOCK_FILE), b"pid 1 since 2000\n").unwrap();
+                dir.to_owned()
+            }),
+            ("a link", |dir| {
+                let link = dir.with_file_name("link");
+                std::os::unix::fs::symlink(dir, &link).unwrap();
+                link
+            }),
+            ("another name", |dir| {
+                let moved = dir.with_file_name("moved");
+                std::fs::rename(dir, &moved).unwrap();
+                moved
+            }),
+            ("moved, and the file deleted", |dir| {
+                let moved = dir.with_file_name("moved");
+                std::fs::rename(dir, &moved).unwrap();
+                std::fs::remove_file(moved.join(LOCK_FILE)).unwrap();
+                moved
+            }),
+        ];
+        for (name, change) in changes {
+            let base = tempfile::tempdir().unwrap();
+            let dir = base.path().join("experiment");
+            std::fs::create_dir(&dir).unwrap();
+            let first = DirectoryLock::acquire(&dir, PATIENCE, unexpected).unwrap();
+            let path = change(&dir);
+            for _ in 0..2 {
+                let refused = DirectoryLock::acquire(&path, Duration::ZERO, |_| ()).unwrap_err();
+                assert!(refused.to_string().contains("another engine"), "{name}: {refused}");
+            }
+            drop(first);
+            DirectoryLock::acquire(&path, PATIENCE, unexpected).unwrap();
+        }
+    }
+
     #[test]
     fn the_next_waits_until_the_holder_is_gone() {
         let dir = tempfile::tempdir().unwrap();
@@ -151,7 +208,7 @@ mod tests {
             let path = dir.path().join(LOCK_FILE);
             std::fs::write(&path, text).unwrap();
             let held = File::open(&path).unwrap();
-            held.lock().unwrap();
+            held.lock().unwrap(); // as an engine does where directories cannot be locked
             let refused = DirectoryLock::acquire(dir.path(), Duration::ZERO, |_| ())
                 .unwrap_err()
                 .to_string();

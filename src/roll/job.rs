@@ -9,7 +9,7 @@ use serde_yaml::Value;
 use super::agents::Agent;
 use super::rewards::Reward;
 use super::section::Section;
-use crate::config::small_file::{DOCUMENT_BYTES, read_text};
+use crate::config::small_file::{DOCUMENT_BYTES, read_given_text};
 use crate::config::{self, Strictness, schema::Ajet};
 use crate::protocol::swarm::DEFAULT_PORT;
 
@@ -116,7 +116,7 @@ impl Job {
     /// # Errors
     /// It cannot be read, or something in it is wrong; every problem is told.
     pub fn load(path: &Path) -> Result<Self, JobError> {
-        let yaml = read_text(path, DOCUMENT_BYTES).map_err(|reason| JobError::File {
+        let yaml = read_given_text(path, DOCUMENT_BYTES).map_err(|reason| JobError::File {
             path: path.to_path_buf(),
             reason,
         })?;

@@ -128,7 +128,11 @@ pub async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Ne
         false => Error::TokenMissing,
         // A page has no token, so where there is one, it needs no other check.
         true if shared.options.token.is_some() => return next.run(request).await,
-        true => match shared.options.hosts.check(request.uri(), request.headers()) {
+        true => match shared
+            .options
+            .hosts
+            .check(request.method(), request.uri(), request.headers())
+        {
             Ok(()) => return next.run(request).await,
             Err(Foreign::Host(host)) => Error::ForeignHost(host),
             Err(Foreign::Page) => Error::ForeignPage,

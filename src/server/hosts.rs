@@ -7,7 +7,7 @@
 
 use std::net::IpAddr;
 
-use axum::http::{HeaderMap, Uri, header};
+use axum::http::{HeaderMap, Method, Uri, header};
 
 /// Names of this machine: its own, and those by which containers reach their host.
 const OURS: [&str; 3] = ["localhost", "host.docker.internal", "host.containers.internal"];
@@ -46,7 +46,7 @@ impl Hosts {
     /// # Errors
     ///
     /// The host is not served, or the page is of another site.
-    pub fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Foreign> {
+    pub fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), Foreign> {
         let named: Vec<String> = uri.authority().map(ToString::to_string).into_iter().collect();
         let named = named.into_iter().chain(values(headers, header::HOST.as_str()));
         let named: Vec<String> = named.collect();
@@ -60,7 +60,7 @@ impl Hosts {
         let mut origins = values(headers, header::ORIGIN.as_str()).peekable();
         let is_ours = match origins.peek() {
             Some(_) => origins.all(|origin| self.is_our_page(&origin, named.first())),
-            None => !is_embedded_elsewhere(headers),
+            None => !is_of_another_site(headers) || is_followed_link(method, headers),
         };
         if is_ours { Ok(()) } else { Err(Foreign::Page) }
     }
@@ -89,10 +89,16 @@ impl Hosts {
     }
 }
 
-/// A page of another site includes this request without saying its origin. Following a link is no such thing.
-fn is_embedded_elsewhere(headers: &HeaderMap) -> bool {
-    let is = |name, value| values(headers, name).any(|given| given == value);
-    is("sec-fetch-site", "cross-site") && !is("sec-fetch-mode", "navigate")
+/// A page of another site makes this request, and does not say its origin.
+fn is_of_another_site(headers: &HeaderMap) -> bool {
+    values(headers, "sec-fetch-site").any(|site| site == "cross-site")
+}
+
+/// The user follows a link to what the window will show; a form that is sent, or a frame in a page, is no such thing.
+fn is_followed_link(method: &Method, headers: &HeaderMap) -> bool {
+    matches!(*method, Method::GET | Method::HEAD)
+        && values(headers, "sec-fetch-mode").any(|mode| mode == "navigate")
+        && values(headers, "sec-fetch-dest").all(|shown_in| shown_in == "document")
 }
 
 fn values<'a>(headers: &'a HeaderMap, name: &'static str) -> impl Iterator<Item = String> + 'a {
@@ -152,12 +158,16 @@ mod tests {
     use super::*;
 
     fn check(uri: &str, headers: &[(&'static str, &str)]) -> Result<(), Foreign> {
+        check_by(&Method::GET, uri, headers)
+    }
+
+    fn check_by(method: &Method, uri: &str, headers: &[(&'static str, &str)]) -> Result<(), Foreign> {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(*name, value.parse().unwrap());
         }
         let hosts = Hosts::new(["Swarm.Example.com".to_owned()]);
-        hosts.check(&uri.parse().unwrap(), &map)
+        hosts.check(method, &uri.parse().unwrap(), &map)
     }
 
     // Seen with `Host: evil:PORT` and the same `Origin`: DNS rebinding.
@@ -281,20 +291,38 @@ mod tests {
 
     #[test]
     fn what_other_pages_embed_is_refused_and_links_may_be_followed() {
-        let from = |site, mode| {
-            check(
-                "/",
-                &[
-                    ("host", "localhost"),
-                    ("sec-fetch-site", site),
-                    ("sec-fetch-mode", mode),
-                ],
-            )
-        };
-        assert_eq!(from("cross-site", "no-cors"), Err(Foreign::Page));
-        assert_eq!(from("cross-site", "cors"), Err(Foreign::Page));
-        assert_eq!(from("cross-site", "navigate"), Ok(()));
-        assert_eq!(from("same-origin", "cors"), Ok(()));
-        assert_eq!(from("none", "navigate"), Ok(()));
+        for (method, site, mode, dest, expected) in [
+            (Method::GET, "cross-site", "navigate", "document", Ok(())),
+            (Method::HEAD, "cross-site", "navigate", "document", Ok(())),
+            (Method::GET, "same-origin", "cors", "empty", Ok(())),
+            (Method::POST, "same-origin", "cors", "empty", Ok(())),
+            (Method::GET, "none", "navigate", "document", Ok(())),
+            (Method::GET, "cross-site", "no-cors", "image", Err(Foreign::Page)),
+            (Method::GET, "cross-site", "cors", "empty", Err(Foreign::Page)),
+            (Method::GET, "cross-site", "websocket", "websocket", Err(Foreign::Page)),
+            (Method::GET, "cross-site", "navigate", "iframe", Err(Foreign::Page)),
+            (Method::GET, "cross-site", "navigate", "embed", Err(Foreign::Page)),
+            (Method::POST, "cross-site", "navigate", "document", Err(Foreign::Page)),
+            (Method::DELETE, "cross-site", "navigate", "document", Err(Foreign::Page)),
+        ] {
+            let headers = [
+                ("host", "localhost"),
+                ("sec-fetch-site", site),
+                ("sec-fetch-mode", mode),
+                ("sec-fetch-dest", dest),
+            ];
+            assert_eq!(check_by(&method, "/", &headers), expected, "{method} {headers:?}");
+        }
+        let old = [
+            ("host", "localhost"),
+            ("sec-fetch-site", "cross-site"),
+            ("sec-fetch-mode", "navigate"),
+        ];
+        assert_eq!(check("/", &old), Ok(()), "browsers before Sec-Fetch-Dest");
+        assert_eq!(
+            check("/", &old[..2]),
+            Err(Foreign::Page),
+            "nothing says that a link is followed"
+        );
     }
 }

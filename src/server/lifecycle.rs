@@ -123,7 +123,9 @@ pub async fn start_with(shared: &Arc<Shared>, config_yaml: String) {
         Err(error) => Err(error),
     };
     if let Err(error) = started {
-        tracing::error!("the experiment cannot be gone on with: {error}");
+        let reason = format!("the experiment cannot be gone on with: {error}");
+        tracing::error!("{reason}");
+        shared.with(|core, _| core.start_failed(reason));
     }
 }
 

@@ -10,7 +10,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::TlsAcceptor;
 
-use crate::config::small_file::{DOCUMENT_BYTES, read_bytes};
+use crate::config::small_file::{DOCUMENT_BYTES, read_given_bytes};
 
 /// Why a certificate cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +53,7 @@ pub fn acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor, TlsError>
 }
 
 fn read_pem(path: &Path) -> io::Result<Vec<u8>> {
-    read_bytes(path, DOCUMENT_BYTES)
+    read_given_bytes(path, DOCUMENT_BYTES)
 }
 
 fn read_chain(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::config::small_file::{DOCUMENT_BYTES, read_text};
+use crate::config::small_file::{DOCUMENT_BYTES, open_regular, read_text};
 use crate::protocol::engine::LOCK_FILE;
 
 /// The configuration of an experiment that nobody has stopped, in its directory.
@@ -26,8 +26,8 @@ pub fn note(dir: &Path, config_yaml: &str) -> io::Result<()> {
 
 /// Whether an engine, of this server or another, uses the experiment in `dir`.
 pub fn is_in_use(dir: &Path) -> bool {
-    let lock = fs::File::open(dir.join(LOCK_FILE));
-    lock.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    let is_locked = |file: fs::File| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
+    fs::File::open(dir).is_ok_and(is_locked) || open_regular(&dir.join(LOCK_FILE)).is_ok_and(is_locked)
 }
 
 /// A client stopped the experiment in `dir`, which another server may be running all the same.

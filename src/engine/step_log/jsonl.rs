@@ -7,6 +7,7 @@ use std::path::Path;
 use indexmap::IndexMap;
 use serde_json::Value;
 
+use super::Waiting;
 use crate::engine::append_file::AppendFile;
 use crate::engine::metrics::Metrics;
 
@@ -18,8 +19,7 @@ pub const FILE_NAME: &str = "metrics.jsonl";
 pub struct MetricsFile {
     file: AppendFile,
     trained_steps: BTreeSet<u64>,
-    /// Lines that the disk had no room for yet.
-    waiting: Vec<u8>,
+    waiting: Waiting,
 }
 
 impl MetricsFile {
@@ -37,7 +37,7 @@ impl MetricsFile {
         Ok(Self {
             file,
             trained_steps,
-            waiting: Vec::new(),
+            waiting: Waiting::default(),
         })
     }
 
@@ -46,21 +46,23 @@ impl MetricsFile {
         self.trained_steps.contains(&global_step)
     }
 
-    /// Appends a step's metrics. After an error they are written with the next ones.
+    /// Appends a step's metrics. After an error they are written with the next ones, or by [`Self::flush`].
     pub fn append(&mut self, global_step: u64, metrics: &Metrics) -> io::Result<()> {
         let mut object = serde_json::Map::new();
         object.insert("global_step".into(), global_step.into());
         for (name, value) in metrics {
             object.insert(name.clone(), number(*value));
         }
-        serde_json::to_writer(&mut self.waiting, &object)?;
-        self.waiting.push(b'\n');
+        let line = format!("{}\n", Value::Object(object));
         if metrics.contains_key("episodes") {
             self.trained_steps.insert(global_step);
         }
-        self.file.append(&self.waiting)?;
-        self.waiting.clear();
-        Ok(())
+        self.waiting.then(line.as_bytes(), |lines| self.file.append(lines))
+    }
+
+    /// Writes what waits.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.waiting.then(&[], |lines| self.file.append(lines))
     }
 }
 
@@ -125,5 +127,14 @@ mod tests {
             })
             .collect();
         assert_eq!(steps, [1, 2, 3, 4, 5]);
+        file.file.break_for_test();
+        file.append(6, &metrics).unwrap_err();
+        file.flush().unwrap_err();
+        file.file.heal_for_test();
+        file.flush().unwrap();
+        file.flush().unwrap();
+        let text = std::fs::read_to_string(dir.path().join(FILE_NAME)).unwrap();
+        assert_eq!(text.lines().count(), 6, "once: {text}");
+        assert!(text.ends_with("{\"global_step\":6,\"episodes\":8}\n"), "{text}");
     }
 }

@@ -36,6 +36,22 @@ impl Wanted {
     }
 }
 
+/// Records of a log that could not be written yet; each is kept until it is.
+#[derive(Debug, Default)]
+struct Waiting(Vec<u8>);
+
+impl Waiting {
+    /// Writes `record`, after those that wait.
+    fn then(&mut self, record: &[u8], append: impl FnOnce(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        self.0.extend_from_slice(record);
+        if !self.0.is_empty() {
+            append(&self.0)?;
+            self.0.clear();
+        }
+        Ok(())
+    }
+}
+
 /// The open logs of an experiment.
 #[derive(Debug)]
 pub struct StepLog {
@@ -84,7 +100,7 @@ impl StepLog {
             .map_or(Ok(()), |events| events.append(global_step, metrics));
         let dicts = self
             .train_dicts
-            .as_ref()
+            .as_mut()
             .filter(|_| metrics.contains_key("episodes"))
             .map_or(Ok(()), |dicts| dicts.append(global_step, metrics));
         self.jsonl.append(global_step, metrics).and(events).and(dicts)
@@ -95,7 +111,22 @@ impl StepLog {
     /// # Errors
     /// The file could not be written.
     pub fn append_validation(&mut self, global_step: u64, validation: &Metrics) -> io::Result<()> {
-        let dicts = self.val_dicts.as_ref();
+        let dicts = self.val_dicts.as_mut();
         dicts.map_or(Ok(()), |dicts| dicts.append(global_step, validation))
+    }
+
+    /// Writes what could not be written before.
+    ///
+    /// # Errors
+    /// One of the logs still cannot be written.
+    pub fn flush(&mut self) -> io::Result<()> {
+        let mut outcome = self.jsonl.flush();
+        if let Some(events) = &mut self.tensorboard {
+            outcome = outcome.and(events.flush());
+        }
+        for dicts in [&mut self.train_dicts, &mut self.val_dicts].into_iter().flatten() {
+            outcome = outcome.and(dicts.flush());
+        }
+        outcome
     }
 }

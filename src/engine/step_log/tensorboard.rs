@@ -8,6 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::Waiting;
 use crate::engine::append_file::AppendFile;
 use crate::engine::durable;
 use crate::engine::metrics::Metrics;
@@ -23,6 +24,7 @@ const FILE_VERSION: &str = "brain.Event:2";
 pub struct EventFile {
     dir: PathBuf,
     file: Option<AppendFile>,
+    waiting: Waiting,
 }
 
 impl EventFile {
@@ -31,28 +33,46 @@ impl EventFile {
         Self {
             dir: experiment_dir.join(DIR_NAME),
             file: None,
+            waiting: Waiting::default(),
         }
     }
 
-    /// Appends a step's metrics.
+    /// Appends a step's metrics. After an error they are written with the next ones, or by [`Self::flush`].
     ///
     /// # Errors
     /// The file could not be written.
     pub fn append(&mut self, global_step: u64, metrics: &Metrics) -> io::Result<()> {
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default()
-            .as_secs_f64();
-        let file = match &mut self.file {
-            Some(file) => file,
-            none => none.insert(begin(&self.dir, now)?),
-        };
-        file.append(&record(&step_event(now, global_step, metrics)))
+        self.write(&record(&step_event(now(), global_step, metrics)))
+    }
+
+    /// Writes what waits.
+    ///
+    /// # Errors
+    /// The file could not be written.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.write(&[])
+    }
+
+    fn write(&mut self, record: &[u8]) -> io::Result<()> {
+        self.waiting.then(record, |records| {
+            let file = match &mut self.file {
+                Some(file) => file,
+                none => none.insert(begin(&self.dir)?),
+            };
+            file.append(records)
+        })
     }
 }
 
-fn begin(dir: &Path, now: f64) -> io::Result<AppendFile> {
+/// Seconds of the Unix epoch.
+fn now() -> f64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap_or_default().as_secs_f64()
+}
+
+fn begin(dir: &Path) -> io::Result<AppendFile> {
     durable::create_dir(dir)?;
+    let now = now();
     let name = format!("events.out.tfevents.{now:.0}.ajet-swarm.{}", std::process::id());
     let mut file = AppendFile::open(&dir.join(name))?;
     let mut event = Message::default();

@@ -73,6 +73,13 @@ impl Core {
         self.transition(Event::EngineGone, now);
     }
 
+    /// No engine could be started, for `reason`, and no client waits for the answer.
+    pub fn start_failed(&mut self, reason: String) {
+        if self.state == State::Offline {
+            self.detail = Some(reason);
+        }
+    }
+
     /// An engine is about to be ended by us, for `reason`.
     pub fn engine_fails(&mut self, generation: u64, reason: String) {
         if generation == self.generation {
