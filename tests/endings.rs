@@ -35,8 +35,9 @@ impl Roll {
         });
         let path = dir.path().join("job.yaml");
         std::fs::write(&path, job.to_string()).unwrap();
-        let child = Command::new(PROGRAM)
-            .arg("roll")
+        // `roll` lets SIGHUP be where it is ignored, as it is in a test run that `nohup` began.
+        let child = Command::new("env")
+            .args(["--default-signal=HUP", PROGRAM, "roll"])
             .arg(&path)
             .args(["--api", "http://127.0.0.1:1/v1", "--api-model", "none"])
             .stdout(Stdio::null())
