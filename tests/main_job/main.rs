@@ -261,12 +261,16 @@ async fn bad_requests_get_the_apis_error_and_cost_the_episode_nothing() {
         (200, &"chat.completion".into()),
         "{answer}"
     );
-    // Longer than the context: by default the agent gets an empty answer that ends for its length.
+    // Longer than the context: by default the agent gets the answer that AgentJet's helper knows, which ends for its length.
     let long = "word ".repeat(5000);
     let (status, answer) = chat(format!(r#"{{"messages": [{{"role": "user", "content": "{long}"}}]}}"#)).await;
     let choice = &answer["choices"][0];
     assert_eq!((status, &choice["finish_reason"]), (200, &"length".into()), "{answer}");
-    assert_eq!(choice["message"]["content"], "", "{answer}");
+    let notice = choice["message"]["content"].as_str().unwrap();
+    assert!(
+        notice.starts_with("AgentJet: Exceeded max model context length. token_overflow("),
+        "{answer}"
+    );
     let output = WorkflowOutput {
         reward: 1.0.into(),
         ..WorkflowOutput::default()
