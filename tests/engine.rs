@@ -521,3 +521,28 @@ async fn what_keeps_an_engine_from_booting_is_a_sentence() {
         assert!(error.contains(told), "{error}");
     }
 }
+
+/// Seen with AgentJet's client: the reason spoke of the journal.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_of_metrics_that_cannot_be_written_is_told_with_its_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let too_long = dir.path().join("m".repeat(300));
+    for key in ["train_print_to_markdown_file_path", "val_print_to_markdown_file_path"] {
+        for path in [
+            dir.path(),
+            &file.join("metrics.md"),
+            &too_long,
+            "/proc/none/m.md".as_ref(),
+        ] {
+            let config = config(&format!("{key}: {}", path.display()), "{}");
+            let experiment = tempfile::tempdir().unwrap();
+            let mut engine = launch(experiment.path(), &config);
+            let ended = tokio::time::timeout(Duration::from_secs(60), &mut engine.task).await;
+            let error = ended.unwrap().unwrap().unwrap_err().to_string();
+            let told = format!("ajet.trainer_common.{key}: {} cannot be written: ", path.display());
+            assert!(error.starts_with(&told), "{error}");
+        }
+    }
+}

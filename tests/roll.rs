@@ -16,7 +16,7 @@ use ajet_swarm::roll::job::Job;
 use ajet_swarm::roll::report::{End, Outcome};
 use ajet_swarm::roll::{Interrupt, Options, RollError, run};
 use serde_json::{Value, json};
-use support::python_server::{LAST_METHOD, PythonServer};
+use support::python_server::{LAST_METHOD, PythonServer, WHY};
 use support::swarm::Swarm;
 
 const ENOUGH_TASKS: &str = "rollout_until_finish_enough_tasks";
@@ -609,6 +609,33 @@ async fn a_python_servers_idle_connections_are_not_used_again_and_a_lost_claim_i
     }
     assert_eq!(server.record(|record| (record.claims, record.ended)), (3, 3));
     client.stop_engine().await.unwrap();
+}
+
+/// Seen with AgentJet's server: `stop` did not understand its answer, reasons were not told, one failed claim ended a job.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_python_servers_reasons_are_told_and_its_failed_claims_repeated() {
+    let server = PythonServer::start(100, ENOUGH_TASKS).await;
+    let client = SwarmClient::new(&server.url).unwrap();
+    let refused_at = |path: &str| server.record(|record| record.refuses = Some(path.into()));
+    refused_at("/sync_train_config");
+    let refused = client.sync_train_config("ajet: {}").await.unwrap_err();
+    assert!(refused.to_string().contains(WHY), "{refused}");
+    refused_at("/start_engine");
+    let refused = client.start_engine(|_| {}).await.unwrap_err();
+    assert!(refused.to_string().contains(WHY), "{refused}");
+    refused_at("/stop_engine");
+    client.start_engine(|_| {}).await.unwrap();
+    let refused = client.stop_engine().await.unwrap_err();
+    assert!(refused.to_string().contains(WHY), "{refused}");
+    refused_at("/none");
+    for failed in 1..=3 {
+        server.record(|record| record.fail_claims = failed);
+        let episode = client.begin_episode(&BeginEpisode::default()).await.unwrap();
+        episode.abort().await.unwrap();
+    }
+    assert_eq!(server.record(|record| (record.claims, record.fail_claims)), (3, 0));
+    client.stop_engine().await.unwrap();
+    assert_eq!(client.status().await.unwrap().engine_status, EngineStatus::Offline);
 }
 
 /// A job may be stopped by the configuration's cap; it is a regular end.

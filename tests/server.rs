@@ -806,6 +806,104 @@ async fn a_held_claim_ends_with_its_patience_its_client_its_server_and_its_engin
     assert!(begun.elapsed() < Duration::from_secs(15), "{answered:?}");
 }
 
+/// The status as our own clients are told it: at once.
+async fn status_now(swarm: &Swarm) -> String {
+    let ours = swarm
+        .request(Method::GET, "/get_engine_status")
+        .header("x-ajet-client", "1");
+    answer(ours).await.1["engine_status"].as_str().unwrap().to_owned()
+}
+
+async fn until_now(swarm: &Swarm, wanted: &str) {
+    let arrived = async |swarm: &Swarm| (status_now(swarm).await == wanted).then_some(());
+    swarm.until_true(wanted, arrived).await;
+}
+
+/// A server with slow pollers that look so often, ROLLING with batches of two episodes whose updates are held.
+async fn looked_at_every(look_interval: Duration, method: &str) -> Swarm {
+    let swarm = Swarm::with(Options {
+        look_interval,
+        ..quick()
+    })
+    .await;
+    swarm.engines.behave(|engine| engine.hold_updates = true);
+    let config = json!({
+        "data": {"train_batch_size": 2}, "rollout": {"num_repeat": 1}, "swarm_mode_sample_collection_method": method,
+    });
+    swarm.sync(config).await;
+    let start = swarm
+        .request(Method::POST, "/start_engine")
+        .header("x-ajet-client", "1");
+    assert_eq!(answer(start.json(&json!({}))).await.0, 200);
+    until_now(&swarm, "ENGINE.ROLLING").await;
+    swarm
+}
+
+/// Seen with AgentJet's client, which waits for 5 s when the status that it looked at last is not ROLLING.
+#[tokio::test]
+async fn the_end_of_a_batch_is_told_to_slow_pollers_when_it_has_lasted() {
+    let ten_minutes = Duration::from_secs(600);
+    for meets in ["ENGINE.WEIGHT_SYNCING", "ENGINE.ROLLING_POST"] {
+        let swarm = looked_at_every(ten_minutes, EPISODES).await;
+        swarm.episode("a", "t", 1.0).await;
+        let straggler = match meets {
+            "ENGINE.ROLLING_POST" => Some(swarm.claim("a").await),
+            _ => None,
+        };
+        swarm.episode("a", "u", 1.0).await;
+        until_now(&swarm, meets).await;
+        let over = async {
+            tokio::time::sleep(Duration::from_millis(30)).await;
+            if let Some(straggler) = &straggler {
+                swarm.abort(straggler).await;
+            }
+            until_now(&swarm, "ENGINE.WEIGHT_SYNCING").await;
+            swarm.engines.behave(|engine| engine.hold_updates = false);
+        };
+        let (told, ()) = tokio::join!(swarm.status(), over);
+        assert_eq!(
+            (&told["engine_status"], &told["global_step"]),
+            (&json!("ENGINE.ROLLING"), &json!(2)),
+            "{meets}"
+        );
+    }
+    let swarm = looked_at_every(Duration::from_millis(40), EPISODES).await;
+    swarm.episode("a", "t", 1.0).await;
+    swarm.episode("a", "u", 1.0).await;
+    swarm.until("ENGINE.WEIGHT_SYNCING").await;
+
+    // Who agreed waits for that very status.
+    let swarm = looked_at_every(ten_minutes, ANY).await;
+    swarm.episode("a", "t", 1.0).await;
+    swarm.post("/agree_sync_weight", json!({"client_uuid": "a"})).await;
+    swarm.until("ENGINE.WEIGHT_SYNCING").await;
+}
+
+/// Seen with AgentJet's client: what it looked at last was BOOTING, whereupon it waited, or gave up a second start.
+#[tokio::test]
+async fn a_start_is_answered_when_slow_pollers_have_seen_what_became_of_it() {
+    let look_interval = Duration::from_millis(300);
+    for boot_error in [None, Some("the weights are torn")] {
+        let swarm = Swarm::with(Options {
+            look_interval,
+            start_patience: Duration::from_secs(20),
+            ..quick()
+        })
+        .await;
+        swarm
+            .engines
+            .behave(|engine| engine.boot_error = boot_error.map(str::to_owned));
+        swarm.sync(json!({})).await;
+        let started = std::time::Instant::now();
+        let answer = swarm.post("/start_engine", json!({})).await;
+        assert!(started.elapsed() >= look_interval);
+        match boot_error {
+            None => assert_eq!(answer.0, 200, "{answer:?}"),
+            Some(reason) => assert!(detail(&answer).contains(reason), "{answer:?}"),
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_claim_names_the_episode_its_key_and_where_the_model_is() {
     let swarm = Swarm::start().await;

@@ -3,9 +3,14 @@
 use std::io::{BufRead, BufReader, Read};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
+use ajet_swarm::client::{BeginEpisode, SwarmClient};
+use ajet_swarm::protocol::openai::ChatRequest;
+use ajet_swarm::protocol::swarm::{EngineStatus, WorkflowOutput};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::json;
 
 fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ajet-swarm"));
@@ -295,6 +300,95 @@ fn engines_are_run_from_the_program_that_is_named_if_it_can_be_run() {
 
 #[test]
 fn flags_of_agentjets_server_are_taken() {
-    let server = Running::start(&["--swarm-port=0", "--debug", "x", "--kill=python", "--autokill"]);
+    for debug in [
+        &["--debug", "x"][..],
+        &["--debug=x"],
+        &["--db", "x"],
+        &["--db=x"],
+        &["--db"],
+    ] {
+        let args = [&["--swarm-port=0", "--kill=python", "--autokill"], debug].concat();
+        assert_eq!(Running::start(&args).end_by(Signal::SIGTERM), 0);
+    }
+}
+
+#[test]
+fn the_dashboard_takes_agentjets_refresh_interval() {
+    let server = Running::start(&["--swarm-port=0"]);
+    for (command, seconds, fits) in [
+        ("overwatch", "0.1", true),
+        ("top", "2", true),
+        ("top", "3600", true),
+        ("overwatch", "0", false),
+        ("top", "-1", false),
+        ("overwatch", "nan", false),
+        ("overwatch", "1e9", false),
+        ("overwatch", "5s", false),
+    ] {
+        let interval = format!("--refresh-interval={seconds}");
+        let (code, _, err) = asked(&[command, "--once", &interval], server.port());
+        assert_eq!(code, if fits { 0 } else { 2 }, "{seconds}: {err}");
+        let told = format!("{seconds} is not a number of seconds from 0.1 to 3600");
+        assert_eq!(err.contains(&told), !fits, "{err}");
+    }
+}
+
+/// A hard cap, as in AgentJet, by real engines. The run can be gone on with when it is raised.
+#[tokio::test(flavor = "multi_thread")]
+async fn after_the_last_update_that_is_allowed_there_is_a_checkpoint_and_no_engine() {
+    let server = Running::start(&["--swarm-port=0"]);
+    let client = SwarmClient::new(&format!("http://127.0.0.1:{}", server.port())).unwrap();
+    let config = |cap: u64| {
+        let ajet = json!({
+            "experiment_name": "cap", "model": {"path": "builtin:tiny"},
+            "data": {"train_batch_size": 1, "max_prompt_length": 96, "max_response_length": 32},
+            "rollout": {"num_repeat": 2, "max_response_length_in_one_turn": 4},
+            "trainer_common": {"total_training_steps": cap, "save_freq": 100},
+            "engine": {"device": "cpu", "threads": 1},
+        });
+        json!({ "ajet": ajet }).to_string()
+    };
+    let mut done = 0;
+    for cap in [1, 3] {
+        client.sync_train_config(&config(cap)).await.unwrap();
+        client.start_engine(|_| ()).await.unwrap();
+        for number in 2 * done..2 * cap {
+            let episode = client.begin_episode(&BeginEpisode::default()).await.unwrap();
+            let request = json!({"messages": [{"role": "user", "content": "Say it."}]});
+            let request: ChatRequest = serde_json::from_value(request).unwrap();
+            episode.model().chat(&request).await.unwrap();
+            let output = json!({"reward": number % 2});
+            let output: WorkflowOutput = serde_json::from_value(output).unwrap();
+            episode.end("t", output).await.unwrap();
+        }
+        let offline = async {
+            loop {
+                let status = client.status().await.unwrap();
+                if status.engine_status == EngineStatus::Offline {
+                    break status.engine_status_detail.unwrap();
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let detail = tokio::time::timeout(Duration::from_secs(60), offline).await.unwrap();
+        assert!(
+            detail.starts_with(&format!(
+                "all {cap} updates of ajet.trainer_common.total_training_steps are done"
+            )),
+            "{detail}"
+        );
+        let checkpoint = format!("saved_experiments/cap/checkpoints/global_step_{cap}");
+        assert!(server.dir.path().join(checkpoint).is_dir());
+        done = cap;
+    }
+    // A run that is complete, or more than that, is not begun again.
+    for cap in [3, 2] {
+        client.sync_train_config(&config(cap)).await.unwrap();
+        let refused = client.start_engine(|_| ()).await.unwrap_err().to_string();
+        assert!(
+            refused.contains("are done already") && refused.contains("global_step_3; hint: raise it"),
+            "{refused}"
+        );
+    }
     assert_eq!(server.end_by(Signal::SIGTERM), 0);
 }

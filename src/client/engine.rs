@@ -4,15 +4,24 @@ use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 use tokio::time::sleep;
 
 use super::http::{Call, Retry, jitter};
 use super::{ClientError, SwarmClient};
 use crate::config::{Strictness, load};
 use crate::protocol::swarm::{
-    AgreeSyncWeightRequest, EngineStatus, EngineStatusAnswer, PoolInformation, StartEngineAnswer, SuccessAnswer,
-    SuccessOrReason, SyncTrainConfigRequest,
+    AgreeSyncWeightRequest, EngineStatus, EngineStatusAnswer, PoolInformation, SuccessOrReason, SyncTrainConfigRequest,
 };
+
+/// What became of a call. Python servers name the reason `error`, and some answer `null` where all went well.
+#[derive(Deserialize)]
+struct Steered {
+    success: bool,
+    #[serde(default, rename = "failure_reason", alias = "error")]
+    reason: Option<String>,
+}
 
 /// Between two looks at the status of an engine that boots or updates its weights.
 const POLL: Duration = Duration::from_millis(400);
@@ -48,12 +57,23 @@ impl SwarmClient {
     pub async fn sync_train_config(&self, yaml: &str) -> Result<(), ClientError> {
         let call = Call::new("/sync_train_config", 30, Retry::Idempotent);
         let yaml_as_string = yaml.to_string();
-        let answer: SuccessAnswer = self
-            .inner
-            .http
-            .post(call, &SyncTrainConfigRequest { yaml_as_string })
-            .await?;
-        refuse_unless(answer.success, call.path, "the configuration was not taken")
+        let request = SyncTrainConfigRequest { yaml_as_string };
+        self.steer(call, &request, "the configuration was not taken").await
+    }
+
+    /// A call that the server does or does not do; `otherwise` is the reason where it gives none.
+    async fn steer(&self, call: Call, request: &impl Serialize, otherwise: &str) -> Result<(), ClientError> {
+        let answer: Option<Steered> = self.inner.http.post(call, request).await?;
+        match answer {
+            Some(Steered { success: false, reason }) => Err(ClientError::Refused {
+                call: call.path,
+                status: 200,
+                detail: reason
+                    .filter(|reason| !reason.is_empty())
+                    .unwrap_or_else(|| otherwise.into()),
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// Starts the engine and waits until it is ROLLING; `observe` sees every status on the way.
@@ -73,8 +93,7 @@ impl SwarmClient {
     /// where it does not come up.
     pub async fn start_engine(&self, mut observe: impl FnMut(&EngineStatusAnswer)) -> Result<(), ClientError> {
         let call = Call::new("/start_engine", 600, Retry::Unsent);
-        let answer: StartEngineAnswer = self.inner.http.post(call, &serde_json::json!({})).await?;
-        refuse_unless(answer.success, call.path, "the engine was not started")?;
+        self.steer(call, &json!({}), "the engine was not started").await?;
         let started = Instant::now();
         let mut booting = false;
         loop {
@@ -116,8 +135,7 @@ impl SwarmClient {
     /// [`ClientError::Refused`] with the server's words.
     pub async fn stop_engine(&self) -> Result<(), ClientError> {
         let call = Call::new("/stop_engine", 600, Retry::Idempotent);
-        let answer: SuccessOrReason = self.inner.http.post(call, &serde_json::json!({})).await?;
-        refuse_unless(answer.success, call.path, &answer.failure_reason)?;
+        self.steer(call, &json!({}), "the engine was not stopped").await?;
         self.inner.seen_up.store(false, Ordering::Relaxed);
         *self.inner.last_status.lock().await = None;
         *self.own_method() = None;
@@ -262,17 +280,6 @@ fn collection_method_of(yaml: &str) -> Option<String> {
     let config = load(yaml, Strictness::Synced).ok()?;
     let method = serde_json::to_value(config.ajet.swarm_mode_sample_collection_method).ok()?;
     method.as_str().map(str::to_owned)
-}
-
-fn refuse_unless(success: bool, call: &'static str, detail: &str) -> Result<(), ClientError> {
-    match success {
-        true => Ok(()),
-        false => Err(ClientError::Refused {
-            call,
-            status: 200,
-            detail: detail.to_string(),
-        }),
-    }
 }
 
 fn detail_of(status: &EngineStatusAnswer) -> String {

@@ -32,6 +32,11 @@ impl Call {
         let timeout = Duration::from_secs(timeout_s);
         Self { path, timeout, retry }
     }
+
+    /// Whether the same call may go through later. A claim meets 500 on a Python server where an episode has just gone.
+    fn is_worth_another_try(self, status: StatusCode) -> bool {
+        is_busy(status) || (status == StatusCode::INTERNAL_SERVER_ERROR && self.retry == Retry::Idempotent)
+    }
 }
 
 /// How long an idle connection is kept for another call. Python servers close theirs after 5 s, but the trainer that
@@ -98,7 +103,7 @@ impl Http {
         let mut tried = 1;
         loop {
             let pause = match self.request(method.clone(), call, body).send().await {
-                Ok(answer) if tried < TRIES && is_busy(answer.status()) => {
+                Ok(answer) if tried < TRIES && call.is_worth_another_try(answer.status()) => {
                     retry_after(answer.headers()).unwrap_or_else(|| backoff(tried))
                 }
                 Ok(answer) => return self.read(call, answer).await,

@@ -14,7 +14,7 @@ use super::core::{Core, Parts};
 use super::durable;
 use super::events::EventHub;
 use super::identity::RunIdentity;
-use super::journal::{self, JournalError, Record};
+use super::journal::{self, Record};
 use super::ledger::Ledger;
 use super::lock::{self, DirectoryLock};
 use super::model_thread::{self, ModelThread};
@@ -22,7 +22,7 @@ use super::pool::StopRule;
 use super::replay::{Plan, plan};
 use super::server::{App, End, router};
 use super::session::{ChatBackend, ChatSettings, Script};
-use super::step_log;
+use super::step_log::{self, StepLog};
 use super::trajectories::Trajectories;
 use super::worker::{ModelInfo, ModelWorker};
 use crate::config::schema::Ajet;
@@ -288,11 +288,12 @@ impl Start {
         next_step: u64,
         hub: &EventHub,
     ) -> Result<(Ledger, Plan, Option<String>), EngineError> {
-        let open = || -> Result<(Ledger, Vec<Record>), JournalError> {
+        let open = || {
             let logs = step_log::Wanted::new(&config.trainer_common);
-            Ledger::open(experiment_dir, run, StopRule::new(config), next_step, &logs)
+            let logs = StepLog::open(experiment_dir, &logs).map_err(EngineError::new)?;
+            Ledger::open(experiment_dir, run, StopRule::new(config), next_step, logs).map_err(EngineError::new)
         };
-        let (mut ledger, records) = open().map_err(EngineError::new)?;
+        let (mut ledger, records) = open()?;
         if let [Record::Begin { run: begun }, rest @ ..] = records.as_slice()
             && begun != run
         {
@@ -314,7 +315,7 @@ impl Start {
                     "{gap}; its episodes are not used, but kept in {}",
                     aside.display()
                 ));
-                Ok((open().map_err(EngineError::new)?.0, Plan::default(), damage))
+                Ok((open()?.0, Plan::default(), damage))
             }
         }
     }

@@ -93,21 +93,16 @@ impl Clock {
 }
 
 impl Ledger {
-    /// Opens journal and metrics of an experiment; the batch of `global_step` is empty until [`Ledger::restore`].
+    /// Opens the journal of an experiment; the batch of `global_step` is empty until [`Ledger::restore`].
     /// Returns the journal's records too.
     pub fn open(
         experiment_dir: &Path,
         run: &RunIdentity,
         rule: StopRule,
         global_step: u64,
-        logs: &step_log::Wanted,
+        step_log: StepLog,
     ) -> Result<(Self, Vec<Record>), JournalError> {
         let (journal, records) = Journal::open(&experiment_dir.join(journal::FILE_NAME), run)?;
-        let step_log = StepLog::open(experiment_dir, logs).map_err(|source| JournalError::Io {
-            path: experiment_dir.join(step_log::FILE_NAME),
-            what: "opened",
-            source,
-        })?;
         let ledger = Self {
             journal,
             pool: Pool::new(rule, global_step),
@@ -341,14 +336,8 @@ mod tests {
     }
 
     fn open(dir: &Path, global_step: u64) -> (Ledger, Vec<Record>) {
-        Ledger::open(
-            dir,
-            &RunIdentity::default(),
-            rule(),
-            global_step,
-            &step_log::Wanted::default(),
-        )
-        .unwrap()
+        let step_log = StepLog::open(dir, &step_log::Wanted::default()).unwrap();
+        Ledger::open(dir, &RunIdentity::default(), rule(), global_step, step_log).unwrap()
     }
 
     fn episode(uuid: &str, reward: f64, episode_type: EpisodeType) -> FinishedEpisode {

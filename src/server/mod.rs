@@ -75,6 +75,9 @@ pub struct Options {
     pub default_config: Option<String>,
     /// How long states stay visible to clients that poll a cached status every few seconds.
     pub slow_poll: Duration,
+    /// How often clients that poll slowly look at the status, at the least. Then they act by it for seconds, so the end of a
+    /// batch that is over sooner is not told.
+    pub look_interval: Duration,
     /// Between two looks at what time changes, such as idle episodes.
     pub tick: Duration,
     /// How long a client is kept waiting for the engine to take an end; Python clients give up after 30 s.
@@ -107,9 +110,10 @@ impl Default for Options {
             hosts: Hosts::default(),
             default_config: None,
             slow_poll: Duration::from_secs(6),
+            look_interval: Duration::from_millis(1200),
             tick: Duration::from_millis(250),
             end_patience: Duration::from_secs(25),
-            claim_patience: Duration::from_secs(10),
+            claim_patience: Duration::from_secs(20),
             start_patience: Duration::from_secs(30),
             stop_patience: Duration::from_secs(300),
             exit_patience: Duration::from_secs(6),

@@ -86,6 +86,11 @@ mod tests {
                 message.contains(&format!("one finite number, got {said};")),
                 "{message}"
             );
+            // Clients that drop an episode whose end is refused must hear that it keeps its slot.
+            assert!(
+                message.contains("the episode stays claimed until") && message.contains("abort_episode frees the slot"),
+                "{message}"
+            );
         }
     }
 

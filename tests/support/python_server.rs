@@ -1,6 +1,7 @@
 //! An AgentJet server as the Python one behaves where ours does not: `"global_step": null` before its first step, the pool
 //! information of the last run until the first update, and connections that stay open, unanswered, once they were idle
-//! (its trainer is forked and keeps a copy of every socket).
+//! (its trainer is forked and keeps a copy of every socket). A call that it does not do is answered with 200 and `error`, a
+//! stop that it did with `null`, and a claim of an episode that has just gone with 500.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 use axum::Json;
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -17,6 +19,9 @@ use tokio::net::TcpListener;
 
 /// Idle time after which a connection is dead, a little less than uvicorn's keep-alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(4);
+
+/// Why the server does not do what it refuses.
+pub const WHY: &str = "No module named 'ray'";
 
 /// A method that the last run had, which is not the present one's.
 pub const LAST_METHOD: &str = "rollout_until_any_client_agree_sync_weight";
@@ -31,6 +36,10 @@ pub struct Record {
     pub hung: u64,
     /// Claims that are yet to be dropped without an answer.
     pub drop_claims: u64,
+    /// Claims that are yet to fail.
+    pub fail_claims: u64,
+    /// A path whose calls are not done, which is an answer with 200 there.
+    pub refuses: Option<String>,
 }
 
 #[derive(Clone)]
@@ -86,12 +95,15 @@ impl PythonServer {
         let body = to_bytes(request.into_body(), usize::MAX).await.unwrap();
         let body: Value = serde_json::from_slice(&body).unwrap_or_default();
         let answer = self.record(|record| self.decide(record, &path, &body))?;
-        Some(Json(answer).into_response())
+        Some(answer.map(Json).into_response())
     }
 
-    fn decide(&self, record: &mut Record, path: &str, body: &Value) -> Option<Value> {
-        Some(match path {
+    fn decide(&self, record: &mut Record, path: &str, body: &Value) -> Option<Result<Value, StatusCode>> {
+        Some(Ok(match path {
             "/health" => json!({"status": "ok"}),
+            "/sync_train_config" | "/start_engine" | "/stop_engine" if record.refuses == Some(path.to_owned()) => {
+                json!({"success": false, "error": WHY})
+            }
             "/sync_train_config" => json!({"success": true}),
             "/start_engine" => {
                 record.running = true;
@@ -99,7 +111,7 @@ impl PythonServer {
             }
             "/stop_engine" => {
                 record.running = false;
-                json!({"success": true, "failure_reason": null})
+                Value::Null
             }
             "/get_engine_status" => {
                 let status = if record.running {
@@ -120,6 +132,10 @@ impl PythonServer {
             "/claim_episode" if record.drop_claims > 0 => {
                 record.drop_claims -= 1;
                 return None;
+            }
+            "/claim_episode" if record.fail_claims > 0 => {
+                record.fail_claims -= 1;
+                return Some(Err(StatusCode::INTERNAL_SERVER_ERROR));
             }
             "/claim_episode" => {
                 record.claims += 1;
@@ -145,6 +161,6 @@ impl PythonServer {
                 "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
             }),
             _ => json!({"success": true}),
-        })
+        }))
     }
 }

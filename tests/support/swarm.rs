@@ -28,6 +28,7 @@ pub struct Swarm {
 pub fn quick() -> Options {
     Options {
         slow_poll: Duration::ZERO,
+        look_interval: Duration::ZERO,
         claim_patience: Duration::ZERO,
         start_patience: Duration::ZERO,
         tick: Duration::from_millis(5),

@@ -67,17 +67,19 @@ impl StepLog {
     /// # Errors
     /// One of the files cannot be opened; the error names it.
     pub fn open(experiment_dir: &Path, wanted: &Wanted) -> io::Result<Self> {
+        let named =
+            |error: io::Error, name: String| io::Error::new(error.kind(), format!("{name} cannot be written: {error}"));
         let dicts = |key: &str, path: &Option<String>| {
             let opened = path.as_ref().map(|path| {
-                let named = |error: io::Error| {
-                    io::Error::new(error.kind(), format!("ajet.trainer_common.{key}: {path}: {error}"))
-                };
-                PythonDicts::open(Path::new(path)).map_err(named)
+                PythonDicts::open(Path::new(path))
+                    .map_err(|error| named(error, format!("ajet.trainer_common.{key}: {path}")))
             });
             opened.transpose()
         };
+        let jsonl = MetricsFile::open(experiment_dir)
+            .map_err(|error| named(error, experiment_dir.join(FILE_NAME).display().to_string()))?;
         Ok(Self {
-            jsonl: MetricsFile::open(experiment_dir)?,
+            jsonl,
             tensorboard: wanted.tensorboard.then(|| EventFile::new(experiment_dir)),
             train_dicts: dicts("train_print_to_markdown_file_path", &wanted.train_dicts)?,
             val_dicts: dicts("val_print_to_markdown_file_path", &wanted.val_dicts)?,

@@ -119,6 +119,7 @@ pub struct Core {
     crash: Option<String>,
     booting_since: Option<f64>,
     post_since: f64,
+    state_since: f64,
     held: Option<Held>,
     /// Seconds for which states stay visible to clients that poll slowly.
     slow_poll: f64,
@@ -157,6 +158,7 @@ impl Core {
             crash: None,
             booting_since: None,
             post_since: 0.0,
+            state_since: 0.0,
             held: None,
             slow_poll,
             slow_poller_agreed: false,
@@ -189,6 +191,13 @@ impl Core {
             engine_status_detail: self.status_detail(),
             global_step: self.global_step,
         }
+    }
+
+    /// Seconds for which the status is to be kept from clients that poll slowly, so that they do not wait for the end of a
+    /// batch that may be over within `interval` seconds.
+    pub fn passes_in(&self, interval: f64, now: f64) -> Option<f64> {
+        let passing = matches!(self.state, State::RollingPost | State::WeightSyncing) && !self.slow_poller_agreed;
+        Some(self.state_since + interval - now).filter(|left| passing && *left > 0.0)
     }
 
     fn status_detail(&self) -> Option<String> {
@@ -333,6 +342,7 @@ impl Core {
             }
         }
         if self.state != before {
+            self.state_since = now;
             tracing::info!("{} → {}", before.status(), self.state.status());
         }
         if before.episodes_run() && !self.state.episodes_run() {

@@ -1,10 +1,12 @@
 //! Health, status, configuration, start and stop.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
+use tokio::time::{sleep, timeout};
 
 use crate::protocol::swarm::{
     EngineStatusAnswer, ExperimentDirAnswer, Health, StartEngineAnswer, SuccessAnswer, SuccessOrReason,
@@ -23,9 +25,19 @@ pub async fn health() -> Json<Health> {
     Json(Health { status: "ok".into() })
 }
 
-/// `GET /get_engine_status`.
-pub async fn status(State(shared): Server) -> Json<EngineStatusAnswer> {
-    Json(shared.with(|core, _| core.status()))
+/// `GET /get_engine_status`. Clients that go by what they are told for seconds are told when it has lasted.
+pub async fn status(State(shared): Server, headers: HeaderMap) -> Json<EngineStatusAnswer> {
+    let polls_slowly = !is_ours(&headers);
+    let interval = shared.options.look_interval.as_secs_f64();
+    loop {
+        // Before the look, so that a change right after it is not missed.
+        let changed = shared.state_changed.notified();
+        let (status, passes_in) = shared.with(|core, now| (core.status(), core.passes_in(interval, now)));
+        match passes_in {
+            Some(left) if polls_slowly => drop(timeout(Duration::from_secs_f64(left), changed).await),
+            _ => return Json(status),
+        }
+    }
 }
 
 /// `POST /sync_train_config`.
@@ -47,7 +59,10 @@ pub async fn start(State(shared): Server, headers: HeaderMap) -> Result<Json<Sta
     let started = tokio::spawn(async move {
         let (pid, generation) = lifecycle::start(&shared, true).await?;
         if polls_slowly {
-            lifecycle::boot_outcome(&shared, generation).await?;
+            let outcome = lifecycle::boot_outcome(&shared, generation).await;
+            // It waits for 5 s if the status that it looked at last is another.
+            sleep(shared.options.look_interval).await;
+            outcome?;
         }
         Ok::<_, Error>(pid)
     });
