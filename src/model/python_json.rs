@@ -64,8 +64,6 @@ fn write_value(out: &mut String, value: &Value, style: &Style, charge: &Charge<'
             write_string(out, text, style.ensure_ascii);
         }
         ValueKind::Seq => write_list(out, value, style, charge, depth)?,
-        // Lists that were put together; what is not a list has a name.
-        ValueKind::Iterable if value.to_string().starts_with('[') => write_list(out, value, style, charge, depth)?,
         ValueKind::Map => {
             let mut entries = Vec::with_capacity(value.len().unwrap_or(0));
             for key in value.try_iter()?.checked() {

@@ -29,7 +29,7 @@ impl TextModel {
     /// base models do not name.
     pub fn from_parts(tokenizer: Tokenizer, template: ChatTemplate, eos_token_ids: &[u32]) -> Self {
         let mut model = Self {
-            template_source: template.source(),
+            template_source: template.source().to_owned(),
             tokenizer,
             template,
             stop_token_ids: eos_token_ids.to_vec(),

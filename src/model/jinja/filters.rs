@@ -1,12 +1,13 @@
 //! Filters that minijinja does not have, or has otherwise than Jinja2.
 
-use minijinja::value::{Kwargs, Rest, ValueKind};
+use minijinja::value::{Kwargs, Rest, Tuple, ValueKind};
 use minijinja::{Environment, Error, State, Value, filters};
 
 use super::arguments::Arguments;
 use super::methods::pairs_of;
-use super::python;
-use super::{charge, invalid};
+use super::objects::Generator;
+use super::operators::{operate, weigh};
+use super::{charge, format, invalid, python};
 use crate::model::python_json;
 
 /// What `pprint` writes on one line.
@@ -18,6 +19,9 @@ pub(super) fn add_to(environment: &mut Environment<'static>) {
     environment.add_filter("int", to_int);
     environment.add_filter("float", to_float);
     environment.add_filter("list", to_list);
+    environment.add_filter("__once", once);
+    environment.add_filter("sum", sum);
+    environment.add_filter("format", percent);
     environment.add_filter("join", join);
     environment.add_filter("indent", indent);
     environment.add_filter("sort", sort);
@@ -30,6 +34,10 @@ pub(super) fn add_to(environment: &mut Environment<'static>) {
     environment.add_filter("wordcount", word_count);
     environment.add_filter("truncate", truncate);
     environment.add_filter("center", center);
+    environment.add_filter("capitalize", |state: &mut State, value: &Value| {
+        let text = Value::from(python::text(state, value)?);
+        super::methods::call(state, &text, "capitalize", &[])
+    });
     for name in ["escape", "e", "forceescape"] {
         environment.add_filter(name, escape);
     }
@@ -107,16 +115,54 @@ fn to_float(value: &Value, positional: Rest<Value>, keywords: Kwargs) -> Result<
     Ok(number.map_or_else(default, Value::from))
 }
 
-fn items(value: &Value) -> Result<Vec<Value>, Error> {
+fn items(state: &State, value: &Value) -> Result<Vec<Value>, Error> {
     if value.is_none() {
         return Err(invalid("none cannot be iterated"));
     }
-    value.try_iter()?.checked().collect()
+    let paid = |item| charge(state, 0).and(item);
+    value.try_iter()?.checked().map(paid).collect()
 }
 
 fn to_list(state: &State, value: &Value) -> Result<Value, Error> {
-    charge(state, value.len().unwrap_or(0).saturating_mul(32))?;
-    Ok(Value::from(items(value)?))
+    items(state, value).map(Value::from)
+}
+
+/// What `map` and its like give can be gone through once.
+fn once(state: &State, value: Value) -> Result<Value, Error> {
+    match value.kind() {
+        ValueKind::String | ValueKind::Undefined => Ok(value),
+        _ => items(state, &value).map(Generator::value),
+    }
+}
+
+fn sum(state: &State, value: &Value, positional: Rest<Value>, keywords: Kwargs) -> Result<Value, Error> {
+    let arguments = Arguments::new(positional, keywords, &["attribute", "start"])?;
+    let start = arguments.value(1).cloned().unwrap_or(Value::from(0));
+    if start.as_str().is_some() {
+        return Err(invalid("sum: strings are put together by the filter `join`"));
+    }
+    items(state, value)?.into_iter().try_fold(start, |sum, item| {
+        let item = match arguments.value(0) {
+            Some(path) => attribute(item, path)?,
+            None => item,
+        };
+        operate(state, &sum, "+", &item)
+    })
+}
+
+fn percent(state: &State, text: &Value, positional: Rest<Value>, keywords: Kwargs) -> Result<String, Error> {
+    let text = python::text(state, text)?;
+    let named: Vec<&str> = keywords.args().collect();
+    let values = match (positional.is_empty(), named.is_empty()) {
+        (false, false) => return Err(invalid("format: values by place and by name cannot be mixed")),
+        (_, false) => {
+            let pair = |name: &str| Ok((Value::from(name), keywords.get::<Value>(name)?));
+            let pairs: Vec<_> = named.into_iter().map(pair).collect::<Result<_, Error>>()?;
+            Value::from_pairs(pairs)
+        }
+        _ => Value::from(Tuple::from(positional.to_vec())),
+    };
+    format::percent(state, &text, &values)
 }
 
 fn join(state: &State, value: &Value, positional: Rest<Value>, keywords: Kwargs) -> Result<String, Error> {
@@ -215,10 +261,11 @@ fn named(arguments: &Arguments, names: &[&'static str]) -> Kwargs {
 fn sort(state: &State, value: Value, positional: Rest<Value>, keywords: Kwargs) -> Result<Value, Error> {
     let names = ["reverse", "case_sensitive", "attribute"];
     let arguments = Arguments::new(positional, keywords, &names)?;
+    let items = items(state, &value)?;
     if arguments.value(2).is_none() {
-        check_comparable(&items(&value)?)?;
+        check_comparable(&items)?;
     }
-    filters::sort(state, value, named(&arguments, &names))
+    filters::sort(state, Value::from(items), named(&arguments, &names))
 }
 
 fn dictsort(state: &State, value: &Value, positional: Rest<Value>, keywords: Kwargs) -> Result<Value, Error> {
@@ -236,6 +283,7 @@ fn dictsort(state: &State, value: &Value, positional: Rest<Value>, keywords: Kwa
 fn unique(state: &State, value: Value, positional: Rest<Value>, keywords: Kwargs) -> Result<Value, Error> {
     let names = ["case_sensitive", "attribute"];
     let arguments = Arguments::new(positional, keywords, &names)?;
+    weigh(state, &value)?;
     filters::unique(state, value, named(&arguments, &names))
 }
 

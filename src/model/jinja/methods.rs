@@ -1,20 +1,155 @@
 //! Methods of Python's strings, lists and dictionaries.
 
-use minijinja::value::{Tuple, ValueKind};
+use std::sync::Arc;
+
+use minijinja::value::{Kwargs, Object, ObjectRepr, Rest, Tuple, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat;
 
 use super::arguments::Arguments;
-use super::python::{self, View};
-use super::{charge, invalid, tests};
+use super::objects::View;
+use super::operators::weigh;
+use super::{charge, format, invalid, python, tests};
+
+const OF_DICTIONARIES: [&str; 6] = ["copy", "fromkeys", "get", "items", "keys", "values"];
+const OF_LISTS: [&str; 3] = ["copy", "count", "index"];
+/// Methods that change a dictionary or list, which Jinja2's sandbox hides.
+const HIDDEN: [&str; 11] = [
+    "append",
+    "clear",
+    "extend",
+    "insert",
+    "pop",
+    "popitem",
+    "remove",
+    "reverse",
+    "setdefault",
+    "sort",
+    "update",
+];
+const OF_STRINGS: [&str; 47] = [
+    "capitalize",
+    "casefold",
+    "center",
+    "count",
+    "encode",
+    "endswith",
+    "expandtabs",
+    "find",
+    "format",
+    "format_map",
+    "index",
+    "isalnum",
+    "isalpha",
+    "isascii",
+    "isdecimal",
+    "isdigit",
+    "isidentifier",
+    "islower",
+    "isnumeric",
+    "isprintable",
+    "isspace",
+    "istitle",
+    "isupper",
+    "join",
+    "ljust",
+    "lower",
+    "lstrip",
+    "maketrans",
+    "partition",
+    "removeprefix",
+    "removesuffix",
+    "replace",
+    "rfind",
+    "rindex",
+    "rjust",
+    "rpartition",
+    "rsplit",
+    "rstrip",
+    "split",
+    "splitlines",
+    "startswith",
+    "strip",
+    "swapcase",
+    "title",
+    "translate",
+    "upper",
+    "zfill",
+];
+const OF_NUMBERS: [&str; 11] = [
+    "as_integer_ratio",
+    "bit_count",
+    "bit_length",
+    "conjugate",
+    "denominator",
+    "from_bytes",
+    "hex",
+    "imag",
+    "is_integer",
+    "numerator",
+    "real",
+];
+
+/// Whether a value of some type has a method or attribute of this name.
+pub(super) fn is_method(name: &str) -> bool {
+    [&OF_DICTIONARIES[..], &OF_LISTS, &HIDDEN, &OF_STRINGS, &OF_NUMBERS]
+        .iter()
+        .any(|names| names.contains(&name))
+}
+
+/// A method of a value that is not called, or not yet.
+#[derive(Debug)]
+pub(super) struct Method {
+    of: Value,
+    name: String,
+}
+
+impl Method {
+    /// The value's method of this name.
+    pub(super) fn of(value: &Value, name: &str) -> Result<Option<Value>, Error> {
+        let names = match value.kind() {
+            ValueKind::Map if tests::is_namespace(value) || tests::is_loop(value) => return Ok(None),
+            ValueKind::Map | ValueKind::Seq if HIDDEN.contains(&name) && !value.is_tuple() => {
+                return Ok(Some(Value::UNDEFINED));
+            }
+            ValueKind::String => &OF_STRINGS[..],
+            ValueKind::Map => &OF_DICTIONARIES,
+            ValueKind::Seq if value.is_tuple() => &["count", "index"],
+            ValueKind::Seq => &OF_LISTS,
+            ValueKind::Number | ValueKind::Bool if OF_NUMBERS.contains(&name) => {
+                return Err(invalid(format!(
+                    "attributes of numbers, such as `{name}`, are not supported"
+                )));
+            }
+            _ => &[],
+        };
+        let method = || {
+            Value::from_object(Self {
+                of: value.clone(),
+                name: name.to_owned(),
+            })
+        };
+        Ok(names.contains(&name).then(method))
+    }
+}
+
+impl Object for Method {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn call(self: &Arc<Self>, state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
+        self.of.call_method(state, &self.name, args)
+    }
+}
 
 /// Calls a method that minijinja's values do not have.
 pub(super) fn call(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     let own = match value.kind() {
         ValueKind::String => string(state, value.as_str().unwrap_or_default(), method, args)?,
-        ValueKind::Map if !tests::is_namespace(value) => dictionary(value, method, args)?,
+        ValueKind::Map if !tests::is_namespace(value) => dictionary(state, value, method, args)?,
         ValueKind::Seq | ValueKind::Iterable if value.downcast_object_ref::<View>().is_none() => {
-            list(value, method, args)?
+            list(state, value, method, args)?
         }
         _ => None,
     };
@@ -62,7 +197,13 @@ fn string(state: &State, text: &str, method: &str, args: &[Value]) -> Result<Opt
         "expandtabs" => Value::from(expand_tabs(state, text, args)?),
         "title" => {
             nothing()?;
-            Value::from(title(text))
+            Value::from(title(text)?)
+        }
+        "capitalize" => {
+            nothing()?;
+            let mut chars = text.chars();
+            let first = chars.next().map_or(Ok(String::new()), titled)?;
+            Value::from(first + &chars.as_str().to_lowercase())
         }
         "swapcase" => {
             nothing()?;
@@ -77,9 +218,12 @@ fn string(state: &State, text: &str, method: &str, args: &[Value]) -> Result<Opt
         }
         "isdigit" => all(|c| c.is_ascii_digit() || matches!(c, '²' | '³' | '¹' | '⁰' | '⁴'..='⁹' | '₀'..='₉'))?,
         "isdecimal" => all(|c| c.is_ascii_digit())?,
-        "format" if text.contains('!') => {
-            return Err(invalid("conversions such as `!r` are not supported in `format`"));
+        "format" => {
+            let (positional, named): (Rest<Value>, Kwargs) = from_args(args)?;
+            let named = |name: &str| named.get::<Value>(name).ok();
+            Value::from(format::braces(state, text, &positional, &named)?)
         }
+        "replace" => Value::from(replaced(state, text, args)?),
         _ => return Ok(None),
     }))
 }
@@ -188,6 +332,18 @@ fn join(state: &State, separator: &str, items: &Value) -> Result<Value, Error> {
     Ok(Value::from(out))
 }
 
+fn replaced(state: &State, text: &str, args: &[Value]) -> Result<String, Error> {
+    if args.last().is_some_and(Value::is_kwargs) {
+        return Err(invalid("replace takes its arguments by place only"));
+    }
+    let arguments = Arguments::of(args, &["old", "new", "count"])?;
+    let (old, new) = (arguments.needed_text(0)?, arguments.needed_text(1)?);
+    let limit = arguments.number(2)?.and_then(|count| usize::try_from(count).ok());
+    let found = text.matches(old).count().min(limit.unwrap_or(usize::MAX));
+    charge(state, text.len().saturating_add(found.saturating_mul(new.len())))?;
+    Ok(text.replacen(old, new, found))
+}
+
 fn padded(state: &State, text: &str, method: &str, args: &[Value]) -> Result<String, Error> {
     let arguments = Arguments::of(args, &["width", "fillchar"])?;
     let width = arguments
@@ -238,22 +394,33 @@ fn expand_tabs(state: &State, text: &str, args: &[Value]) -> Result<String, Erro
 }
 
 /// Letters after anything but a letter are capitals.
-fn title(text: &str) -> String {
+fn title(text: &str) -> Result<String, Error> {
     let mut after_letter = false;
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match after_letter {
             true => out.extend(c.to_lowercase()),
-            false => out.extend(c.to_uppercase()),
+            false => out.push_str(&titled(c)?),
         }
         after_letter = c.is_alphabetic();
     }
-    out
+    Ok(out)
 }
 
-fn dictionary(value: &Value, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
+/// A letter as words begin with it.
+fn titled(c: char) -> Result<String, Error> {
+    if matches!(c, '\u{1c4}'..='\u{1cc}' | '\u{1f1}'..='\u{1f3}' | '\u{10d0}'..='\u{10ff}' | '\u{1f80}'..='\u{1fff}') {
+        return Err(invalid(format!("the letter `{c}` as a capital is not supported")));
+    }
+    let mut upper = c.to_uppercase();
+    let first = upper.next().unwrap_or(c).to_string();
+    Ok(first + &upper.collect::<String>().to_lowercase())
+}
+
+fn dictionary(state: &State, value: &Value, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
     let view = |name, pick: fn((Value, Value)) -> Value| -> Result<Option<Value>, Error> {
         Arguments::of(args, &[])?;
+        charge(state, value.len().unwrap_or(0).saturating_mul(64))?;
         let items = pairs_of(value)?.into_iter().map(pick).collect();
         Ok(Some(Value::from_object(View { name, items })))
     };
@@ -276,10 +443,11 @@ pub(super) fn pairs_of(value: &Value) -> Result<Vec<(Value, Value)>, Error> {
     value.try_iter()?.checked().map(pair).collect()
 }
 
-fn list(value: &Value, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
+fn list(state: &State, value: &Value, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
     match method {
         "index" => {
             let arguments = Arguments::of(args, &["value"])?;
+            weigh(state, value)?;
             let wanted = arguments.value(0).cloned().unwrap_or(Value::from(()));
             for (place, item) in value.try_iter()?.checked().enumerate() {
                 if item? == wanted {

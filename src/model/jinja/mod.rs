@@ -4,15 +4,20 @@
 
 mod arguments;
 mod filters;
+mod format;
+mod lexer;
 mod methods;
+mod objects;
+mod operators;
 mod python;
+mod rewrite;
 mod tests;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value};
 use serde_json::Value as Json;
 
-pub(super) use python::Digits;
+pub(super) use objects::Digits;
 
 /// Steps that a rendering may take; a step is an instruction or 64 bytes of text made.
 pub(super) const STEPS: u64 = 4_000_000;
@@ -20,7 +25,7 @@ pub(super) const STEPS: u64 = 4_000_000;
 const STEP_BYTES: usize = 64;
 /// Bytes of a conversation for which a rendering may take one step more.
 const INPUT_BYTES: usize = 2;
-/// Containers within containers that are printed.
+/// Containers within containers that a value may be.
 const MAX_DEPTH: usize = 100;
 
 /// The environment that `transformers` gives its templates.
@@ -41,8 +46,11 @@ pub(super) fn environment() -> Environment<'static> {
     environment.set_unknown_method_callback(methods::call);
     filters::add_to(&mut environment);
     tests::add_to(&mut environment);
-    environment.add_function("cycler", minijinja_contrib::globals::cycler);
-    environment.add_function("joiner", minijinja_contrib::globals::joiner);
+    environment.add_function("joiner", |separator: Option<&str>| {
+        minijinja_contrib::globals::joiner(Some(Value::from(separator.unwrap_or(", "))))
+    });
+    environment.add_function("range", objects::Range::new);
+    operators::add_to(&mut environment);
     environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
         Err(invalid(message))
     });
@@ -73,40 +81,13 @@ pub(super) fn value(json: &Json) -> Value {
     }
 }
 
-/// A template's source as Jinja2's lexer takes it: newlines are `\n`, and the marks around what the assistant says,
-/// `{% generation %}`, are a scope that has no effect on the text. Whitespace control is kept.
-pub(super) fn normalized(source: &str) -> String {
-    let source = source.replace("\r\n", "\n").replace('\r', "\n");
-    let mut result = String::with_capacity(source.len());
-    let mut rest = source.as_str();
-    while let Some(start) = rest.find('{') {
-        let (before, tag) = rest.split_at(start);
-        result.push_str(before);
-        let end = match tag.as_bytes().get(1) {
-            Some(b'%') => tag.find("%}").map(|end| end + 2),
-            Some(b'#') => tag.find("#}").map(|end| end + 2),
-            _ => Some(1),
-        };
-        let Some(end) = end else {
-            rest = tag;
-            break;
-        };
-        let word = tag
-            .get(2..end.saturating_sub(2).max(2))
-            .map_or("", |tag| tag.trim_matches(['-', '+']).trim());
-        let end = match word {
-            "raw" if tag.starts_with("{%") => tag.find("endraw").map_or(end, |at| at + "endraw".len()),
-            _ => end,
-        };
-        match (word, tag.starts_with("{%")) {
-            ("generation", true) => result.push_str(&tag[..end].replace(word, " with ")),
-            ("endgeneration", true) => result.push_str(&tag[..end].replace(word, " endwith ")),
-            _ => result.push_str(&tag[..end]),
-        }
-        rest = &tag[end..];
-    }
-    result.push_str(rest);
-    result
+/// A template's source as it is compiled: newlines are `\n` as for Jinja2's lexer, operators are calls of our functions,
+/// and the marks around what the assistant says, `{% generation %}`, are a scope that has no effect on the text.
+///
+/// # Errors
+/// A syntax error, or something that is not supported.
+pub(super) fn prepared(source: &str) -> Result<String, Error> {
+    rewrite::rewritten(&source.replace("\r\n", "\n").replace('\r', "\n"))
 }
 
 fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {

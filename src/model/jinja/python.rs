@@ -1,44 +1,11 @@
 //! Values as Python prints and reads them.
 
-use std::fmt;
-use std::sync::Arc;
-
-use minijinja::value::{Enumerator, Object, ObjectRepr, ValueKind};
+use minijinja::value::ValueKind;
 use minijinja::{Error, State, Value};
 
-use super::{MAX_DEPTH, charge, invalid};
+use super::objects::{Digits, Generator, Range, View};
+use super::{MAX_DEPTH, charge, invalid, tests};
 use crate::model::python_json::float_repr;
-
-/// What `keys`, `values` and `items` of a dictionary give.
-#[derive(Debug)]
-pub(super) struct View {
-    pub(super) name: &'static str,
-    pub(super) items: Vec<Value>,
-}
-
-impl Object for View {
-    fn repr(self: &Arc<Self>) -> ObjectRepr {
-        ObjectRepr::Iterable
-    }
-
-    fn enumerate(self: &Arc<Self>) -> Enumerator {
-        Enumerator::Values(self.items.clone())
-    }
-}
-
-/// An integer beyond 128 bits, which is only printed.
-#[derive(Debug)]
-pub(in crate::model) struct Digits(String);
-
-impl Object for Digits {
-    fn repr(self: &Arc<Self>) -> ObjectRepr {
-        ObjectRepr::Plain
-    }
-
-    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
 
 /// `str(value)`.
 pub(super) fn text(state: &State, value: &Value) -> Result<String, Error> {
@@ -63,8 +30,20 @@ fn write_repr(state: &State, out: &mut String, value: &Value, depth: usize) -> R
     }
     match value.kind() {
         ValueKind::Undefined => out.push_str("Undefined"),
+        _ if value.downcast_object_ref::<Range>().is_some() => out.push_str(&value.to_string()),
+        _ if value.downcast_object_ref::<Generator>().is_some() => {
+            return Err(invalid(
+                "a generator is not printed\nhint: make it a list with the filter `list`",
+            ));
+        }
+        ValueKind::Plain if value.downcast_object_ref::<Digits>().is_none() => {
+            return Err(invalid("a function or method is not printed"));
+        }
+        ValueKind::Map if tests::is_namespace(value) || tests::is_loop(value) => {
+            return Err(invalid("`namespace` and `loop` are not printed"));
+        }
         ValueKind::Number if !value.is_integer() => match f64::try_from(value.clone()) {
-            Ok(float) => out.push_str(&float_repr(float)),
+            Ok(number) => out.push_str(&float(number)),
             Err(_) => out.push_str(&value.to_string()),
         },
         ValueKind::String => {
@@ -146,6 +125,11 @@ fn write_string(out: &mut String, text: &str) {
         }
     }
     out.push(quote);
+}
+
+/// `repr(float)`.
+pub(super) fn float(number: f64) -> String {
+    float_repr(number)
 }
 
 /// A number from its JSON text: integers of any length stay as they are.

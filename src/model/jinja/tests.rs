@@ -4,7 +4,7 @@ use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, Value};
 
 use super::invalid;
-use super::python::View;
+use super::objects::{Generator, View};
 
 pub(super) fn add_to(environment: &mut Environment<'static>) {
     environment.add_test("iterable", is_iterable);
@@ -24,7 +24,9 @@ fn is_iterable(value: &Value) -> bool {
 }
 
 fn is_sequence(value: &Value) -> bool {
-    is_iterable(value) && value.downcast_object_ref::<View>().is_none()
+    let is_taken_in_order =
+        value.downcast_object_ref::<View>().is_some() || value.downcast_object_ref::<Generator>().is_some();
+    is_iterable(value) && !is_taken_in_order
 }
 
 fn is_mapping(value: &Value) -> bool {
@@ -36,9 +38,18 @@ fn is_callable(value: &Value) -> bool {
 }
 
 pub(super) fn is_namespace(value: &Value) -> bool {
+    is_of_type(value, "Namespace")
+}
+
+pub(super) fn is_loop(value: &Value) -> bool {
+    is_of_type(value, "::Loop")
+}
+
+/// Types of minijinja that are not public.
+fn is_of_type(value: &Value, name: &str) -> bool {
     value
         .as_object()
-        .is_some_and(|object| object.type_name().ends_with("Namespace"))
+        .is_some_and(|object| object.type_name().ends_with(name))
 }
 
 fn is_odd(value: &Value) -> Result<bool, Error> {
