@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use super::server_url::ServerArgs;
 use crate::note;
+use crate::protocol::swarm::EngineStatus;
 
 /// Whose engine is stopped.
 #[derive(Debug, clap::Args)]
@@ -24,12 +25,41 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let swarm = args.server.client()?;
     let before = swarm.status().await?;
     swarm.stop_engine().await?;
-    match swarm.experiment_dir().await? {
-        Some(dir) => note!(
-            "the engine is stopped (it was {}); its experiment is in {dir}",
-            before.engine_status
-        ),
-        None => note!("no engine was running"),
-    }
+    let experiment_dir = swarm.experiment_dir().await?;
+    note!("{}", told(before.engine_status, experiment_dir.as_deref()));
     Ok(ExitCode::SUCCESS)
+}
+
+/// What was stopped. A Python server may not say where the experiment is.
+fn told(before: EngineStatus, experiment_dir: Option<&str>) -> String {
+    match (before, experiment_dir) {
+        (EngineStatus::Offline, _) => "no engine was running".into(),
+        (_, Some(dir)) => format!("the engine is stopped (it was {before}); its experiment is in {dir}"),
+        (_, None) => format!("the engine is stopped (it was {before})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_stopped_goes_by_the_status() {
+        for (before, dir, expected) in [
+            (EngineStatus::Offline, None, "no engine was running"),
+            (EngineStatus::Offline, Some("/runs/x"), "no engine was running"),
+            (
+                EngineStatus::Rolling,
+                None,
+                "the engine is stopped (it was ENGINE.ROLLING)",
+            ),
+            (
+                EngineStatus::Booting,
+                Some("/runs/x"),
+                "the engine is stopped (it was ENGINE.BOOTING); its experiment is in /runs/x",
+            ),
+        ] {
+            assert_eq!(told(before, dir), expected);
+        }
+    }
 }
