@@ -329,6 +329,41 @@ async fn a_job_in_which_nothing_works_ends_with_the_reason() {
     swarm.shut_down().await;
 }
 
+/// Seen with too few tasks for a batch, which was "done after 0 updates" with exit code 0.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_without_an_update_fails_with_the_reason() {
+    let equal = json!({"type": "exact_match", "answer": "never"});
+    let failing = json!({"type": "command", "argv": ["sh", "-c", "exit 1"]});
+    let no_call = json!({"type": "command", "argv": ["echo", "1"]});
+    for (ajet, roll, told) in [
+        (
+            ajet(20, 2, ENOUGH_TASKS),
+            json!({"epochs": 1}),
+            "the job has 12 tasks: lower",
+        ),
+        (
+            ajet(8, 1, ENOUGH_TASKS),
+            json!({"epochs": 1, "max_parallel": 99, "reward": failing}),
+            "12 reward_error",
+        ),
+        (
+            ajet(2, 2, "rollout_until_finish_enough_non_dummy_tasks"),
+            json!({"steps": 1, "reward": equal}),
+            "0 of them with different rewards",
+        ),
+        (
+            ajet(2, 1, ENOUGH_TASKS),
+            json!({"epochs": 1, "agent": no_call, "reward": {"type": "number_match", "answer": "1"}}),
+            "no_llm_call",
+        ),
+    ] {
+        let swarm = Swarm::start().await;
+        let error = run_to_end(job(&swarm, ajet, roll)).await.unwrap_err().to_string();
+        assert!(error.contains("nothing was trained") && error.contains(told), "{error}");
+        swarm.shut_down().await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_aborts_trains_nothing() {
     let swarm = Swarm::start().await;

@@ -1,6 +1,10 @@
 //! What an update's metrics say of a training that learns little or nothing.
 
+use std::fmt::Write as _;
+
 use indexmap::IndexMap;
+
+use crate::protocol::swarm::PoolInformation;
 
 /// From this share on, something is told.
 const SHARE: f64 = 0.5;
@@ -64,9 +68,104 @@ pub(super) fn of(metrics: &IndexMap<String, f64>) -> Vec<(&'static str, String)>
     found
 }
 
+/// Why no batch came to be full, of a job that had `work` tasks for batches of `batch`, from what the server has and
+/// what came to nothing here.
+pub(super) fn of_no_update(
+    pool: &PoolInformation,
+    failed: &IndexMap<String, u64>,
+    work: Option<u64>,
+    batch: u64,
+) -> String {
+    let mut reason = format!(
+        "of a batch of {batch} tasks, {} are complete, {} of them with different rewards, by {} episodes",
+        pool.completed_tasks, pool.completed_non_dummy_tasks, pool.completed_episodes
+    );
+    let counts = |of: &IndexMap<String, u64>| {
+        let told = of.iter().filter(|(_, count)| **count > 0);
+        told.map(|(name, count)| format!("{count} {name}"))
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    for (what, counts) in [
+        ("came to nothing", counts(failed)),
+        ("the server dropped", counts(&pool.dropped_episodes)),
+    ] {
+        if !counts.is_empty() {
+            // Writing to a string cannot fail.
+            let _ = write!(reason, "; {what}: {counts}");
+        }
+    }
+    let is_dummy = pool.completed_tasks > pool.completed_non_dummy_tasks;
+    let hint = match work {
+        Some(work) if work < batch => {
+            format!("the job has {work} tasks: lower ajet.data.train_batch_size, or raise roll.epochs")
+        }
+        _ if !failed.is_empty() || !pool.dropped_episodes.is_empty() => {
+            "`--debug-one` shows one episode in full".into()
+        }
+        _ if is_dummy => "take tasks that are neither too easy nor too hard, or a reward of finer steps".into(),
+        _ => "ajet.swarm_mode_sample_collection_method says when a batch is full".into(),
+    };
+    reason + "\nhint: " + &hint
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Seen with an `epochs: 1` job of fewer tasks than a batch: "done after 0 updates", exit 0.
+    #[test]
+    fn a_batch_that_never_fills_is_explained() {
+        let counts = |name: &str, count| IndexMap::from([(name.to_owned(), count)]);
+        let pool = |tasks, non_dummy, dropped| PoolInformation {
+            completed_tasks: tasks,
+            completed_non_dummy_tasks: non_dummy,
+            completed_episodes: 9,
+            dropped_episodes: dropped,
+            ..PoolInformation::default()
+        };
+        for (pool, failed, work, told, hint) in [
+            (
+                pool(3, 3, IndexMap::new()),
+                IndexMap::new(),
+                Some(3),
+                "of 8 tasks, 3 are complete",
+                "3 tasks: lower",
+            ),
+            (
+                pool(0, 0, IndexMap::new()),
+                counts("agent_failed", 12),
+                Some(9),
+                "came to nothing: 12 agent_failed",
+                "`--debug-one`",
+            ),
+            (
+                pool(0, 0, counts("no_llm_call", 7)),
+                IndexMap::new(),
+                None,
+                "the server dropped: 7 no_llm_call",
+                "`--debug-one`",
+            ),
+            (
+                pool(9, 0, IndexMap::new()),
+                IndexMap::new(),
+                None,
+                "0 of them with different rewards",
+                "too easy",
+            ),
+            (
+                pool(0, 0, IndexMap::new()),
+                IndexMap::new(),
+                Some(9),
+                "by 9 episodes",
+                "collection_method",
+            ),
+        ] {
+            let reason = of_no_update(&pool, &failed, work, 8);
+            let (sentence, given) = reason.split_once("\nhint: ").unwrap();
+            assert!(sentence.contains(told) && given.contains(hint), "{reason}");
+        }
+    }
 
     /// Seen with `mask_truncated` and rows that were all cut: the run reported success.
     #[test]

@@ -49,6 +49,12 @@ pub enum RollError {
         /// Why the last one did nothing.
         reason: String,
     },
+    /// No update was done at all.
+    #[error("nothing was trained, since no batch came to be full: {reason}")]
+    NoUpdate {
+        /// What is missing, with a hint.
+        reason: String,
+    },
     /// The agent's program is not there, or the like.
     #[error("{0}")]
     Check(String),

@@ -284,7 +284,7 @@ impl Run {
         Ok(())
     }
 
-    async fn others_are_active(&self) -> Result<bool, RollError> {
+    pub async fn others_are_active(&self) -> Result<bool, RollError> {
         let clients = self
             .swarm
             .pool_information()

@@ -26,6 +26,9 @@ const TICK: Duration = Duration::from_millis(250);
 /// How often a run warns of the same thing.
 const CONCERNS_TOLD: u32 = 3;
 
+/// A run fails that ends the episodes of so many batches without an update.
+const BATCHES_WITHOUT_UPDATE: u64 = 20;
+
 /// How long running episodes may go on after Ctrl-C.
 const GRACE: Duration = Duration::from_secs(3);
 
@@ -64,8 +67,12 @@ pub(super) struct Training<'a> {
     step: u64,
     /// When the last update ended.
     since: Instant,
-    /// Where the tasks of a job by epochs are used up before the first episode.
+    /// Where the tasks of a job by epochs are used up before the first episode, or too few for another batch.
     is_complete: bool,
+    /// Tasks of a batch, and episodes.
+    batch: (u64, u64),
+    /// Tasks that are to be run, if there is an end to them.
+    work: Option<u64>,
     /// How often each concern was told.
     concerns: IndexMap<&'static str, u32>,
     /// Why no update of this run changed a weight; `None` before the first one, and once one did.
@@ -110,7 +117,9 @@ impl<'a> Training<'a> {
             asked,
             step,
             since: Instant::now(),
-            is_complete: end.is_some_and(|end| position >= end),
+            is_complete: is_complete(position, end, batch),
+            batch: (batch, batch * repeats),
+            work: end.map(|end| end.saturating_sub(position)),
             concerns: IndexMap::new(),
             untrained: None,
             has_trained: false,
@@ -173,6 +182,14 @@ impl<'a> Training<'a> {
             }
             ended => ended?,
         }
+        if self.run.end.steps == 0 && !self.run.options.abort && !self.run.interrupt.happened() {
+            if !self.run.others_are_active().await? {
+                return Err(self.no_update().await?);
+            }
+            self.run
+                .progress
+                .note("warning: no update was done; what ended waits in a batch that others share");
+        }
         match self.untrained {
             Some(reason) if !self.run.interrupt.happened() => Err(RollError::NothingTrained {
                 updates: self.run.end.steps,
@@ -180,6 +197,12 @@ impl<'a> Training<'a> {
             }),
             _ => Ok(()),
         }
+    }
+
+    async fn no_update(&self) -> Result<RollError, RollError> {
+        let pool = self.run.swarm.pool_information().await?;
+        let reason = concerns::of_no_update(&pool, &self.run.progress.dropped(), self.work, self.batch.0);
+        Ok(RollError::NoUpdate { reason })
     }
 
     /// Looks at the engine: tells updates, evaluates where that is due. Whether the job is done.
@@ -195,6 +218,8 @@ impl<'a> Training<'a> {
                 self.run.evaluate(&self.shared.episodes).await?;
                 self.since = Instant::now();
             }
+        } else if !self.run.options.abort && self.is_stuck() {
+            return Err(self.no_update().await?);
         }
         // Closed before the update is over, so that no train episode begins under weights that are to be evaluated.
         let pause = is_updating(status.engine_status) && (self.is_last() || self.eval_is_due(self.step));
@@ -272,6 +297,12 @@ impl<'a> Training<'a> {
             metrics.clear();
         }
         Ok(metrics)
+    }
+
+    /// Whether episodes end and end, and none of them comes to an update.
+    fn is_stuck(&self) -> bool {
+        let ended = lock(&self.shared.ended).len() as u64;
+        ended >= BATCHES_WITHOUT_UPDATE.saturating_mul(self.batch.1.max(1))
     }
 
     fn is_done(&self) -> bool {
@@ -358,6 +389,12 @@ fn span(length: Length, abort: bool, updates: u64, batch: u64, tasks: u64) -> (u
     }
 }
 
+/// Whether a job that goes on at `position` has no batch left to train on. Tasks that are too few for a first one are an
+/// error, and that comes of running them.
+fn is_complete(position: u64, end: Option<u64>, batch: u64) -> bool {
+    end.is_some_and(|end| position >= end || position > 0 && end - position < batch)
+}
+
 /// Nothing panics while it holds one of these locks, so they are not poisoned.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -366,6 +403,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_job_is_complete_when_no_batch_is_left_of_it() {
+        for (position, end, expected) in [
+            (0, Some(5), false),
+            (8, Some(8), true),
+            (8, Some(10), true),
+            (8, Some(16), false),
+            (24, Some(8), true),
+            (8, None, false),
+        ] {
+            assert_eq!(is_complete(position, end, 8), expected, "{position} of {end:?}");
+        }
+    }
 
     #[test]
     fn tasks_are_taken_up_where_the_training_is() {

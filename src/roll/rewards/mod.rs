@@ -1,6 +1,6 @@
 //! Rewards: what an answer is worth.
 
-mod decimal;
+mod context;
 mod number;
 mod text;
 

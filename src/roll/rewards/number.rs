@@ -1,12 +1,18 @@
 //! Numbers as people and models write them, and whether two of them are the same answer. Nothing is rounded.
 
-use super::decimal::Decimal;
+use bigdecimal::num_bigint::{BigInt, Sign};
+use bigdecimal::{BigDecimal, One, Signed, Zero};
+
+use super::context;
 
 /// Largest power of ten that is read. Beyond it a number has no value that could be compared.
 const LARGEST_EXPONENT: i64 = 1_000_000;
 
+/// Most digits that are read, since those of a binary number are computed in time by the square of the length.
+const MOST_DIGITS: usize = 100_000;
+
 /// Most digits of a fraction's parts and of a power, whose arithmetic takes time by the square of the length.
-const LONGEST_FACTOR: usize = 1000;
+const LONGEST_FACTOR: u64 = 1000;
 
 /// Fractions that are one character.
 const VULGAR: [(char, &str); 9] = [
@@ -22,32 +28,34 @@ const VULGAR: [(char, &str); 9] = [
 ];
 
 /// What may stand between a thousand and its hundreds.
-const SEPARATORS: [&str; 7] = [",", "{,}", "\\,", "_", "\u{a0}", "\u{2009}", "\u{202f}"];
+const SEPARATORS: [&str; 10] = [
+    ",", ",\\!", "{,}", "\\,", "_", "'", "’", "\u{a0}", "\u{2009}", "\u{202f}",
+];
 
 const SUPERSCRIPTS: &str = "⁰¹²³⁴⁵⁶⁷⁸⁹";
 
 /// A number, exactly.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Number {
-    numerator: Decimal,
+    numerator: BigDecimal,
     /// Above 0.
-    denominator: Decimal,
-    /// The power of ten of the last digit that was written; `None` where the number is a fraction.
+    denominator: BigDecimal,
+    /// The power of ten of the last digit that was written; `None` where the number is a fraction, or too long.
     last_digit: Option<i64>,
 }
 
 impl Number {
-    fn whole(numerator: Decimal) -> Self {
+    fn whole(numerator: BigDecimal) -> Self {
         Self {
             numerator,
-            denominator: Decimal::one(),
+            denominator: BigDecimal::one(),
             last_digit: Some(0),
         }
     }
 
     fn negated(self) -> Self {
         Self {
-            numerator: self.numerator.negated(),
+            numerator: -self.numerator,
             ..self
         }
     }
@@ -55,10 +63,10 @@ impl Number {
     /// The number over another one; `None` over zero, and where that takes too long.
     fn over(&self, other: &Self) -> Option<Self> {
         let parts = [&self.numerator, &self.denominator, &other.numerator, &other.denominator];
-        let short = parts.iter().all(|part| part.length() <= LONGEST_FACTOR);
+        let short = parts.iter().all(|part| part.digits() <= LONGEST_FACTOR);
         (short && !other.numerator.is_zero()).then(|| Self {
-            numerator: self.numerator.times(&other.denominator),
-            denominator: self.denominator.times(&other.numerator),
+            numerator: &self.numerator * &other.denominator,
+            denominator: &self.denominator * &other.numerator,
             last_digit: None,
         })
     }
@@ -66,73 +74,124 @@ impl Number {
     /// Whether an answer is this number, the reference. Without a `tolerance`, a reference with decimals accepts what
     /// differs by at most half a unit of its last digit, and a whole number or a fraction only itself. A `tolerance` is
     /// the largest difference, relative to the reference.
-    pub fn accepts(&self, answer: &Self, tolerance: Option<&Decimal>) -> bool {
-        let crossed = answer.numerator.times(&self.denominator);
-        let difference = crossed.plus(&self.numerator.times(&answer.denominator).negated());
+    pub fn accepts(&self, answer: &Self, tolerance: Option<&BigDecimal>) -> bool {
+        let difference = &answer.numerator * &self.denominator - &self.numerator * &answer.denominator;
         let allowed = match (tolerance, self.last_digit) {
-            (Some(tolerance), _) => tolerance.times(&self.numerator),
-            (None, Some(last)) if !self.numerator.is_whole() => Decimal::new(false, vec![5], last - 1),
+            (Some(tolerance), _) => tolerance * self.numerator.abs(),
+            (None, Some(last)) if !self.numerator.is_integer() => BigDecimal::new(5.into(), 1 - last),
             (None, _) => return difference.is_zero(),
         };
-        difference.compare_size(&allowed.times(&answer.denominator)).is_le()
+        difference.abs() <= allowed * &answer.denominator
     }
 }
 
 /// The decimal of a finite float, as it is written.
-pub(super) fn decimal_of(float: f64) -> Option<Decimal> {
+pub(super) fn decimal_of(float: f64) -> Option<BigDecimal> {
     let text: Vec<char> = format!("{float}").chars().collect();
     let number = Reader { text: &text, at: 0 }.plain()?;
     Some(number.numerator)
 }
 
-/// The number that a text ends up with: the last in the last `\boxed{}`, or the first after the last `####`, or the
-/// last in the text. Thousands' separators, units, currency signs and trailing periods do not matter. `None` too where
-/// what counts is not a number that can be compared, such as a root.
+/// The number that a text ends up with: the only one in the last `\boxed{}`, or the first after the last `####`, or
+/// the last in the text. Thousands' separators, units, currency signs and trailing periods do not matter. `None` too
+/// where what counts is not a number that can be compared, such as a root, or where what stands around it makes
+/// something else of it.
 pub(super) fn number_in(text: &str) -> Option<Number> {
     if let Some(boxed) = last_boxed(text) {
-        return numbers(boxed).pop()?;
+        let text = characters(boxed);
+        let [number] = &numbers(&text)[..] else { return None };
+        let (left, right) = number.around(&text, 0, text.len());
+        let is_alone = context::stands_alone(&left, &right) && !context::is_expression(&left, &right);
+        return number.value.clone().filter(|_| is_alone);
     }
-    if let Some((_, after)) = text.rsplit_once("####") {
-        return numbers(after).into_iter().next()?;
-    }
-    numbers(text).pop()?
+    let (text, is_first) = match text.rsplit_once("####") {
+        Some((_, after)) => (characters(after), true),
+        None => (characters(text), false),
+    };
+    let found = numbers(&text);
+    let at = if is_first { 0 } else { found.len().checked_sub(1)? };
+    let number = found.get(at)?;
+    let before = at.checked_sub(1).map(|before| found[before].end);
+    let after = found.get(at + 1).map(|after| after.start);
+    let (left, right) = number.around(&text, 0, text.len());
+    let (from, to) = number.around(&text, before.unwrap_or(0), after.unwrap_or(text.len()));
+    let is_alone = context::stands_alone(&left, &right)
+        && !(before.is_some() && context::connects(&from) || after.is_some() && context::connects(&to));
+    number.value.clone().filter(|_| is_alone)
 }
 
-/// What stands in the last `\boxed{}`, braces balanced.
+/// What stands in the last `\boxed{}`, braces balanced; with its opening brace, which a sign may follow.
 fn last_boxed(text: &str) -> Option<&str> {
-    const OPENING: &str = "\\boxed{";
-    let inside = &text[text.rfind(OPENING)? + OPENING.len()..];
-    let mut depth = 1;
-    for (at, character) in inside.char_indices() {
+    let (_, after) = text.rsplit_once("\\boxed").or_else(|| text.rsplit_once("\\fbox"))?;
+    let after = after.trim_start();
+    if !after.starts_with('{') {
+        return after.split_whitespace().next();
+    }
+    let mut depth = 0;
+    for (at, character) in after.char_indices() {
         match character {
             '{' => depth += 1,
             '}' => depth -= 1,
             _ => {}
         }
         if depth == 0 {
-            return Some(&inside[..at]);
+            return Some(&after[..at]);
         }
     }
-    Some(inside)
+    Some(after)
 }
 
-/// Every number of a text; `None` stands for one that cannot be compared.
-fn numbers(text: &str) -> Vec<Option<Number>> {
+/// A text with one way of writing fractions, digits and minus signs.
+fn characters(text: &str) -> Vec<char> {
     let mut plain = String::with_capacity(text.len());
     for character in text.chars() {
         match VULGAR.iter().find(|(vulgar, _)| *vulgar == character) {
             Some((_, spelt)) => plain.push_str(spelt),
             None if "\u{2212}\u{2010}\u{2011}\u{2012}\u{2013}\u{fe63}\u{ff0d}".contains(character) => plain.push('-'),
+            // Full-width forms follow ASCII's order.
+            None if ('\u{ff01}'..='\u{ff5e}').contains(&character) => {
+                plain.extend(char::from_u32(u32::from(character) - 0xfee0));
+            }
             None => plain.push(character),
         }
     }
-    let text: Vec<char> = plain.chars().collect();
-    let mut reader = Reader { text: &text, at: 0 };
+    plain.chars().collect()
+}
+
+/// A number and where it stands in a text.
+struct Found {
+    start: usize,
+    end: usize,
+    /// `None` of one that cannot be compared.
+    value: Option<Number>,
+}
+
+impl Found {
+    /// What stands between `from` and it, and between it and `to`.
+    fn around(&self, text: &[char], from: usize, to: usize) -> (String, String) {
+        (
+            text[from..self.start].iter().collect(),
+            text[self.end..to].iter().collect(),
+        )
+    }
+}
+
+/// Every number of a text. Digits within a word are none.
+fn numbers(text: &[char]) -> Vec<Found> {
+    let mut reader = Reader { text, at: 0 };
     let mut found = vec![];
     while reader.at < text.len() {
         let start = reader.at;
+        if reader.is_in_word() {
+            reader.digits(&mut vec![]);
+            continue;
+        }
         match reader.signed() {
-            Some(number) => found.push(number),
+            Some(value) => found.push(Found {
+                start,
+                end: reader.at,
+                value,
+            }),
             None => reader.at = reader.at.max(start + 1),
         }
     }
@@ -142,20 +201,25 @@ fn numbers(text: &str) -> Vec<Option<Number>> {
 /// A power with a whole exponent; `None` where it is too long.
 fn raised(number: &Number, exponent: i64) -> Option<Number> {
     let times = usize::try_from(exponent.unsigned_abs()).ok()?;
-    let length = number.numerator.length().max(1).checked_mul(times)?;
+    let length = number.numerator.digits().checked_mul(times as u64)?;
     if length > LONGEST_FACTOR || number.last_digit?.checked_mul(exponent)?.abs() > LARGEST_EXPONENT {
         return None;
     }
-    let numerator = (0..times).fold(Decimal::one(), |power, _| power.times(&number.numerator));
+    let numerator = (0..times).fold(BigDecimal::one(), |power, _| power * &number.numerator);
     let power = Number {
         numerator,
-        denominator: Decimal::one(),
+        denominator: BigDecimal::one(),
         last_digit: None,
     };
     match exponent < 0 {
-        true => Number::whole(Decimal::one()).over(&power),
+        true => Number::whole(BigDecimal::one()).over(&power),
         false => Some(power),
     }
+}
+
+/// Whether a term with its sign follows this character.
+fn begins_term(before: &char) -> bool {
+    "=≈:({<>≤≥".contains(*before)
 }
 
 /// Reads a text from left to right. A method that finds nothing leaves the place as it was, but for [`Self::signed`],
@@ -213,11 +277,35 @@ impl Reader<'_> {
             return None;
         }
         let negative = self.attempt(Self::minus).is_some();
-        if negative {
+        if negative || self.attempt(Self::plus).is_some() {
             self.attempt(Self::currency);
         }
         let number = self.quantity()?;
         Some(number.map(|number| if negative { number.negated() } else { number }))
+    }
+
+    /// Whether digits begin here that name something, as in `H2O` and `x_{12}`.
+    fn is_in_word(&self) -> bool {
+        if !self.is_digit(0) {
+            return false;
+        }
+        let before = self.text[..self.at].iter().rev().skip_while(|before| **before == '{');
+        let mut before = before.copied();
+        match before.next() {
+            Some('_') => before
+                .next()
+                .is_some_and(|before| before.is_alphanumeric() || before == '}'),
+            _ => self.before().is_some_and(char::is_alphabetic) && !self.follows_command(),
+        }
+    }
+
+    /// Whether a command such as `\boxed` ends here.
+    fn follows_command(&self) -> bool {
+        let name = self.text[..self.at]
+            .iter()
+            .rev()
+            .skip_while(|before| before.is_ascii_alphabetic());
+        name.copied().next() == Some('\\')
     }
 
     /// A minus that is a sign. After a word or a bracket it is a hyphen or an operator, and with a space after it only
@@ -229,13 +317,26 @@ impl Reader<'_> {
             return None;
         }
         if self.peek(0) == Some(' ') {
-            let before = self.text[..self.at - 1].iter().rev().find(|before| **before != ' ');
-            if !before.is_some_and(|before| "=≈:({<>≤≥".contains(*before)) {
+            if !self.text[..self.at - 1]
+                .iter()
+                .rev()
+                .find(|before| **before != ' ')
+                .is_some_and(begins_term)
+            {
                 return None;
             }
             self.spaces();
         }
         Some(())
+    }
+
+    /// A plus that is a sign, since there is nothing to add to.
+    fn plus(&mut self) -> Option<()> {
+        if !self.eat("+") {
+            return None;
+        }
+        let before = self.text[..self.at - 1].iter().rev().find(|before| **before != ' ');
+        before.is_none_or(begins_term).then_some(())
     }
 
     fn currency(&mut self) -> Option<()> {
@@ -290,6 +391,13 @@ impl Reader<'_> {
         if !self.eat_any(&["\\sqrt", "√"]) {
             return None;
         }
+        if self.eat("[") {
+            while self.peek(0).is_some_and(|degree| degree != ']') {
+                self.at += 1;
+            }
+            self.eat("]");
+        }
+        self.spaces();
         if !self.eat_braces() {
             self.plain();
         }
@@ -303,7 +411,7 @@ impl Reader<'_> {
             return None;
         }
         let number = self.plain()?;
-        if number.last_digit.is_none_or(|last| last.abs() > LARGEST_EXPONENT) {
+        if number.last_digit.is_none() {
             return Some(None);
         }
         if let Some(power) = self.power(&number) {
@@ -320,8 +428,8 @@ impl Reader<'_> {
     /// What follows a slash, unless another slash follows that.
     fn divisor(&mut self) -> Option<Number> {
         self.spaces();
-        let divisor = self.eat("/").then(|| self.spaces()).and_then(|()| self.plain())?;
-        (self.peek(0) != Some('/') && divisor.last_digit?.abs() <= LARGEST_EXPONENT).then_some(divisor)
+        let divisor = self.eat("/").then(|| self.spaces()).and_then(|()| self.comparable())?;
+        (self.peek(0) != Some('/')).then_some(divisor)
     }
 
     /// A whole number and the proper fraction after it, as in `2 1/2`.
@@ -330,12 +438,12 @@ impl Reader<'_> {
         self.spaces();
         let fraction = match self.latex_fraction() {
             Some(fraction) => fraction?,
-            None if is_spaced => self.plain()?.over(&self.divisor()?)?,
+            None if is_spaced => self.comparable()?.over(&self.divisor()?)?,
             None => return None,
         };
-        let is_proper = fraction.numerator.compare_size(&fraction.denominator).is_lt();
-        (is_proper && whole.last_digit == Some(0) && whole.numerator.length() <= LONGEST_FACTOR).then(|| Number {
-            numerator: fraction.numerator.plus(&whole.numerator.times(&fraction.denominator)),
+        let is_proper = fraction.numerator < fraction.denominator;
+        (is_proper && whole.last_digit == Some(0) && whole.numerator.digits() <= LONGEST_FACTOR).then(|| Number {
+            numerator: &fraction.numerator + &whole.numerator * &fraction.denominator,
             ..fraction
         })
     }
@@ -358,13 +466,11 @@ impl Reader<'_> {
         if !self.eat("{") {
             let digit = self.peek(0)?.to_digit(10)?;
             self.at += 1;
-            return Some(Number::whole(Decimal::new(false, vec![digit as u8], 0)));
+            return Some(Number::whole(digit.into()));
         }
         self.spaces();
         let negative = self.eat("-");
-        let number = self
-            .plain()
-            .filter(|number| number.last_digit.is_some_and(|last| last.abs() <= LARGEST_EXPONENT))?;
+        let number = self.comparable()?;
         self.spaces();
         self.eat("}").then(|| if negative { number.negated() } else { number })
     }
@@ -382,7 +488,7 @@ impl Reader<'_> {
                 exponent
                     .filter(|exponent| exponent.abs() <= LARGEST_EXPONENT)
                     .map(|exponent| Number {
-                        numerator: number.numerator.times(&Decimal::new(false, vec![1], exponent)),
+                        numerator: &number.numerator * BigDecimal::new(1.into(), -exponent),
                         last_digit: number.last_digit.map(|last| last + exponent),
                         ..number.clone()
                     }),
@@ -397,12 +503,15 @@ impl Reader<'_> {
         if let Some(exponent) = self.attempt(Self::superscript) {
             return Some(Some(exponent));
         }
+        self.spaces();
         if self.eat("**") {
+            self.spaces();
             return self.integer().map(Some);
         }
         if !self.eat("^") {
             return None;
         }
+        self.spaces();
         let braced = self.eat_any(&["{", "("]);
         if self.clone().eat("\\circ") || self.clone().eat("°") {
             return None;
@@ -425,7 +534,8 @@ impl Reader<'_> {
         (self.at > start).then_some(if negative { -value } else { value })
     }
 
-    /// Digits with thousands' separators, a point and decimals, an exponent after `e`.
+    /// Digits with thousands' separators, a point and decimals, an exponent after `e`. A number that is too long has no
+    /// value and no last digit.
     fn plain(&mut self) -> Option<Number> {
         if !(self.is_digit(0) || self.peek(0) == Some('.') && self.is_digit(1)) {
             return None;
@@ -433,9 +543,16 @@ impl Reader<'_> {
         let mut digits = vec![];
         self.digits(&mut digits);
         if (1..=3).contains(&digits.len()) {
+            // One group after a period is decimals.
+            let dotted = self.clone().group(".").is_some_and(|_| {
+                let mut reader = self.clone();
+                reader.group(".");
+                reader.group(".").is_some()
+            });
             let separator = SEPARATORS
                 .iter()
                 .find(|separator| self.clone().group(separator).is_some());
+            let separator = if dotted { Some(&".") } else { separator };
             while let Some(group) = separator.and_then(|separator| self.group(separator)) {
                 digits.extend(group);
             }
@@ -446,11 +563,27 @@ impl Reader<'_> {
             last_digit = -(self.digits(&mut digits) as i64);
         }
         last_digit = last_digit.saturating_add(self.attempt(Self::e_exponent).unwrap_or(0));
-        Some(Number {
-            numerator: Decimal::new(false, digits, last_digit),
-            denominator: Decimal::one(),
-            last_digit: Some(last_digit),
+        let is_long = digits.len() > MOST_DIGITS || last_digit.saturating_abs() > LARGEST_EXPONENT;
+        let whole = if is_long {
+            None
+        } else {
+            BigInt::from_radix_be(Sign::Plus, &digits, 10)
+        };
+        Some(match whole {
+            None => Number {
+                last_digit: None,
+                ..Number::whole(BigDecimal::zero())
+            },
+            Some(whole) => Number {
+                last_digit: Some(last_digit),
+                ..Number::whole(BigDecimal::new(whole, -last_digit))
+            },
         })
+    }
+
+    /// As [`Self::plain`], if it is not too long.
+    fn comparable(&mut self) -> Option<Number> {
+        self.plain().filter(|number| number.last_digit.is_some())
     }
 
     /// How many digits came.
@@ -512,22 +645,16 @@ mod tests {
             ("**42**", "42"),
             ("first 3, then 7", "7"),
             ("12 + 30 = 42", "42"),
-            ("5-3", "3"),
-            ("(5)-3", "3"),
             ("x = -3", "-3"),
             ("x = - 3", "-3"),
-            ("5 - 3", "3"),
             ("\u{2212}3 degrees", "-3"),
             ("\u{2013}3 degrees", "-3"),
-            ("from 2\u{2013}3", "3"),
             ("$1,234.50", "1234.5"),
             ("-$5", "-5"),
             ("-\\$5", "-5"),
-            ("1,2,3", "3"),
             ("12,345,678 people", "12345678"),
             ("12{,}345{,}678", "12345678"),
             ("1\u{202f}234\u{202f}567", "1234567"),
-            ("1234,567", "567"),
             ("about .5", "0.5"),
             ("1.5e3 metres", "1500"),
             ("2e-3", "0.002"),
@@ -540,6 +667,25 @@ mod tests {
             ("25 cm^2", "25"),
             ("25\\text{ cm}^{2}", "25"),
             ("90^\\circ", "90"),
+            ("x = +5", "5"),
+            ("1.234.567", "1234567"),
+            ("1'234'567", "1234567"),
+            ("\\boxed{1,\\!000}", "1000"),
+            ("3 × 10 ^ 2", "300"),
+            ("２４", "24"),
+            ("3 m2", "3"),
+            ("\\boxed {7} 9", "7"),
+            ("\\boxed{7\\text{ cm}^2}", "7"),
+            ("\\boxed{x_1 = 7}", "7"),
+            ("**Answer:** 18", "18"),
+            ("so **5 apples**", "5"),
+            ("2 + 1 = <<2+1=3>>3 bolts", "3"),
+            ("<answer>18</answer>", "18"),
+            ("18<|im_end|>", "18"),
+            ("x \\approx 7", "7"),
+            ("the 7th", "7"),
+            ("Step 3: 7", "7"),
+            ("18 km/h", "18"),
             ("15%", "15"),
             ("3kg", "3"),
             ("1/2", "2/4"),
@@ -550,7 +696,6 @@ mod tests {
             ("2 1/2", "2.5"),
             ("2\\frac{1}{2}", "2.5"),
             ("-2½", "-2.5"),
-            ("on 5/6/2024", "2024"),
             ("reasons 1 2 3\n#### 1,000 apples in 2 baskets", "1000"),
             ("\\boxed{1} or rather \\boxed{\\text{about } {7}} 9", "7"),
             ("so \\boxed{8", "8"),
@@ -579,6 +724,94 @@ mod tests {
             "inf",
         ] {
             assert_eq!(number_in(text), None, "{text:?}");
+        }
+    }
+
+    /// Seen with answers of which a part was taken for the whole: `3 or 4` for 4, `not 5` for 5, `1010_2` for 2.
+    #[test]
+    fn what_means_something_else_is_not_taken_for_its_number() {
+        for text in [
+            "5-3",
+            "(5)-3",
+            "5 - 3",
+            "2+3",
+            "2 \\times 3",
+            "8 ÷ 4",
+            "from 2–3",
+            "3-4",
+            "3~4",
+            "3 ± 4",
+            "3 or 4",
+            "either 3 or 4",
+            "between 3 and 4",
+            "x = 2 or x = 3",
+            "x = 2, x = 3",
+            "5 out of 10",
+            "(x, y) = (2, 3)",
+            "1,2,3",
+            "5; 6",
+            "1234,567",
+            "3,14",
+            "1.234,5",
+            "1,000,00",
+            "12 345",
+            "on 5/6/2024",
+            "2024-01-15",
+            "at 3:30",
+            "v1.2.3",
+            "192.168.0.1",
+            "not 5",
+            "it isn't 5",
+            "it is 6, not 5",
+            "x \\ne 5",
+            "x > 5",
+            "x >= 5",
+            "less than 5",
+            "minus 5",
+            "-(5)",
+            "\\boxed{{-}5}",
+            "\\boxed{x+5}",
+            "\\boxed{5n}",
+            "\\boxed{2, 3}",
+            "\\boxed{(-\\infty, 3)}",
+            "\\boxed{5!}",
+            "\\boxed{x^2}",
+            "5i",
+            "5\\infty",
+            "5 million",
+            "5k",
+            "4 and a half",
+            "1 and 1/2",
+            "3 hours and 30 minutes",
+            "H2O",
+            "int16",
+            "x_{12}",
+            "0x10",
+            "0xFF",
+            "0b10",
+            "1010_2",
+            "0.\\overline{3}",
+            "0.(3)",
+            "2/x",
+            "2\\pi/3",
+            "\\sqrt[3]{8}",
+            "sqrt(25)",
+            "f(3)",
+            "\\log_2 8",
+            "\\lfloor 5.5 \\rfloor",
+            "{1 \\over 2}",
+            "\\binom{5}{2}",
+            "half of 5",
+            "3 mg per 100 ml",
+            "4२",
+            "Infinity",
+            "IV",
+        ] {
+            assert_eq!(number_in(text), None, "{text:?}");
+        }
+        let long = "7".repeat(MOST_DIGITS + 1);
+        for text in [&long, &format!("1/{long}"), "2 1e-999999999/3", "2 1/3e999999999"] {
+            assert_eq!(number_in(text), None, "{text:.40}");
         }
     }
 

@@ -8,18 +8,34 @@ pub fn same(answer: &str, output: &str, ignore_case: bool) -> bool {
     }
 }
 
-/// Whether the answer occurs in the output. Its numbers do not occur within longer ones, and an empty answer nowhere.
+/// Whether the answer occurs in the output. Its words and numbers do not occur within longer ones, and an empty answer
+/// nowhere.
 pub fn contains(answer: &str, output: &str, ignore_case: bool) -> bool {
     let (answer, output) = match ignore_case {
         true => (answer.trim().to_lowercase(), output.to_lowercase()),
         false => (answer.trim().to_string(), output.to_string()),
     };
-    let cuts_number = |at: usize| {
+    let first = answer.chars().next();
+    let last = answer.chars().next_back();
+    let is_cut = |at: usize| {
         let (before, after) = (&output[..at], &output[at + answer.len()..]);
-        answer.starts_with(|first: char| first.is_ascii_digit()) && number_runs_on(before.chars().rev(), true)
-            || answer.ends_with(|last: char| last.is_ascii_digit()) && number_runs_on(after.chars(), false)
+        runs_on(first, before.chars().rev(), true) || runs_on(last, after.chars(), false)
     };
-    !answer.is_empty() && output.match_indices(&answer).any(|(at, _)| !cuts_number(at))
+    !answer.is_empty() && output.match_indices(&answer).any(|(at, _)| !is_cut(at))
+}
+
+/// Whether the word or number that ends with `edge` goes on beside it.
+fn runs_on(edge: Option<char>, mut beside: impl Iterator<Item = char>, leftwards: bool) -> bool {
+    match edge {
+        Some(edge) if edge.is_ascii_digit() => number_runs_on(beside, leftwards),
+        Some(edge) if is_spelt(edge) => beside.next().is_some_and(is_spelt),
+        _ => false,
+    }
+}
+
+/// Whether a letter is of a script that puts spaces between words; those from Thai on do not.
+fn is_spelt(letter: char) -> bool {
+    letter.is_alphabetic() && letter < '\u{e00}'
 }
 
 /// Whether a number that ends where `beside` begins goes on there: with a digit, a point or comma and a digit, or,
@@ -43,9 +59,9 @@ pub fn similarity(answer: &str, output: &str) -> f64 {
 mod tests {
     use super::*;
 
-    /// Seen with an answer `4` that the output 42 contained.
+    /// Seen with an answer `4` that the output 42 contained, and `cat` in `concatenate`.
     #[test]
-    fn a_number_does_not_occur_within_another_one() {
+    fn a_number_or_word_does_not_occur_within_another_one() {
         for (answer, output, is_there) in [
             ("4", "so 4.", true),
             ("4", "42", false),
@@ -62,6 +78,19 @@ mod tests {
             ("", "anything", false),
             (" Vienna ", "it is vienna", true),
             ("wien", "vienna", false),
+            // Words within words.
+            ("cat", "concatenate", false),
+            ("cat", "a cat.", true),
+            ("cat", "my_cat", true),
+            ("art", "state of the art", true),
+            ("art", "party, start", false),
+            ("no", "I know", false),
+            ("no", "No!", true),
+            ("мир", "умирать", false),
+            ("мир", "(мир)", true),
+            ("東京", "答えは東京です", true),
+            ("kg", "3kg", true),
+            ("42 apples", "42 applesauces", false),
         ] {
             assert_eq!(contains(answer, output, true), is_there, "{answer:?} in {output:?}");
         }
