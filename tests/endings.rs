@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill, killpg};
@@ -70,6 +70,19 @@ impl Roll {
         command_lines.filter(|line| line == wanted.as_bytes()).count()
     }
 
+    /// How it ended; a run that does not end is killed, and a failure.
+    fn ended(&mut self) -> ExitStatus {
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_secs(30) {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.child.kill().unwrap();
+        panic!("roll does not end");
+    }
+
     fn wait_until(&self, holds: impl Fn(usize) -> bool) -> bool {
         let started = Instant::now();
         while started.elapsed() < Duration::from_secs(30) {
@@ -105,7 +118,7 @@ fn no_agent_outlives_its_roll() {
             kill(roll.pid(), *signal).unwrap();
             std::thread::sleep(Duration::from_millis(100));
         }
-        let status = roll.child.wait().unwrap();
+        let status = roll.ended();
         assert_eq!(status.code(), by, "{signals:?}: {status}");
         assert_eq!(status.signal().is_some(), by.is_none(), "{signals:?}: {status}");
         assert!(roll.wait_until(|left| left == 0), "{signals:?} leaves {}", roll.left());
@@ -113,7 +126,7 @@ fn no_agent_outlives_its_roll() {
     // The whole foreground group, as a terminal signals it.
     let mut roll = Roll::start(72_000);
     killpg(roll.pid(), Signal::SIGINT).unwrap();
-    roll.child.wait().unwrap();
+    roll.ended();
     assert!(roll.wait_until(|left| left == 0), "{} left", roll.left());
 }
 

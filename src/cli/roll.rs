@@ -6,11 +6,13 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 
 use super::server_url::{read_token, with_token};
-use crate::client::blank_token;
+use crate::client::{ServerUrl, blank_token};
 use crate::protocol::swarm::TOKEN_VARIABLE;
 use crate::roll::job::Job;
 use crate::roll::report::Outcome;
-use crate::roll::{Api, Interrupt, Options, debug_one, dry_run, play_on_api, run as run_job, supervise_with};
+use crate::roll::{
+    Api, Interrupt, Options, debug_one, dry_run, keep_from_programs, play_on_api, run as run_job, supervise_with,
+};
 use crate::say;
 
 const EXAMPLES: &str = "\
@@ -90,6 +92,13 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let program = std::env::current_exe().context("the path of this program is unknown")?;
     supervise_with(program.clone());
+    if let Some(token) = ServerUrl::parse(&job.roll.swarm_url)
+        .ok()
+        .as_ref()
+        .and_then(ServerUrl::token)
+    {
+        keep_from_programs(token);
+    }
     if args.debug_one {
         say!("{}", debug_one(&job, api.as_ref(), &program).await?);
         return Ok(ExitCode::SUCCESS);

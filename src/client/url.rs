@@ -64,6 +64,11 @@ impl ServerUrl {
         format!("{open}{}", path.trim_end_matches('/'))
     }
 
+    /// The access token in it.
+    pub fn token(&self) -> Option<&str> {
+        token_in(&self.base).map(|token| &self.base[token])
+    }
+
     /// Whether this machine is meant.
     pub fn is_local(&self) -> bool {
         let host = self.host.trim_start_matches('[').trim_end_matches(']');

@@ -26,7 +26,7 @@ mod training;
 pub use debug::{Api, debug_one, play_on_api};
 pub use error::RollError;
 pub use interrupt::{EndSignals, Interrupt};
-pub use process::{ProgramError, supervise_with};
+pub use process::{ProgramError, keep_from_programs, supervise_with};
 pub use progress::Progress;
 pub use runner::{Options, dry_run, run};
 pub use server::ServerError;

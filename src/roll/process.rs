@@ -29,6 +29,15 @@ const END: Duration = Duration::from_secs(7);
 /// `ajet-swarm`, which supervises programs.
 static SUPERVISOR: OnceLock<PathBuf> = OnceLock::new();
 
+/// The token that steers the server.
+static TOKEN: OnceLock<String> = OnceLock::new();
+
+/// Keeps the token that steers the server from every program of a job, under whatever name the environment has it.
+pub fn keep_from_programs(token: &str) {
+    // The first one stays: a process is a client of one server.
+    let _ = TOKEN.set(token.to_owned());
+}
+
 /// Lets every program of a job end with this process, however it ends, by running it below `program`, which is
 /// `ajet-swarm`. Without this, programs end with their episodes only.
 pub fn supervise_with(program: PathBuf) {
@@ -129,7 +138,7 @@ pub(super) async fn run(program: Program) -> Result<Finished, ProgramError> {
         }
         None => tokio::process::Command::new(&name),
     };
-    for secret in secrets(std::env::vars_os()) {
+    for secret in secrets(std::env::vars_os(), TOKEN.get().map(String::as_str)) {
         command.env_remove(secret);
     }
     command
@@ -196,16 +205,17 @@ pub(super) async fn run(program: Program) -> Result<Finished, ProgramError> {
 
 /// Variables that a program must not see, since they may hold the token that steers the server: an agent gets its
 /// episode's key and nothing else.
-fn secrets(variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<OsString> {
+fn secrets(variables: impl Iterator<Item = (OsString, OsString)>, known: Option<&str>) -> Vec<OsString> {
     const NAMES: [&str; 2] = [TOKEN_VARIABLE, URL_VARIABLE];
     let variables: Vec<_> = variables
         .map(|(name, value)| (name, value.to_string_lossy().into_owned()))
         .collect();
     let token = variables.iter().find(|(name, _)| name == TOKEN_VARIABLE);
-    let token = token.map(|(_, token)| token.trim()).filter(|token| !token.is_empty());
+    let tokens = [token.map(|(_, token)| token.trim()), known];
+    let tokens: Vec<_> = tokens.into_iter().flatten().filter(|token| !token.is_empty()).collect();
     let is_secret = |name: &OsString, value: &str| {
         NAMES.iter().any(|secret| name == secret)
-            || token.is_some_and(|token| value.contains(token))
+            || tokens.iter().any(|token| value.contains(token))
             || value.contains("://") && value.contains("/t/")
     };
     let secret = variables.iter().filter(|(name, value)| is_secret(name, value));
@@ -263,10 +273,15 @@ mod tests {
             ("PATH", "/usr/bin:/t/bin"),
             ("DOCS", "http://example.com/x"),
             ("HOME", "/home/a"),
+            // Seen with a token that only the URL had.
+            ("PROXY", "http://user:token-of-url@box"),
         ];
         let variables = variables.map(|(name, value)| (name.into(), value.into()));
-        let secret = secrets(variables.into_iter());
-        assert_eq!(secret, ["AJET_SWARM_TOKEN", "AJET_SWARM_URL", "MY_SERVER", "NOTES"]);
+        let secret = secrets(variables.into_iter(), Some("token-of-url"));
+        assert_eq!(
+            secret,
+            ["AJET_SWARM_TOKEN", "AJET_SWARM_URL", "MY_SERVER", "NOTES", "PROXY"]
+        );
     }
 
     #[tokio::test]
