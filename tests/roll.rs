@@ -344,7 +344,7 @@ async fn a_run_without_an_update_fails_with_the_reason() {
         (
             ajet(8, 1, ENOUGH_TASKS),
             json!({"epochs": 1, "max_parallel": 99, "reward": failing}),
-            "12 reward_error",
+            "48 reward_error",
         ),
         (
             ajet(2, 2, "rollout_until_finish_enough_non_dummy_tasks"),
