@@ -26,7 +26,7 @@ const TICK: Duration = Duration::from_millis(250);
 /// How often a run warns of the same thing.
 const CONCERNS_TOLD: u32 = 3;
 
-/// A run fails that ends the episodes of so many batches without an update.
+/// A run that is alone with the server fails where it ends the episodes of so many batches without an update.
 const BATCHES_WITHOUT_UPDATE: u64 = 20;
 
 /// How long running episodes may go on after Ctrl-C.
@@ -218,7 +218,7 @@ impl<'a> Training<'a> {
                 self.run.evaluate(&self.shared.episodes).await?;
                 self.since = Instant::now();
             }
-        } else if !self.run.options.abort && self.is_stuck() {
+        } else if !self.run.options.abort && self.is_stuck() && !self.run.others_are_active().await? {
             return Err(self.no_update().await?);
         }
         // Closed before the update is over, so that no train episode begins under weights that are to be evaluated.
