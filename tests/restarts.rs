@@ -150,6 +150,15 @@ impl Swarm {
         self.urls.lock().unwrap().choose(rng).cloned()
     }
 
+    /// Waits until one more end is acknowledged, so that there is something to lose however slow the machine is.
+    async fn acknowledges(&self) {
+        let count = || self.acknowledged.lock().unwrap().len();
+        let (before, since) = (count(), Instant::now());
+        while count() == before && since.elapsed() < BOOT {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     /// Plays episodes without end, whatever happens to the servers.
     async fn work(self, http: reqwest::Client, number: usize) {
         let mut rng = ChaCha8Rng::seed_from_u64(number as u64);
@@ -261,13 +270,15 @@ async fn run(place: &Place, kills: usize, seed: u64) -> Figures {
     serve(&[&server]);
     while figures.kills < kills {
         // One in five is killed while it boots.
-        if !rng.random_ratio(1, 5)
-            && let Err(failure) = rolls(&http, &server.url).await
-        {
-            // Three crashes of an engine in a row end its server's patience; anything else is ours.
-            if !failure.contains("signal 9") {
-                figures.failure = Some(failure);
-                break;
+        if !rng.random_ratio(1, 5) {
+            match rolls(&http, &server.url).await {
+                Ok(()) => swarm.acknowledges().await,
+                // Three crashes of an engine in a row end its server's patience; anything else is ours.
+                Err(failure) if failure.contains("signal 9") => {}
+                Err(failure) => {
+                    figures.failure = Some(failure);
+                    break;
+                }
             }
         }
         let some_time = Duration::from_millis(rng.random_range(100..1500));
@@ -305,7 +316,10 @@ async fn run(place: &Place, kills: usize, seed: u64) -> Figures {
         // The second server of the last round may have crashed its engine too often.
         server.kill();
         server = Server::restart(place);
-        figures.failure = rolls(&http, &server.url).await.err();
+        match rolls(&http, &server.url).await {
+            Ok(()) => swarm.acknowledges().await,
+            Err(failure) => figures.failure = Some(failure),
+        }
     }
     workers.iter().for_each(|worker| worker.abort());
     for worker in workers {

@@ -554,6 +554,9 @@ async fn a_client_that_begins_many_tasks_at_once_keeps_to_its_share() {
         tokio::spawn(async move { client.begin_episode(&begin).await })
     });
     let begins: Vec<_> = begins.collect();
+    let two_run = async |_: &Swarm| (client.running_episodes().await.unwrap().len() >= 2).then_some(());
+    swarm.until_true("two episodes", two_run).await;
+    // A third would have begun by now.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let running = client.running_episodes().await.unwrap();
     let tasks: HashSet<_> = running
