@@ -11,7 +11,7 @@ use ajet_swarm::config::{Ajet, LINEAR_PROJECTIONS};
 use ajet_swarm::inference::forward::{BLOCK_TOKENS, Chunk, Forward, Logits};
 use ajet_swarm::inference::forward_cpu::CpuForward;
 use ajet_swarm::inference::forward_plain::PlainForward;
-use ajet_swarm::inference::{SampleEvent, SampleRequest, SamplingParams, Scheduler};
+use ajet_swarm::inference::{Bias, SampleEvent, SampleRequest, SamplingParams, Scheduler};
 use ajet_swarm::model::kernels::{Isa, Pool, Precision};
 use ajet_swarm::model::lora::LoraConfig;
 use ajet_swarm::model::{Trainable, Weights, device, load};
@@ -140,6 +140,7 @@ fn sampled(weights: &Weights, config: &Ajet, prompts: &[Vec<u32>]) -> Vec<Vec<(u
             top_p: 1.0,
             top_k: None,
             min_p: 0.0,
+            bias: Bias::default(),
             seed: id as u64,
             max_tokens: 12,
             stop_token_ids: vec![],

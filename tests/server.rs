@@ -1685,6 +1685,55 @@ async fn a_live_episode_is_told_to_come_again_while_the_engine_cannot_serve_it()
 }
 
 #[tokio::test]
+async fn an_engine_that_dies_in_the_middle_of_a_stream_is_told_in_each_apis_words() {
+    let swarm = Swarm::start().await;
+    swarm.rolling(TASKS, 2, 2).await;
+    let hello = json!([{"role": "user", "content": "hi"}]);
+    for (path, body, said) in [
+        ("/v1/chat/completions", json!({"messages": hello}), "data: {\"error\":{"),
+        (
+            "/v1/messages",
+            json!({"messages": hello, "max_tokens": 9}),
+            "event: error\ndata: {",
+        ),
+        (
+            "/v1/responses",
+            json!({"input": "hi"}),
+            "event: response.failed\ndata: {",
+        ),
+    ] {
+        swarm
+            .engines
+            .behave(|engine| engine.stream = (1000, Duration::from_millis(5)));
+        let episode = swarm.claim("a").await;
+        let mut body = body;
+        body["stream"] = json!(true);
+        body["model"] = json!("m");
+        let request = swarm.request(Method::POST, path).bearer_auth(&episode.key).json(&body);
+        let mut pieces = request.send().await.unwrap().bytes_stream();
+        let mut told = pieces.next().await.unwrap().unwrap().to_vec();
+        swarm.engines.die("the engine was killed (signal 9)");
+        while let Some(piece) = pieces.next().await {
+            told.extend_from_slice(&piece.expect("the stream ends in good order"));
+        }
+        let told = String::from_utf8(told).unwrap();
+        let last = told.trim_end().rsplit("\n\n").next().unwrap();
+        assert!(
+            last.starts_with(said) && last.contains("broke the answer off"),
+            "{last}"
+        );
+        swarm
+            .until_true("another engine", async |swarm| {
+                let status = swarm.get("/get_engine_status").await.1;
+                (status["engine_status"] == "ENGINE.ROLLING").then_some(())
+            })
+            .await;
+    }
+    let (status, _) = swarm.post("/replay_latest_llm_call", json!({})).await;
+    assert_eq!(status, 404, "none was answered");
+}
+
+#[tokio::test]
 async fn an_agent_that_hangs_up_cancels_its_generation() {
     let swarm = Swarm::start().await;
     swarm.rolling(TASKS, 2, 2).await;

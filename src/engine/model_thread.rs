@@ -233,7 +233,7 @@ fn describe_panic(panic: &(dyn Any + Send)) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::inference::{FinishReason, SampledToken, SamplingParams};
+    use crate::inference::{Bias, FinishReason, SampledToken, SamplingParams};
     use std::collections::VecDeque;
     use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -310,6 +310,7 @@ pub(crate) mod tests {
             top_p: 1.0,
             top_k: None,
             min_p: 0.0,
+            bias: Bias::default(),
             seed: 0,
             max_tokens: 100,
             stop_token_ids: vec![],

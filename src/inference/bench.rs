@@ -9,7 +9,7 @@ use serde::Serialize;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::error::Result;
-use super::request::{SampleEvent, SampleRequest, SamplingParams};
+use super::request::{Bias, SampleEvent, SampleRequest, SamplingParams};
 use super::scheduler::Scheduler;
 use crate::config::Ajet;
 use crate::config::schema::Dtype;
@@ -269,6 +269,7 @@ fn params(seed: u64, max_tokens: usize) -> SamplingParams {
         top_p: 1.0,
         top_k: None,
         min_p: 0.0,
+        bias: Bias::default(),
         seed,
         max_tokens,
         stop_token_ids: vec![],

@@ -33,7 +33,11 @@ const LARGEST_UNIFORM: f32 = 1.0 - f32::EPSILON;
 pub fn draw(logits: &Tensor, draws: &[Draw]) -> Result<Vec<Option<SampledToken>>> {
     let top = draws.iter().map(|d| d.params.top_logprobs).max().unwrap_or(0);
     let rows = Rows::new(logits, draws)?;
-    let id = with_given(rows.choose(draws)?, draws)?;
+    let drawn = match biased(logits, draws)? {
+        Some(biased) => Rows::new(&biased, draws)?.choose(draws)?,
+        None => rows.choose(draws)?,
+    };
+    let id = with_given(drawn, draws)?;
     let log_sum = rows.weights.sum_keepdim(1)?.log()?;
     let logprob = |id: &Tensor| -> Result<Tensor> { Ok((rows.scaled.gather(&ids(id)?, 1)? - &log_sum)?) };
     let mut columns = vec![id.clone(), logprob(&id)?];
@@ -46,6 +50,25 @@ pub fn draw(logits: &Tensor, draws: &[Draw]) -> Result<Vec<Option<SampledToken>>
     }
     let told: Vec<Vec<f32>> = Tensor::cat(&columns, 1)?.to_vec2()?;
     Ok(draws.iter().zip(told).map(|(draw, told)| token(draw, &told)).collect())
+}
+
+/// The logits with what is added to them; `None` where that is nothing.
+fn biased(logits: &Tensor, draws: &[Draw]) -> Result<Option<Tensor>> {
+    let vocabulary = logits.dim(1)?;
+    let rows = draws.iter().enumerate();
+    let added = rows.flat_map(|(row, draw)| {
+        let known = draw.added.iter().filter(|(id, _)| (*id as usize) < vocabulary);
+        known.map(move |(id, more)| ((row * vocabulary + *id as usize) as u32, *more))
+    });
+    let (places, added): (Vec<u32>, Vec<f32>) = added.unzip();
+    if places.is_empty() {
+        return Ok(None);
+    }
+    let count = places.len();
+    let places = Tensor::from_vec(places, count, logits.device())?;
+    let added = Tensor::from_vec(added, count, logits.device())?;
+    let biased = logits.flatten_all()?.index_add(&places, &added, 0)?;
+    Ok(Some(biased.reshape(logits.shape())?))
 }
 
 /// The given tokens in place of the drawn ones, rows × 1.

@@ -5,7 +5,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::device_sampler;
-use super::request::{SampledToken, SamplingParams};
+use super::request::{Bias, SampledToken, SamplingParams};
 use super::sampler::{self, Draw};
 use crate::model::kernels::Isa;
 
@@ -15,6 +15,7 @@ fn params() -> SamplingParams {
         top_p: 1.0,
         top_k: None,
         min_p: 0.0,
+        bias: Bias::default(),
         seed: 1,
         max_tokens: 1,
         stop_token_ids: vec![],
@@ -31,6 +32,7 @@ fn both(vocabulary: usize, rows: usize, kinds: &[SamplingParams]) -> Vec<[Option
             params: &kinds[row % kinds.len()],
             uniform: rng.random(),
             given: None,
+            added: &[],
         })
         .collect();
     let tensor = Tensor::from_slice(&logits, (rows, vocabulary), &Device::Cpu).unwrap();
@@ -119,10 +121,41 @@ fn what_was_cut_is_never_drawn_whatever_the_uniform_number() {
             params: &kind,
             uniform,
             given: None,
+            added: &[],
         };
         let token = device_sampler::draw(&tensor, &[draw]).unwrap().remove(0).unwrap();
         let larger = logits.iter().filter(|l| **l > logits[token.id as usize]).count();
         assert!(larger < 5, "{larger} tokens are likelier than the one at {uniform}");
+    }
+}
+
+#[test]
+fn what_is_added_to_logits_changes_what_is_drawn_and_not_what_is_told() {
+    let mut rng = ChaCha8Rng::seed_from_u64(3);
+    let logits: Vec<f32> = (0..4 * 600).map(|_| rng.random_range(-6.0..6.0f32)).collect();
+    let tensor = Tensor::from_slice(&logits, (4, 600), &Device::Cpu).unwrap();
+    let greedy = SamplingParams {
+        temperature: 0.0,
+        top_logprobs: 2,
+        ..params()
+    };
+    for kind in [params(), greedy] {
+        let added: [&[(u32, f32)]; 4] = [&[(7, 100.0)], &[], &[(0, -3.0), (599, 4.0), (600, 9.0)], &[(8, -100.0)]];
+        let draws: Vec<Draw> = added
+            .iter()
+            .map(|added| Draw {
+                params: &kind,
+                uniform: rng.random(),
+                given: None,
+                added,
+            })
+            .collect();
+        let on_device = device_sampler::draw(&tensor, &draws).unwrap();
+        assert_eq!(on_device[0].as_ref().unwrap().id, 7);
+        let on_cpu = logits.chunks(600).zip(&draws);
+        let on_cpu = on_cpu.map(|(line, draw)| sampler::draw(Isa::detect(), line, *draw));
+        let both: Vec<_> = on_cpu.zip(on_device).map(|(cpu, device)| [cpu, device]).collect();
+        assert_same(&both);
     }
 }
 
@@ -142,6 +175,7 @@ fn a_row_that_is_not_finite_is_told_and_disturbs_no_other() {
                 params: &kind,
                 uniform: 0.5,
                 given: None,
+                added: &[],
             };
             let tokens = device_sampler::draw(&tensor, &[draw, draw]).unwrap();
             assert_eq!(tokens[0], None);
@@ -159,6 +193,7 @@ fn given_tokens_have_the_log_probabilities_that_drawn_ones_have() {
         params: &kind,
         uniform: 0.9,
         given,
+        added: &[],
     };
     let on_device = device_sampler::draw(&tensor, &[draw(Some(1)), draw(None)]).unwrap();
     for (row, (given, line)) in [(Some(1), &logits[..3]), (None, &logits[3..])].into_iter().enumerate() {

@@ -9,7 +9,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use super::forward::{BLOCK_TOKENS, Chunk, Forward, Logits};
 use super::forward_cpu::CpuForward;
 use super::forward_plain::PlainForward;
-use super::request::{SampleEvent, SampleRequest, SamplingParams};
+use super::request::{Bias, SampleEvent, SampleRequest, SamplingParams};
 use super::scheduler::Scheduler;
 use crate::config::schema::{Dtype, Kernels};
 use crate::config::{Ajet, LINEAR_PROJECTIONS};
@@ -262,6 +262,7 @@ fn sampled_by(scheduler: &mut Scheduler, prompts: &[Vec<u32>]) -> Vec<Vec<(u32, 
                 top_p: 1.0,
                 top_k: None,
                 min_p: 0.0,
+                bias: Bias::default(),
                 seed: i as u64,
                 max_tokens: 40,
                 stop_token_ids: vec![],

@@ -27,5 +27,5 @@ mod scheduler_tests;
 mod sequence;
 
 pub use error::InferenceError;
-pub use request::{FinishReason, SampleEvent, SampleRequest, SampledToken, SamplingParams, StopCheck};
+pub use request::{Bias, FinishReason, SampleEvent, SampleRequest, SampledToken, SamplingParams, StopCheck};
 pub use scheduler::{Scheduler, StepReport, Totals};

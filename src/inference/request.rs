@@ -13,6 +13,8 @@ pub struct SamplingParams {
     pub top_k: Option<usize>,
     /// Tokens at least this share as likely as the likeliest. 0 is all.
     pub min_p: f32,
+    /// What is added to logits before all of this.
+    pub bias: Bias,
     /// The same seed, prompt and weights give the same tokens, whatever else is in the batch.
     pub seed: u64,
     /// Most tokens to sample; at least 1.
@@ -21,6 +23,32 @@ pub struct SamplingParams {
     pub stop_token_ids: Vec<u32>,
     /// How many of the likeliest tokens to report at each place.
     pub top_logprobs: usize,
+}
+
+/// What is added to logits, so that some tokens are likelier or less likely. Reported log-probabilities do not know of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Bias {
+    /// Taken off a token's logit for each time that the answer has it.
+    pub frequency_penalty: f32,
+    /// Taken off the logits of the tokens that the answer has.
+    pub presence_penalty: f32,
+    /// Added to the logits of these tokens, in the order of their ids, each at most once.
+    pub logits: Vec<(u32, f32)>,
+}
+
+impl Bias {
+    /// Whether all its numbers are.
+    pub fn is_finite(&self) -> bool {
+        let Self {
+            frequency_penalty,
+            presence_penalty,
+            logits,
+        } = self;
+        let added = logits.iter().map(|(_, more)| more);
+        added
+            .chain([frequency_penalty, presence_penalty])
+            .all(|number| number.is_finite())
+    }
 }
 
 /// Decides on the model thread, after each token, whether the answer ends there (stop strings). Must be cheap.

@@ -1,6 +1,6 @@
 //! Drawing a token from logits.
 //!
-//! The order is temperature, top-k, top-p over what top-k left, min-p; the reported log-probability knows of temperature
+//! The order is bias, temperature, top-k, top-p over what top-k left, min-p; the reported log-probability knows of temperature
 //! alone (see [`SampledToken`]). The token is where the running sum of what is left, in the order of the ids, passes a
 //! uniform number of its total; so whoever draws, on whatever device, draws the same.
 
@@ -20,6 +20,8 @@ pub struct Draw<'a> {
     pub uniform: f64,
     /// The token to take in its place; it is told as one that was drawn.
     pub given: Option<u32>,
+    /// What is added to the logits of tokens, each at most once.
+    pub added: &'a [(u32, f32)],
 }
 
 /// Whether the parameters are within their ranges.
@@ -32,6 +34,7 @@ pub fn check(params: &SamplingParams) -> Result<()> {
         top_p,
         top_k,
         min_p,
+        bias,
         max_tokens,
         ..
     } = params;
@@ -56,6 +59,7 @@ pub fn check(params: &SamplingParams) -> Result<()> {
             "at least 1",
         ),
         ("max_tokens", max_tokens.to_string(), *max_tokens > 0, "at least 1"),
+        ("bias", format!("{bias:?}"), bias.is_finite(), "finite numbers"),
     ];
     for (name, given, fine, allowed) in checks {
         if !fine {
@@ -87,8 +91,13 @@ pub fn draw(isa: Isa, logits: &[f32], how: Draw) -> Option<SampledToken> {
     }
     let id = match how.given {
         Some(id) => id as usize,
-        None if greedy => logits.iter().position(|&l| l == max)?,
-        None => pick(&weights, params, how.uniform),
+        None if how.added.is_empty() => choose(logits, max, &weights, how)?,
+        None => {
+            let biased = biased(logits, how.added);
+            let mut weights = vec![0.0; logits.len()];
+            let (max, _) = exp_and_sum(isa, &biased, scale, &mut weights);
+            choose(&biased, max, &weights, how)?
+        }
     };
     let log_sum = sum.ln();
     let logprob = |id: usize| scale * (logits[id] - max) - log_sum;
@@ -98,6 +107,23 @@ pub fn draw(isa: Isa, logits: &[f32], how: Draw) -> Option<SampledToken> {
         logprob: logprob(id),
         top: top.into_iter().map(|id| (id as u32, logprob(id))).collect(),
     })
+}
+
+fn biased(logits: &[f32], added: &[(u32, f32)]) -> Vec<f32> {
+    let mut biased = logits.to_vec();
+    for (id, more) in added {
+        if let Some(logit) = biased.get_mut(*id as usize) {
+            *logit += more;
+        }
+    }
+    biased
+}
+
+fn choose(logits: &[f32], max: f32, weights: &[f32], how: Draw) -> Option<usize> {
+    match how.params.temperature {
+        0.0 => logits.iter().position(|&logit| logit == max),
+        _ => Some(pick(weights, how.params, how.uniform)),
+    }
 }
 
 /// The token at `uniform` (0 to 1) of the truncated distribution.
@@ -209,6 +235,7 @@ mod tests {
     use rand_chacha::ChaCha8Rng;
 
     use super::*;
+    use crate::inference::request::Bias;
 
     fn params() -> SamplingParams {
         SamplingParams {
@@ -216,6 +243,7 @@ mod tests {
             top_p: 1.0,
             top_k: None,
             min_p: 0.0,
+            bias: Bias::default(),
             seed: 1,
             max_tokens: 1,
             stop_token_ids: vec![],
@@ -239,6 +267,7 @@ mod tests {
             params,
             uniform,
             given: None,
+            added: &[],
         };
         super::draw(Isa::detect(), logits, how)
     }
@@ -351,6 +380,38 @@ mod tests {
             10,
         );
         assert_eq!(counts.iter().filter(|&&c| c > 0).count(), 1);
+    }
+
+    #[test]
+    fn biased_logits_are_drawn_from_and_told_as_without_bias() {
+        let logits = logits(60);
+        let added = [(3, 100.0), (10, -100.0), (41, 1.5), (99, 5.0)];
+        let biased = |rows: &[(u32, f32)]| biased(&logits, rows);
+        let plain = softmax(&logits, 1.0);
+        let drawn = |params: &SamplingParams, added: &[(u32, f32)], uniform: f64| {
+            let how = Draw {
+                params,
+                uniform,
+                given: None,
+                added,
+            };
+            super::draw(Isa::detect(), &logits, how).unwrap()
+        };
+        let greedy = SamplingParams {
+            temperature: 0.0,
+            ..params()
+        };
+        for kind in [params(), greedy] {
+            let token = drawn(&kind, &added, 0.5);
+            assert_eq!(token.id, 3, "+100 is always drawn");
+            assert!((f64::from(token.logprob) - plain[3].ln()).abs() < 1e-4);
+        }
+        let mut rng = ChaCha8Rng::seed_from_u64(2);
+        let mut counts = vec![0; logits.len()];
+        (0..30_000).for_each(|_| counts[drawn(&params(), &added[1..], rng.random()).id as usize] += 1);
+        assert_eq!(counts[10], 0, "-100 is never drawn");
+        let expected = kept(&softmax(&biased(&added[1..]), 1.0), |id| id != 10);
+        assert_distributed(&counts, &expected);
     }
 
     #[test]

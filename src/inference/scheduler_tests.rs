@@ -1,5 +1,6 @@
 //! The scheduler over a model whose next token is a function of all tokens before it.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -7,7 +8,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::error::Result;
 use super::forward::{BLOCK_TOKENS, BlockId, Chunk, Forward, Logits};
-use super::request::{FinishReason, SampleEvent, SampleRequest, SamplingParams};
+use super::request::{Bias, FinishReason, SampleEvent, SampleRequest, SamplingParams};
 use super::scheduler::{Limits, Scheduler, plan};
 use crate::model::Weights;
 use crate::model::kernels::{Isa, Pool};
@@ -117,6 +118,7 @@ fn request(id: u64, prompt: &[u32], max_tokens: usize) -> (SampleRequest, Unboun
         top_p: 1.0,
         top_k: None,
         min_p: 0.0,
+        bias: Bias::default(),
         seed: id,
         max_tokens,
         stop_token_ids: vec![],
@@ -373,6 +375,36 @@ fn stop_tokens_and_stop_checks_end_with_their_token() {
     let place = all.iter().position(|&t| t == all[4]).unwrap();
     let (_, tokens, end) = answer(&mut events);
     assert_eq!((tokens, end), (all[..=place].to_vec(), stop));
+}
+
+#[test]
+fn bias_and_penalties_change_what_is_drawn() {
+    let answered = |bias: Bias| {
+        let mut scheduler = scheduler(2, 100);
+        let (mut request, mut events) = request(1, &prompt(20, 1), 2 * VOCAB);
+        request.params.bias = bias;
+        scheduler.submit(request);
+        run(&mut scheduler);
+        answer(&mut events).1
+    };
+    let each_once = |tokens: &[u32]| tokens.iter().collect::<HashSet<_>>().len() == VOCAB;
+    assert!(!each_once(&answered(Bias::default())[..VOCAB]));
+    let tokens = answered(Bias {
+        frequency_penalty: 1e3,
+        ..Bias::default()
+    });
+    assert!(each_once(&tokens[..VOCAB]) && each_once(&tokens[VOCAB..]), "{tokens:?}");
+    let tokens = answered(Bias {
+        presence_penalty: 1e3,
+        ..Bias::default()
+    });
+    assert!(each_once(&tokens[..VOCAB]), "{tokens:?}");
+    let tokens = answered(Bias {
+        presence_penalty: 5e2,
+        logits: vec![(2, -1e3), (5, 1e3)],
+        ..Bias::default()
+    });
+    assert!(tokens.iter().all(|token| *token == 5), "{tokens:?}");
 }
 
 #[test]

@@ -19,6 +19,8 @@ pub struct Sequence {
     /// Prompt and answer so far.
     tokens: Vec<u32>,
     prompt_len: usize,
+    /// What is added to the logits of the next token, in the order of the ids.
+    added: Vec<(u32, f32)>,
     /// Tokens whose keys and values are in the cache.
     computed: usize,
     /// Prompt tokens that the prefix cache gave when the answer began.
@@ -39,6 +41,7 @@ impl Sequence {
             uniform: rng.random(),
             rng,
             prompt_len: tokens.len(),
+            added: request.params.bias.logits.clone(),
             request,
             tokens,
             computed: 0,
@@ -163,6 +166,21 @@ impl Sequence {
             params: &self.request.params,
             uniform: self.uniform,
             given: self.request.given.get(self.tokens.len() - self.prompt_len).copied(),
+            added: &self.added,
+        }
+    }
+
+    /// The answer has a token once more, or for the first time.
+    fn penalise(&mut self, id: u32) {
+        let bias = &self.request.params.bias;
+        let first = bias.presence_penalty != 0.0 && !self.tokens[self.prompt_len..].contains(&id);
+        let less = bias.frequency_penalty + if first { bias.presence_penalty } else { 0.0 };
+        if less == 0.0 {
+            return;
+        }
+        match self.added.binary_search_by_key(&id, |(token, _)| *token) {
+            Ok(at) => self.added[at].1 -= less,
+            Err(at) => self.added.insert(at, (id, -less)),
         }
     }
 
@@ -181,6 +199,7 @@ impl Sequence {
                 cached_tokens: self.cached,
             });
         }
+        self.penalise(id);
         self.tokens.push(id);
         self.tell(SampleEvent::Token(token));
         let params = &self.request.params;

@@ -260,7 +260,7 @@ pub struct TokenCount {
     pub input_tokens: u64,
 }
 
-/// Body of every error on `/v1/messages`.
+/// Body of every error on `/v1/messages`, and the event at which a stream breaks off.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "AnthropicErrorBody")]
 pub struct ErrorBody {

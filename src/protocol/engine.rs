@@ -5,7 +5,7 @@
 //! | method, path | body → answer |
 //! |---|---|
 //! | GET `/hello` | → [`Hello`] |
-//! | POST `/episodes/{id}/chat` | [`ChatCall`] → an OpenAI chat completion, or server-sent events when it streams |
+//! | POST `/episodes/{id}/chat` | [`ChatCall`] → an OpenAI chat completion, or server-sent events when it streams; the last is `[DONE]` or an error object |
 //! | POST `/episodes/{id}/count_tokens` | [`ChatCall`] → [`TokenCount`]: of the prompt that it would be sampled from |
 //! | POST `/episodes/{id}/end` | [`EndEpisode`] → [`EndOutcome`] |
 //! | POST `/episodes/{id}/forget` | [`ForgetEpisode`] → `{}`; unknown episodes too |

@@ -26,6 +26,9 @@ pub enum Use {
 }
 use Use::{Honoured, NoEffect, Only};
 
+/// All model APIs.
+pub const APIS: [Api; 3] = [Api::Chat, Api::Responses, Api::Messages];
+
 /// A path and what becomes of it.
 pub type Field = (&'static str, Use);
 
@@ -71,10 +74,10 @@ const ABSENT_SEARCH: &str =
 
 const CHAT: &[Field] = &[
     ("audio", Only(&[], TEXT_ONLY)),
-    ("frequency_penalty", Only(&["0"], NO_SAMPLER)),
+    ("frequency_penalty", Honoured),
     ("function_call", Only(&["\"none\"", "\"auto\""], LEGACY)),
     ("functions", Only(&["[]"], LEGACY)),
-    ("logit_bias", Only(&["{}"], NO_SAMPLER)),
+    ("logit_bias", Honoured),
     ("logprobs", Honoured),
     ("max_completion_tokens", Honoured),
     ("max_tokens", Honoured),
@@ -102,7 +105,7 @@ const CHAT: &[Field] = &[
     ("n", Honoured),
     ("parallel_tool_calls", Honoured),
     ("prediction", NoEffect(SPEED)),
-    ("presence_penalty", Only(&["0"], NO_SAMPLER)),
+    ("presence_penalty", Honoured),
     ("prompt_cache_key", NoEffect(CACHE)),
     ("prompt_cache_options", NoEffect(CACHE)),
     ("prompt_cache_retention", NoEffect(CACHE)),
@@ -169,6 +172,7 @@ const CHAT_EXTENSIONS: &[Field] = &[
         "documents",
         Only(&["[]"], "pass them to the template by `chat_template_kwargs`"),
     ),
+    ("dry_multiplier", Only(&["0"], NO_SAMPLER)),
     ("ebnf", Only(&[], NO_GRAMMAR)),
     ("echo", Only(&["false"], "answers hold only what the model sampled")),
     ("enable_thinking", Honoured),
@@ -198,13 +202,26 @@ const CHAT_EXTENSIONS: &[Field] = &[
     ("messages[].reasoning_content", Honoured),
     ("min_p", Honoured),
     ("min_tokens", Only(&["0"], NO_SAMPLER)),
+    ("mirostat", Only(&["0"], NO_SAMPLER)),
     ("mm_processor_kwargs", Only(&["{}"], TEXT_ONLY)),
     ("priority", NoEffect(SPEED)),
     (
         "prompt_logprobs",
         Only(&["0"], "log-probabilities are those of sampled tokens"),
     ),
+    ("reasoning", Honoured),
+    ("reasoning.effort", Honoured),
+    ("reasoning.enabled", Honoured),
+    (
+        "reasoning.exclude",
+        Only(&["false"], "thinking is always given, as `reasoning_content`"),
+    ),
+    (
+        "reasoning.max_tokens",
+        NoEffect("the model itself ends its thinking; `max_tokens` bounds the answer"),
+    ),
     ("regex", Only(&[], NO_GRAMMAR)),
+    ("repeat_penalty", Only(&["1"], NO_SAMPLER)),
     ("repetition_penalty", Only(&["1"], NO_SAMPLER)),
     ("request_id", NoEffect(BILLING)),
     ("return_token_ids", Honoured),
@@ -220,10 +237,15 @@ const CHAT_EXTENSIONS: &[Field] = &[
     ("stream_options.continuous_usage_stats", Honoured),
     ("structural_tag", Only(&[], NO_GRAMMAR)),
     ("structured_outputs", Only(&["{}"], NO_GRAMMAR)),
+    ("tfs_z", Only(&["1"], NO_SAMPLER)),
+    ("thinking", Honoured),
+    ("thinking.type", Honoured),
+    ("top_a", Only(&["0"], NO_SAMPLER)),
     ("top_k", Honoured),
     ("truncate_prompt_tokens", Only(&[], NO_EDITING)),
     ("typical_p", Only(&["1"], NO_SAMPLER)),
     ("use_beam_search", Only(&["false"], NO_SAMPLER)),
+    ("xtc_probability", Only(&["0"], NO_SAMPLER)),
 ];
 
 const RESPONSES: &[Field] = &[

@@ -3,6 +3,8 @@
 //! Requests keep fields that we do not know; answers have exactly OpenAI's shape plus the documented extensions
 //! `reasoning_content`, `prompt_token_ids` and `token_ids`.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
@@ -64,9 +66,27 @@ pub struct ChatRequest {
     /// Extension: tokens at least this share as likely as the likeliest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_p: Option<f64>,
+    /// Taken off a token's logit for each time that the answer has it; eval episodes only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frequency_penalty: Option<f64>,
+    /// Taken off the logits of the tokens that the answer has; eval episodes only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub presence_penalty: Option<f64>,
+    /// Added to the logits of tokens, by their ids; eval episodes only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logit_bias: Option<BTreeMap<String, f64>>,
     /// How hard to think: the chat template's variable `reasoning_effort`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning_effort: Option<String>,
+    /// Extension, as some servers have it: `effort` and whether it is `enabled`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reasoning: Option<ReasoningSwitch>,
+    /// Extension, as some servers have it: thinking of type `enabled` or `disabled`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thinking: Option<ThinkingSwitch>,
+    /// `text`, or `json_object`, which is text too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub response_format: Option<ResponseFormat>,
     /// Extension: whether to think, the chat template's variable of that name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enable_thinking: Option<bool>,
@@ -84,6 +104,36 @@ pub struct ChatRequest {
     pub chat_template_kwargs: Option<serde_json::Map<String, Value>>,
 }
 
+/// How to think.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(expecting = "an object")]
+pub struct ReasoningSwitch {
+    /// How hard.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effort: Option<String>,
+    /// Whether at all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enabled: Option<bool>,
+}
+
+/// Whether to think.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(expecting = "an object")]
+pub struct ThinkingSwitch {
+    /// `enabled` or `disabled`; others leave it to the model.
+    #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+}
+
+/// What an answer is to be.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(expecting = "an object with `type`")]
+pub struct ResponseFormat {
+    /// `text` or `json_object`.
+    #[serde(rename = "type")]
+    pub kind: String,
+}
+
 /// What a stream tells besides its deltas.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct StreamOptions {
@@ -97,7 +147,7 @@ pub struct StreamOptions {
 
 /// `stop` of a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a string or a list of strings")]
 pub enum StopStrings {
     /// One.
     One(String),

@@ -6,6 +6,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::openai::ResponseFormat;
+
 /// Body of `POST /v1/responses`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ResponsesRequest {
@@ -45,12 +47,24 @@ pub struct ResponsesRequest {
     /// Nucleus sampling.
     #[serde(default)]
     pub top_p: Option<f64>,
+    /// What the answer is to be: text.
+    #[serde(default)]
+    pub text: Option<TextSettings>,
     /// How hard to think; echoed.
     #[serde(default)]
     pub reasoning: Option<Reasoning>,
     /// Echoed.
     #[serde(default)]
     pub metadata: Option<Map<String, Value>>,
+}
+
+/// `text` of a request.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(expecting = "an object")]
+pub struct TextSettings {
+    /// `text`, or `json_object`, which is text too.
+    #[serde(default)]
+    pub format: Option<ResponseFormat>,
 }
 
 /// `reasoning` of a request.
@@ -73,10 +87,10 @@ pub struct Response {
     pub object: String,
     /// Unix seconds.
     pub created_at: u64,
-    /// `in_progress`, `completed` or `incomplete`.
+    /// `in_progress`, `completed`, `incomplete` or `failed`.
     pub status: String,
-    /// Null: what fails is an HTTP error, or breaks the stream off.
-    pub error: Option<Value>,
+    /// Why it failed, in a stream; else that is an HTTP error.
+    pub error: Option<Failure>,
     /// Why it is incomplete.
     pub incomplete_details: Option<IncompleteDetails>,
     /// The request's.
@@ -111,6 +125,15 @@ pub struct Response {
     pub truncation: String,
     /// Exact counts; null until the end of a stream.
     pub usage: Option<Usage>,
+}
+
+/// Why an answer failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// `server_error`, `rate_limit_exceeded` or `invalid_prompt`.
+    pub code: String,
+    /// A sentence.
+    pub message: String,
 }
 
 /// Why an answer is incomplete.
@@ -445,5 +468,21 @@ pub enum Event {
     Incomplete {
         /// All of it.
         response: Box<Response>,
+    },
+    /// The last, of an answer that was broken off.
+    #[serde(rename = "response.failed")]
+    Failed {
+        /// As far as it came, and why.
+        response: Box<Response>,
+    },
+    /// The only one, of an answer that did not begin.
+    #[serde(rename = "error")]
+    Error {
+        /// Such as `server_error`.
+        code: String,
+        /// A sentence.
+        message: String,
+        /// The field that is wrong.
+        param: Option<String>,
     },
 }

@@ -9,7 +9,7 @@ use indexmap::IndexMap;
 use rand::Rng;
 use uuid::Uuid;
 
-use super::adapters::responses::KeptResponses;
+use super::adapters::responses::{Kept, KeptResponses};
 use super::auth::hex;
 use crate::protocol::engine::DropReason;
 use crate::protocol::swarm::{EPISODE_KEY_PREFIX, EpisodeType};
@@ -185,8 +185,19 @@ impl Registry {
         self.running.get(&id_of(uuid)?)
     }
 
+    /// Keeps an answer for its episode. Beyond `most` bytes for all of them, the episode that keeps most forgets its oldest.
+    pub fn keep_response(&mut self, uuid: &str, response: Kept, most: usize) {
+        let Some(episode) = self.get_mut(uuid) else { return };
+        episode.kept_responses.keep(response);
+        let bytes = |episode: &Episode| episode.kept_responses.bytes();
+        while self.running.values().map(bytes).sum::<usize>() > most
+            && let Some(largest) = self.running.values_mut().max_by_key(|episode| bytes(episode))
+            && largest.kept_responses.forget_oldest()
+        {}
+    }
+
     /// The same, to be changed.
-    pub fn get_mut(&mut self, uuid: &str) -> Option<&mut Episode> {
+    fn get_mut(&mut self, uuid: &str) -> Option<&mut Episode> {
         self.running.get_mut(&id_of(uuid)?)
     }
 
@@ -384,6 +395,33 @@ mod tests {
     fn claimed(registry: &mut Registry, client: &str, now: f64) -> (String, String) {
         let episode = registry.claim(claim(client), usize::MAX, now).unwrap();
         (episode.uuid.clone(), episode.key.clone())
+    }
+
+    #[test]
+    fn what_all_episodes_keep_is_bounded_and_the_largest_forgets_first() {
+        let mut registry = Registry::default();
+        let (large, _) = claimed(&mut registry, "a", 0.0);
+        let (small, _) = claimed(&mut registry, "a", 0.0);
+        let mut keep = |uuid: &str, number: usize, len: usize| {
+            let response = Kept {
+                id: format!("resp_{uuid}{number}"),
+                previous: None,
+                messages: vec![],
+                response: "x".repeat(len).into(),
+                output: vec![],
+            };
+            registry.keep_response(uuid, response, 10_000);
+            let episode = |uuid: &str| registry.get(uuid).unwrap().kept_responses.bytes();
+            [episode(&large), episode(&small)]
+        };
+        keep(&small, 0, 2_000);
+        for number in 0..9 {
+            let [large, small] = keep(&large, number, 3_000);
+            assert!(large + small <= 10_000 && small > 2_000, "{large} {small}");
+        }
+        let [large, small] = keep(&small, 1, 4_000);
+        assert!(small > 4_000 && large + small <= 10_000, "{large} {small}");
+        keep("no such episode", 0, 1);
     }
 
     #[test]

@@ -97,6 +97,9 @@ pub enum Error {
     /// The engine could not be asked.
     #[error("the engine does not answer: {0}")]
     EngineUnreachable(String),
+    /// The engine hung up in the middle of an answer.
+    #[error("the engine broke the answer off: {0}; try again")]
+    BrokenOff(String),
     /// The engine refused.
     #[error("{message}")]
     Engine {
@@ -182,7 +185,7 @@ impl Error {
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyStalled { .. } | Self::BodySlow { .. } => StatusCode::REQUEST_TIMEOUT,
             Self::TooManyCalls { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Self::EngineUnreachable(_) | Self::Busy(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::EngineUnreachable(_) | Self::BrokenOff(_) | Self::Busy(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Engine { status, .. } => *status,
             Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
@@ -193,7 +196,7 @@ impl Error {
         match self {
             Self::KeyMissing | Self::KeyUnknown | Self::TokenMissing => Some("invalid_api_key"),
             Self::EpisodeGone => Some("episode_not_found"),
-            Self::EngineUnreachable(_) => Some("engine_unavailable"),
+            Self::EngineUnreachable(_) | Self::BrokenOff(_) => Some("engine_unavailable"),
             Self::TooManyCalls { .. } => Some("rate_limit_exceeded"),
             Self::ResponseNotFound(_) => Some("previous_response_not_found"),
             _ => None,
@@ -252,8 +255,9 @@ impl From<Error> for ModelApiError {
     }
 }
 
-impl IntoResponse for ModelApiError {
-    fn into_response(self) -> Response {
+impl ModelApiError {
+    /// OpenAI's error object.
+    pub fn object(&self) -> ErrorObject {
         let status = self.0.status();
         let kind = match status.as_u16() {
             401 => "authentication_error",
@@ -261,13 +265,19 @@ impl IntoResponse for ModelApiError {
             500.. => "server_error",
             _ => "invalid_request_error",
         };
-        let error = ErrorObject {
+        ErrorObject {
             message: self.0.to_string(),
             kind: kind.into(),
             param: self.0.param().map(str::to_owned),
             code: self.0.code().map(str::to_owned),
             prompt_tokens: None,
-        };
+        }
+    }
+}
+
+impl IntoResponse for ModelApiError {
+    fn into_response(self) -> Response {
+        let error = self.object();
         self.0.with_headers(Json(ErrorBody { error }).into_response())
     }
 }

@@ -9,6 +9,9 @@ use crate::protocol::swarm::ReplayLatestLlmCallAnswer;
 /// Most bytes kept of an answer.
 const MOST_BYTES: usize = 16 * 1024 * 1024;
 
+/// The end of a stream that did not fail.
+const DONE: &[u8] = b"data: [DONE]\n\n";
+
 /// A chat call that finished.
 #[derive(Clone, Debug)]
 pub struct LatestCall {
@@ -45,13 +48,18 @@ impl Recorder {
         }
     }
 
-    /// The answer is complete; `None` if it was too large to keep.
+    /// There is no more; `None` if it was too large to keep, or ended with an error.
     pub fn finish(self) -> Option<LatestCall> {
-        (self.bytes <= MOST_BYTES).then_some(self.call)
+        (self.bytes <= MOST_BYTES && self.call.is_complete()).then_some(self.call)
     }
 }
 
 impl LatestCall {
+    fn is_complete(&self) -> bool {
+        let backwards = self.answer.iter().flat_map(|piece| piece.iter()).rev();
+        !self.streamed || backwards.take(DONE.len()).eq(DONE.iter().rev())
+    }
+
     /// As clients see it: a stream is told as the one answer that it amounts to.
     pub fn replay(&self) -> ReplayLatestLlmCallAnswer {
         let bytes = self.answer.concat();
@@ -154,6 +162,16 @@ mod tests {
             json!({"name": "f", "arguments": "{}"})
         );
         assert_eq!(output["choices"][0]["finish_reason"], "tool_calls");
+    }
+
+    #[test]
+    fn a_stream_that_failed_is_not_kept() {
+        for end in ["", "data: [DONE]", "data: {\"error\":{\"message\":\"no\"}}\n\n"] {
+            let mut recorder = Recorder::new(Value::Null, true);
+            recorder.push(&Bytes::from("data: {}\n\n"));
+            recorder.push(&Bytes::from(end));
+            assert!(recorder.finish().is_none(), "{end}");
+        }
     }
 
     #[test]

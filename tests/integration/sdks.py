@@ -337,7 +337,7 @@ def check_overflow(directory):
         assert message.stop_reason == "max_tokens" and message.content[0].text.startswith(notice), message
         compacted = [{"role": "user", "content": "a summary"}, {"role": "assistant", "content": choice.message.content}]
         assert chat(messages=[*compacted, *short]).choices[0].finish_reason == "stop"
-        assert messages(messages=short).stop_reason == "end_turn"
+        assert messages(messages=short, max_tokens=50).stop_reason == "end_turn"
 
 
 def check_full_queue(directory):

@@ -10,8 +10,8 @@ use super::error::ChatError;
 use super::request::ForcedCall;
 use super::script::{self, Script};
 use crate::config::schema::{Ajet, Rollout};
-use crate::inference::SampleRequest;
 use crate::inference::parsers::{ReasoningFormat, ToolFormat};
+use crate::inference::{Bias, SampleRequest};
 use crate::timeline::{MergePolicy, Prompt, Renderer, after_text};
 
 /// A model as far as text is concerned.
@@ -128,6 +128,18 @@ impl ChatBackend {
                 self.settings.max_open_requests
             ))
         })
+    }
+
+    /// Ids of another model's tokens mean nothing here.
+    pub(super) fn check_bias(&self, bias: &Bias) -> Result<(), ChatError> {
+        let mut ids = bias.logits.iter().map(|(id, _)| *id);
+        match ids.find(|id| self.model.token_bytes(*id).is_empty()) {
+            None => Ok(()),
+            Some(id) => Err(ChatError::invalid(
+                "logit_bias",
+                format!("`logit_bias` has token {id}, which the model does not have"),
+            )),
+        }
     }
 
     /// How an answer that is to be a tool call begins.

@@ -111,6 +111,7 @@ impl Session {
     /// The request is wrong, the episode has ended, or the sampler cannot answer.
     pub async fn chat(self: &Arc<Self>, body: Value, episode_type: EpisodeType) -> Result<ChatAnswer, ChatError> {
         let request = Arc::new(Request::read(body, episode_type, &self.backend.settings.rollout)?);
+        self.backend.check_bias(&request.drawing.bias)?;
         let number = self.admit()?;
         if self.lock().terminated {
             return Ok(self.answer_unsampled(&request, 0, ""));

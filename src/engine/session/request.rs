@@ -1,10 +1,13 @@
 //! Reads a chat request: everything that is wrong with it is said with the field's name, the value and what is allowed.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::error::ChatError;
 use crate::config::schema::{LEAST_TEMPERATURE, Rollout};
+use crate::inference::Bias;
 use crate::protocol::openai::{ChatMessage, ChatRequest};
 use crate::protocol::swarm::EpisodeType;
 use crate::timeline::Conversation;
@@ -13,6 +16,9 @@ const MAX_ANSWERS: u64 = 128;
 const MAX_TOP_LOGPROBS: u64 = 20;
 /// Each is looked for after every token, between two steps of everybody's sampling.
 const MAX_STOPS: usize = 64;
+/// Tokens whose logits a request may change, and by how much.
+const MAX_BIASED: usize = 1024;
+const MOST_BIAS: f64 = 100.0;
 
 /// A request that is right.
 #[derive(Clone, Debug)]
@@ -59,12 +65,14 @@ pub enum ForcedCall {
 }
 
 /// How tokens are drawn.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Drawing {
     pub temperature: f64,
     pub top_p: f64,
     pub top_k: Option<usize>,
     pub min_p: f64,
+    /// None in train episodes, whose tokens are trained as the model alone drew them.
+    pub bias: Bias,
     /// As asked for; none in train episodes, whose answers to one prompt must differ.
     pub seed: Option<i64>,
 }
@@ -99,7 +107,10 @@ impl Request {
         let stream_options = request.stream_options.clone().unwrap_or_default();
         Ok(Self {
             drawing: match episode_type {
-                EpisodeType::Train => Drawing::configured(rollout),
+                EpisodeType::Train => {
+                    refuse_bias(&request)?;
+                    Drawing::configured(rollout)
+                }
                 EpisodeType::Eval => Drawing::asked(&request, rollout)?,
             },
             n: n as usize,
@@ -133,6 +144,7 @@ impl Drawing {
             top_p: rollout.top_p,
             top_k: usize::try_from(rollout.top_k).ok().filter(|k| *k > 0),
             min_p: 0.0,
+            bias: Bias::default(),
             seed: None,
         }
     }
@@ -155,9 +167,60 @@ impl Drawing {
             top_p: real("top_p", request.top_p, 0.0, 1.0)?.unwrap_or(defaults.top_p),
             top_k: usize::try_from(top_k).ok().filter(|k| *k > 0),
             min_p: real("min_p", request.min_p, 0.0, 1.0)?.unwrap_or(0.0),
+            bias: Bias {
+                frequency_penalty: penalty("frequency_penalty", request.frequency_penalty)?,
+                presence_penalty: penalty("presence_penalty", request.presence_penalty)?,
+                logits: logit_bias(request)?,
+            },
             seed: request.seed,
         })
     }
+}
+
+fn penalty(name: &str, given: Option<f64>) -> Result<f32, ChatError> {
+    Ok(real(name, given, -2.0, 2.0)?.unwrap_or(0.0) as f32)
+}
+
+/// What is added to logits, in the order of the tokens' ids.
+fn logit_bias(request: &ChatRequest) -> Result<Vec<(u32, f32)>, ChatError> {
+    let invalid = |message: String| Err(ChatError::invalid("logit_bias", message));
+    let given = request.logit_bias.iter().flatten();
+    if given.clone().count() > MAX_BIASED {
+        return invalid(format!("`logit_bias` has more than {MAX_BIASED} tokens"));
+    }
+    let mut added = BTreeMap::new();
+    for (token, more) in given {
+        let Ok(id) = token.parse::<u32>() else {
+            return invalid(format!("`logit_bias` has the key {token:?}; allowed are ids of tokens"));
+        };
+        if !(-MOST_BIAS..=MOST_BIAS).contains(more) {
+            return invalid(format!(
+                "`logit_bias` adds {more} to token {id}; allowed is {} to {MOST_BIAS}",
+                -MOST_BIAS
+            ));
+        }
+        added.insert(id, *more as f32);
+    }
+    added.retain(|_, more| *more != 0.0);
+    Ok(added.into_iter().collect())
+}
+
+fn refuse_bias(request: &ChatRequest) -> Result<(), ChatError> {
+    let biased = request.logit_bias.iter().flatten().any(|(_, more)| *more != 0.0);
+    for (name, asked) in [
+        ("frequency_penalty", request.frequency_penalty.unwrap_or(0.0) != 0.0),
+        ("presence_penalty", request.presence_penalty.unwrap_or(0.0) != 0.0),
+        ("logit_bias", biased),
+    ] {
+        if asked {
+            let message = format!(
+                "`{name}` is not supported in train episodes, whose tokens are trained as the model alone drew them; hint: \
+                 leave it out"
+            );
+            return Err(ChatError::invalid(name, message));
+        }
+    }
+    Ok(())
 }
 
 /// The request with its types; an error names the field, and the message's number where it is in one. It is read from
@@ -229,8 +292,16 @@ fn real(name: &str, given: Option<f64>, min: f64, max: f64) -> Result<Option<f64
 /// Variables for the chat template. Those that have a field of their own do not replace what is given by name.
 fn template_variables(request: &ChatRequest) -> Map<String, Value> {
     let mut variables = request.chat_template_kwargs.clone().unwrap_or_default();
-    let effort = request.reasoning_effort.as_deref();
-    let thinks = request.enable_thinking.or((effort == Some("none")).then_some(false));
+    let reasoning = request.reasoning.as_ref();
+    let effort = reasoning.and_then(|reasoning| reasoning.effort.as_deref());
+    let effort = request.reasoning_effort.as_deref().or(effort);
+    let switched = match request.thinking.as_ref().and_then(|thinking| thinking.kind.as_deref()) {
+        Some("enabled") => Some(true),
+        Some("disabled") => Some(false),
+        _ => reasoning.and_then(|reasoning| reasoning.enabled),
+    };
+    let thinks = request.enable_thinking.or(switched);
+    let thinks = thinks.or((effort == Some("none")).then_some(false));
     let fields = [
         ("enable_thinking", thinks.map(Value::from)),
         ("reasoning_effort", effort.map(Value::from)),
@@ -377,29 +448,27 @@ fn tools(request: &ChatRequest, rollout: &Rollout) -> Result<(Vec<Value>, Option
             return Err(ChatError::invalid(param, message));
         }
     }
-    let refuse = |choice: &Value, why: &str| {
-        Err(ChatError::invalid(
-            "tool_choice",
-            format!("`tool_choice` is {choice}; {why}"),
-        ))
-    };
+    // The choice was perhaps written otherwise, in another API's words.
+    let refuse = |why: String| Err(ChatError::invalid("tool_choice", format!("`tool_choice` {why}")));
     let forced = match &request.tool_choice {
         None | Some(Value::Null) => None,
         Some(Value::String(choice)) if choice == "auto" => None,
         Some(Value::String(choice)) if choice == "none" => return Ok((Vec::new(), None)),
-        Some(choice @ Value::String(required)) if required == "required" => {
+        Some(Value::String(required)) if required == "required" => {
             if tools.is_empty() {
-                return refuse(choice, "it needs `tools`");
+                return refuse("wants a tool call, but `tools` is empty".to_owned());
             }
             Some(ForcedCall::Any)
         }
         Some(choice) => {
             let name = &choice["function"]["name"];
             let Some(named) = name.as_str().filter(|_| choice["type"] == "function") else {
-                return refuse(choice, "allowed are `auto`, `none`, `required` or a function by name");
+                return refuse(format!(
+                    "is {choice}; allowed are `auto`, `none`, `required` or a function by name"
+                ));
             };
             if tools.iter().all(|tool| tool["function"]["name"] != *name) {
-                return refuse(choice, "no function of that name is in `tools`");
+                return refuse(format!("names {name}, which is no function of `tools`"));
             }
             Some(ForcedCall::Named(named.to_owned()))
         }
@@ -433,7 +502,14 @@ mod tests {
             (json!({"top_logprobs": 21, "logprobs": true}), "top_logprobs", "21"),
             (json!({"top_logprobs": 2}), "top_logprobs", "logprobs"),
             (json!({"stop": [""]}), "stop", "empty"),
-            (json!({"stop": 3}), "stop", "stop"),
+            (json!({"stop": 3}), "stop", "a string or a list of strings"),
+            (
+                json!({"response_format": "json"}),
+                "response_format",
+                "an object with `type`",
+            ),
+            (json!({"response_format": {}}), "response_format", "type"),
+            (json!({"reasoning": "high"}), "reasoning", "an object"),
             (json!({"stop": vec!["x"; 1000]}), "stop", "1000"),
             (json!({"stream": "yes"}), "stream", "yes"),
             (json!({"messages": []}), "messages", "empty"),
@@ -486,7 +562,8 @@ mod tests {
 
     #[test]
     fn train_episodes_draw_as_configured_and_eval_episodes_as_asked() {
-        let asked = json!({"temperature": 0.2, "top_p": 0.5, "top_k": 3, "min_p": 0.1, "seed": 7});
+        let asked = json!({"temperature": 0.2, "top_p": 0.5, "top_k": 3, "min_p": 0.1, "seed": 7,
+                           "frequency_penalty": 0, "presence_penalty": 0.0, "logit_bias": {"5": 0}});
         let train = read(EpisodeType::Train, asked.clone()).unwrap().drawing;
         assert_eq!(train, Drawing::configured(&Rollout::default()));
         assert_eq!((train.temperature, train.top_k, train.seed), (1.0, None, None));
@@ -497,6 +574,7 @@ mod tests {
             top_p: 0.5,
             top_k: Some(3),
             min_p: 0.1,
+            bias: Bias::default(),
             seed: Some(7),
         };
         assert_eq!(eval, expected);
@@ -549,6 +627,43 @@ mod tests {
                 .temperature,
             0.0
         );
+    }
+
+    #[test]
+    fn logits_are_changed_in_eval_episodes_alone() {
+        let asked =
+            json!({"frequency_penalty": 0.5, "presence_penalty": -2, "logit_bias": {"50": -100, "7": 1.5, "8": 0}});
+        let bias = read(EpisodeType::Eval, asked).unwrap().drawing.bias;
+        let expected = Bias {
+            frequency_penalty: 0.5,
+            presence_penalty: -2.0,
+            logits: vec![(7, 1.5), (50, -100.0)],
+        };
+        assert_eq!(bias, expected);
+        for (field, value) in [
+            ("frequency_penalty", json!(2.1)),
+            ("presence_penalty", json!(-3)),
+            ("presence_penalty", json!("1")),
+            ("logit_bias", json!({"7": 101})),
+            ("logit_bias", json!({"the": 1})),
+            ("logit_bias", json!({"-1": 1})),
+            ("logit_bias", json!({"7": "x"})),
+            ("logit_bias", json!([1])),
+            (
+                "logit_bias",
+                (0..2000)
+                    .map(|id| (id.to_string(), json!(1)))
+                    .collect::<Map<_, _>>()
+                    .into(),
+            ),
+        ] {
+            for episode_type in [EpisodeType::Eval, EpisodeType::Train] {
+                match read(episode_type, json!({field: value})) {
+                    Err(ChatError::InvalidRequest { param, .. }) => assert_eq!(param.as_deref(), Some(field)),
+                    other => panic!("{field}: {value}: {other:?}"),
+                }
+            }
+        }
     }
 
     #[test]
@@ -610,6 +725,27 @@ mod tests {
                 json!({"reasoning_effort": "none", "enable_thinking": false}),
             ),
             (json!({"enable_thinking": true}), json!({"enable_thinking": true})),
+            (
+                json!({"thinking": {"type": "disabled"}}),
+                json!({"enable_thinking": false}),
+            ),
+            (
+                json!({"thinking": {"type": "enabled", "budget": 9}}),
+                json!({"enable_thinking": true}),
+            ),
+            (json!({"thinking": {"type": "auto"}}), json!({})),
+            (
+                json!({"reasoning": {"effort": "high"}}),
+                json!({"reasoning_effort": "high"}),
+            ),
+            (
+                json!({"reasoning": {"enabled": false}}),
+                json!({"enable_thinking": false}),
+            ),
+            (
+                json!({"reasoning": {"effort": "high"}, "reasoning_effort": "low"}),
+                json!({"reasoning_effort": "low"}),
+            ),
             (
                 json!({"enable_thinking": true, "chat_template_kwargs": {"enable_thinking": false, "x": 1}}),
                 json!({"enable_thinking": false, "x": 1}),

@@ -1,14 +1,18 @@
 //! A chat answer as an HTTP response: JSON, server-sent events, or an error object.
 
+use std::convert::Infallible;
+use std::future::ready;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
-use futures_util::{Stream, StreamExt, TryStreamExt, stream};
+use futures_util::{Stream, StreamExt, stream};
+use serde_json::json;
 use tokio::time::timeout;
 
 use super::{ChatAnswer, ChatError};
+use crate::protocol::openai::ChatCompletionChunk;
 
 /// How long a stream may be silent. Clients and proxies give up on a connection after some tens of seconds without a
 /// byte, and a request may wait in the queue, or the model write a call that is told only when it is whole, for longer.
@@ -16,26 +20,42 @@ const HEARTBEAT: Duration = Duration::from_secs(5);
 /// A comment, which readers of server-sent events skip.
 const HEARTBEAT_EVENT: &[u8] = b": heartbeat\n\n";
 
-/// The response for a chat request. An error in the middle of a stream breaks the connection off, since the status has
-/// been sent.
+/// The response for a chat request.
 pub fn respond(answer: Result<ChatAnswer, ChatError>) -> Response {
     match answer {
         Ok(ChatAnswer::Whole(completion)) => Json(completion).into_response(),
         Ok(ChatAnswer::Stream(chunks)) => {
-            let events = chunks.and_then(|chunk| async move {
-                let json = serde_json::to_string(&chunk).map_err(|error| ChatError::Sampling(error.to_string()))?;
-                Ok(Bytes::from(format!("data: {json}\n\n")))
-            });
-            let done = stream::once(async { Ok(Bytes::from_static(b"data: [DONE]\n\n")) });
             let headers = [
                 (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
                 (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
             ];
-            let events = with_heartbeats(events.chain(done), HEARTBEAT);
+            let events = with_heartbeats(events(chunks), HEARTBEAT);
             (headers, Body::from_stream(events)).into_response()
         }
         Err(error) => error.into_response(),
     }
+}
+
+/// Server-sent events, the last of which is `[DONE]`, or an error object as OpenAI's clients look for it: the status has
+/// been sent by then.
+fn events(
+    chunks: impl Stream<Item = Result<ChatCompletionChunk, ChatError>> + Send,
+) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
+    let told = chunks.map(Some).chain(stream::once(ready(None)));
+    told.scan(false, |failed, chunk| {
+        if *failed {
+            return ready(None);
+        }
+        let data = match chunk {
+            Some(Ok(chunk)) => json!(chunk).to_string(), // wire types are objects with string keys, which JSON has
+            Some(Err(error)) => {
+                *failed = true;
+                json!(error.body()).to_string()
+            }
+            None => "[DONE]".to_owned(),
+        };
+        ready(Some(Ok(Bytes::from(format!("data: {data}\n\n")))))
+    })
 }
 
 /// The same stream with a heartbeat wherever nothing comes for the given time.
@@ -67,6 +87,7 @@ impl IntoResponse for ChatError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::openai::ErrorBody;
 
     /// Seen with long tool calls and with thinking that the model opened: 25 to 42 s without a byte.
     #[tokio::test]
@@ -83,5 +104,29 @@ mod tests {
         }
         drop(events);
         assert!(told.next().await.is_none(), "it ends as the stream does");
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_fails_ends_with_the_error() {
+        let chunk = || Ok(ChatCompletionChunk::default());
+        let failures = [
+            (ChatError::Sampling("no".into()), "sampling failed: no", "server_error"),
+            (
+                ChatError::EpisodeNotFound("e".into()),
+                "`e` has ended",
+                "invalid_request_error",
+            ),
+            (ChatError::Unavailable("later".into()), "later", "server_error"),
+        ];
+        for (error, sentence, kind) in failures {
+            let chunks = stream::iter([chunk(), chunk(), Err(error), chunk()]);
+            let told: Vec<Bytes> = events(chunks).map(Result::unwrap).collect().await;
+            assert_eq!(told.len(), 3, "{told:?}");
+            let data = told[2].strip_prefix(b"data: ").unwrap();
+            let error = serde_json::from_slice::<ErrorBody>(data).unwrap().error;
+            assert!(error.message.contains(sentence) && error.kind == kind, "{error:?}");
+        }
+        let told: Vec<Bytes> = events(stream::iter([chunk()])).map(Result::unwrap).collect().await;
+        assert_eq!(told[1], "data: [DONE]\n\n");
     }
 }

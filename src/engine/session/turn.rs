@@ -48,7 +48,7 @@ impl Turn {
     ) -> Result<Self, ChatError> {
         let backend = &session.backend;
         let settings = &backend.settings;
-        let drawing = request.drawing;
+        let drawing = &request.drawing;
         let place = backend.take_place()?;
         let given = backend.given_answer(prompt)?;
         let (sender, events) = unbounded_channel();
@@ -76,6 +76,7 @@ impl Turn {
                 top_p,
                 top_k,
                 min_p: drawing.min_p as f32,
+                bias: drawing.bias.clone(),
                 seed,
                 max_tokens: request
                     .max_tokens

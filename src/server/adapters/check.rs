@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use super::wrong;
-use crate::protocol::fields::{Api, Use};
+use crate::protocol::fields::{APIS, Api, Use};
 use crate::server::error::Error;
 
 /// Longest value that a message quotes, in characters.
@@ -23,6 +23,7 @@ pub fn read<T: DeserializeOwned>(api: Api, mut fields: Map<String, Value>) -> Re
     fields.retain(|_, value| !value.is_null());
     let body = Value::Object(fields);
     refuse_unsupported(api, &body)?;
+    refuse_foreign(api, &body)?;
     warn_of_unknown(api, &body);
     typed(body)
 }
@@ -38,6 +39,46 @@ fn refuse_unsupported(api: Api, body: &Value) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// A field of another of these APIs would be lost here.
+fn refuse_foreign(api: Api, body: &Value) -> Result<(), Error> {
+    let fields = body.as_object().into_iter().flatten();
+    for (name, value) in fields.filter(|(name, value)| entry(api, name).is_none() && !asks_nothing(value)) {
+        let others = APIS.into_iter().filter(|other| *other != api);
+        let treatments: Vec<Use> = others.filter_map(|other| entry(other, name)).collect();
+        let ignorable = |treatment: &Use| match treatment {
+            Use::Honoured => false,
+            Use::NoEffect(_) => true,
+            Use::Only(allowed, _) => allowed.iter().any(|allowed| same(allowed, value)),
+        };
+        match treatments.first() {
+            Some(_) if treatments.iter().any(ignorable) => {}
+            Some(Use::Only(allowed, why)) => return Err(refusal(name, name, value, allowed, why)),
+            Some(_) => {
+                let sentence =
+                    "is no field of this API but of another; hint: leave it out, or use this API's name for it";
+                return Err(wrong(name, sentence));
+            }
+            None => {}
+        }
+    }
+    Ok(())
+}
+
+fn asks_nothing(value: &Value) -> bool {
+    match value {
+        Value::Bool(asked) => !asked,
+        Value::Array(list) => list.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        _ => false,
+    }
+}
+
+/// What the table says of a field.
+fn entry(api: Api, name: &str) -> Option<Use> {
+    let mut table = api.fields().iter().chain(api.extensions());
+    table.find(|(path, _)| *path == name).map(|(_, treatment)| *treatment)
 }
 
 fn refusal(at: &str, path: &str, value: &Value, allowed: &[&str], why: &str) -> Error {
@@ -97,14 +138,8 @@ fn quoted(text: &str) -> String {
 /// A field that neither an SDK nor another server defines is taken, as other servers do, and told to the log once.
 fn warn_of_unknown(api: Api, body: &Value) {
     static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    let known = |name: &str| {
-        api.fields()
-            .iter()
-            .chain(api.extensions())
-            .any(|(path, _)| *path == name)
-    };
     let names = body.as_object().into_iter().flat_map(Map::keys);
-    for name in names.filter(|name| !known(name)) {
+    for name in names.filter(|name| entry(api, name).is_none()) {
         let (most, longest) = UNKNOWN_NAMES;
         let name: String = name.chars().take(longest).collect();
         // A panic elsewhere leaves at most a name untold.
@@ -176,13 +211,11 @@ mod tests {
         }
         for field in ["temperature", "top_p"] {
             for number in ["1e400", "-1E999", &"9".repeat(400)] {
-                let body = fields(&format!(
-                    r#"{{"model":"m","max_tokens":1,"input":[],"messages":[],"{field}":{number}}}"#
-                ));
+                let body = |own: &str| fields(&format!(r#"{{"model":"m",{own},"{field}":{number}}}"#));
                 let refused = [
-                    read::<ChatRequest>(Api::Chat, body.clone()).map(drop),
-                    read::<MessagesRequest>(Api::Messages, body.clone()).map(drop),
-                    read::<ResponsesRequest>(Api::Responses, body).map(drop),
+                    read::<ChatRequest>(Api::Chat, body(r#""messages":[]"#)).map(drop),
+                    read::<MessagesRequest>(Api::Messages, body(r#""messages":[],"max_tokens":1"#)).map(drop),
+                    read::<ResponsesRequest>(Api::Responses, body(r#""input":[]"#)).map(drop),
                 ];
                 for refused in refused {
                     match refused.unwrap_err() {
@@ -199,12 +232,7 @@ mod tests {
 
     /// What the table says of a path of an SDK's type definitions.
     fn treatment(api: Api, path: &str) -> Option<Use> {
-        let table = || api.fields().iter().chain(api.extensions());
-        let entry = |path: &str| {
-            table()
-                .find(|(known, _)| *known == path)
-                .map(|(_, treatment)| *treatment)
-        };
+        let entry = |path: &str| entry(api, path);
         let any_kind = |path: &str| match (path.find("[type="), path.rfind(']')) {
             (Some(start), Some(end)) => entry(&format!("{}[]{}", &path[..start], &path[end + 1..])),
             _ => None,
@@ -249,7 +277,7 @@ mod tests {
     #[test]
     fn the_table_has_no_field_that_the_sdks_lack() {
         let fields = sdk_fields();
-        for api in [Api::Chat, Api::Responses, Api::Messages] {
+        for api in APIS {
             for (path, _) in api.fields() {
                 let known = fields.iter().any(|(of, field)| {
                     *of == api && {
@@ -274,8 +302,8 @@ mod tests {
                 "structured_outputs",
             ),
             (Chat, json!({"functions": [{"name": "f"}]}), "functions"),
-            (Chat, json!({"presence_penalty": 0.5}), "presence_penalty"),
-            (Chat, json!({"logit_bias": {"5": -100}}), "logit_bias"),
+            (Chat, json!({"min_tokens": 5}), "min_tokens"),
+            (Chat, json!({"bad_words": ["a"]}), "bad_words"),
             (Chat, json!({"repetition_penalty": 1.1}), "repetition_penalty"),
             (Chat, json!({"modalities": ["text", "audio"]}), "modalities"),
             (
@@ -330,6 +358,48 @@ mod tests {
                 message.contains(named) && message.contains("hint: leave it out"),
                 "{message}"
             );
+        }
+    }
+
+    #[test]
+    fn a_field_of_another_api_is_refused_where_it_would_be_lost() {
+        use Api::{Chat, Messages, Responses};
+        for (api, field, value) in [
+            (Responses, "stop", json!(["a"])),
+            (Responses, "max_tokens", json!(3)),
+            (Responses, "messages", json!([{"role": "user"}])),
+            (Responses, "response_format", json!({"type": "json_schema"})),
+            (Responses, "guided_json", json!({"type": "object"})),
+            (Responses, "frequency_penalty", json!(0.5)),
+            (Messages, "stop", json!("a")),
+            (Messages, "seed", json!(1)),
+            (Messages, "guided_regex", json!("a+")),
+            (Messages, "reasoning_effort", json!("low")),
+            (Chat, "system", json!("be good")),
+            (Chat, "stop_sequences", json!(["a"])),
+            (Chat, "max_output_tokens", json!(3)),
+            (Chat, "mcp_servers", json!([{"url": "x"}])),
+            (Chat, "previous_response_id", json!("resp_1")),
+        ] {
+            let (named, message) = checked(api, json!({field: value})).unwrap_err();
+            assert_eq!(named, field);
+            assert!(message.contains("hint: leave it out"), "{message}");
+        }
+        for (api, body) in [
+            (
+                Chat,
+                json!({"service_tier": "auto", "background": false, "include": [], "betas": ["x"], "foo": 1}),
+            ),
+            (
+                Responses,
+                json!({"logit_bias": {}, "logprobs": false, "mcp_servers": [], "seed": null}),
+            ),
+            (
+                Messages,
+                json!({"presence_penalty": null, "prompt_cache_key": "k", "guided_choice": [], "echo": false}),
+            ),
+        ] {
+            assert!(checked(api, body.clone()).is_ok(), "{body}");
         }
     }
 

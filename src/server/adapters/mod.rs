@@ -10,13 +10,13 @@ pub mod responses;
 mod testing;
 mod translator;
 
-pub use translator::{ServerEvent, Translator};
+pub use translator::{END_OF_EVENT, ServerEvent, Translator};
 
 use serde_json::Value;
 
 use crate::protocol::openai::{
-    ChatCompletion, ChatCompletionChunk, ChatMessage, ChunkChoice, Delta, FunctionCall, FunctionCallDelta, ToolCall,
-    ToolCallDelta,
+    ChatCompletion, ChatCompletionChunk, ChatMessage, ChunkChoice, Delta, ErrorObject, FunctionCall, FunctionCallDelta,
+    ToolCall, ToolCallDelta,
 };
 use crate::server::error::Error;
 
@@ -27,6 +27,9 @@ pub trait AnswerWriter: Send {
 
     /// The chat answer is complete; tells the end.
     fn end(&mut self) -> Vec<ServerEvent>;
+
+    /// The chat answer ends with an error; tells the end.
+    fn failed(&mut self, error: ErrorObject) -> Vec<ServerEvent>;
 
     /// What tells that the answer is still being made, before its first chunk as well; a comment where there is none.
     fn heartbeat(&self) -> Option<ServerEvent> {

@@ -5,10 +5,13 @@ use serde_json::json;
 
 use super::responses::Kept;
 use super::{AnswerWriter, as_chunk};
-use crate::protocol::openai::{ChatCompletion, ChatCompletionChunk};
+use crate::protocol::openai::{ChatCompletion, ChatCompletionChunk, ErrorBody, ErrorObject};
 
 /// What ends one of the engine's events.
-const END_OF_EVENT: &[u8] = b"\n\n";
+pub const END_OF_EVENT: &[u8] = b"\n\n";
+
+/// How an error begins, where a chunk has its id.
+const ERROR: &[u8] = b"{\"error\":";
 
 /// A server-sent event of an API that names its events.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,11 +86,19 @@ impl Translator {
                     self.done = true;
                     self.writer.end()
                 }
+                data if data.starts_with(ERROR) => self.writer.failed(serde_json::from_slice::<ErrorBody>(data)?.error),
                 data => self.writer.chunk(serde_json::from_slice::<ChatCompletionChunk>(data)?),
             };
             events.iter().for_each(|event| event.write(&mut out));
         }
         Ok(out)
+    }
+
+    /// A stream was broken off; gives the event that tells so.
+    pub fn fail(&mut self, error: ErrorObject) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.writer.failed(error).iter().for_each(|event| event.write(&mut out));
+        out
     }
 
     /// There are no more bytes; gives the rest.

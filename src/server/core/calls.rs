@@ -17,6 +17,9 @@ use crate::server::workflow_output::checked_reward;
 /// Seconds that an episode may wait for an LLM call: a year.
 const LONGEST_DISCARD_TIMEOUT: f64 = 31_536_000.0;
 
+/// Most bytes, about, of the responses that are kept for all episodes.
+const KEPT_BYTES: usize = 256 * 1024 * 1024;
+
 /// Longest id of a client or a task.
 const ID_BYTES: usize = 1024;
 
@@ -268,9 +271,7 @@ impl Core {
 
     /// Keeps an answer of the Responses API, as long as its episode runs.
     pub fn keep_response(&mut self, uuid: &str, response: Kept) {
-        if let Some(episode) = self.episodes.get_mut(uuid) {
-            episode.kept_responses.keep(response);
-        }
+        self.episodes.keep_response(uuid, response, KEPT_BYTES);
     }
 
     /// The conversation up to and with an answer that was kept.

@@ -19,11 +19,11 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::protocol::anthropic::MessagesRequest;
 use crate::protocol::engine::ChatCall;
 use crate::protocol::fields::Api;
-use crate::protocol::openai::ErrorBody;
+use crate::protocol::openai::{ErrorBody, ErrorObject};
 use crate::protocol::responses::ResponsesRequest;
 use crate::protocol::swarm::EpisodeType;
 use crate::server::adapters::responses::{self, ChatInput, ResponseWriter};
-use crate::server::adapters::{AnswerWriter, Translator, anthropic, check};
+use crate::server::adapters::{AnswerWriter, END_OF_EVENT, Translator, anthropic, check};
 use crate::server::auth::bearer;
 use crate::server::body::{self, CHAT_BYTES};
 use crate::server::engine_client::{EngineAnswer, EngineClient};
@@ -135,14 +135,7 @@ async fn renamed_error(answer: EngineAnswer, renamed: &[(&str, &str)]) -> Respon
         bytes.extend_from_slice(&piece);
     }
     if let Ok(mut body) = serde_json::from_slice::<ErrorBody>(&bytes) {
-        for (name, theirs) in renamed {
-            let error = &mut body.error;
-            error.message = error.message.replace(&format!("`{name}`"), &format!("`{theirs}`"));
-            error.param = error
-                .param
-                .take()
-                .map(|param| if param == *name { (*theirs).to_owned() } else { param });
-        }
+        rename(&mut body.error, renamed);
         bytes = json!(body).to_string().into_bytes();
     }
     let mut response = Response::new(Body::from(bytes));
@@ -152,6 +145,17 @@ async fn renamed_error(answer: EngineAnswer, renamed: &[(&str, &str)]) -> Respon
     let given = headers.into_iter().filter_map(|(name, value)| Some((name, value?)));
     response.headers_mut().extend(given);
     response
+}
+
+/// Names fields as the agent knows them.
+fn rename(error: &mut ErrorObject, renamed: &[(&str, &str)]) {
+    for (name, theirs) in renamed {
+        error.message = error.message.replace(&format!("`{name}`"), &format!("`{theirs}`"));
+    }
+    let given = error.param.as_deref();
+    if let Some((_, theirs)) = renamed.iter().find(|(name, _)| Some(*name) == given) {
+        error.param = Some((*theirs).to_owned());
+    }
 }
 
 /// `GET /v1/responses/{id}`: an answer that was given before.
@@ -214,6 +218,8 @@ struct Passing {
     recorder: Option<Recorder>,
     translator: Option<Translator>,
     in_flight: InFlight,
+    /// Whether a stream has only whole events so far, so that another may follow.
+    between_events: bool,
     over: bool,
 }
 
@@ -241,6 +247,7 @@ fn pass_on(
             .map(|writer| Translator::new(writer, streamed)),
         bytes: Box::pin(answer.into_bytes_stream()),
         in_flight,
+        between_events: streamed,
         over: false,
     };
     *response.body_mut() = Body::from_stream(futures_util::stream::unfold(passing, next_piece));
@@ -252,17 +259,16 @@ async fn next_piece(mut passing: Passing) -> Option<(Result<Bytes, BoxError>, Pa
         let piece = passing.bytes.next().await;
         let out = match piece {
             Some(Ok(bytes)) => passing.take(bytes),
-            Some(Err(error)) => Err(error.into()),
+            Some(Err(error)) => passing.broken_off(error),
             None => passing.finish(),
         };
         match out {
             Ok(bytes) if bytes.is_empty() => {}
             Ok(bytes) => return Some((Ok(bytes), passing)),
-            // Broken off: not an answer to replay, and the agent must notice.
+            // The agent must notice.
             Err(error) => {
                 tracing::warn!("an answer of the engine was broken off: {error}");
                 passing.over = true;
-                passing.recorder = None;
                 return Some((Err(error), passing));
             }
         }
@@ -281,8 +287,26 @@ impl Passing {
                 self.keep();
                 Ok(translated.into())
             }
-            None => Ok(bytes),
+            None => {
+                self.between_events &= bytes.ends_with(END_OF_EVENT);
+                Ok(bytes)
+            }
         }
+    }
+
+    /// The engine's answer broke off. In a stream that can be told, as each API's clients look for it.
+    fn broken_off(&mut self, error: hyper::Error) -> Result<Bytes, BoxError> {
+        self.recorder = None; // not an answer to replay
+        if !self.between_events {
+            return Err(error.into());
+        }
+        tracing::warn!("an answer of the engine was broken off: {error}");
+        self.over = true;
+        let error = ModelApiError(Error::BrokenOff(error.to_string())).object();
+        Ok(match &mut self.translator {
+            Some(translator) => translator.fail(error).into(),
+            None => format!("data: {}\n\n", json!(ErrorBody { error })).into(),
+        })
     }
 
     /// The engine's answer is complete.
@@ -306,6 +330,73 @@ impl Passing {
         if let Some(kept) = self.translator.as_ref().and_then(Translator::kept) {
             let episode = &self.in_flight.episode;
             self.in_flight.shared.with(|core, _| core.keep_response(episode, kept));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_name_the_fields_that_the_agent_sent() {
+        let told = |message: &str, param: &str, renamed| {
+            let mut error = ErrorObject {
+                message: message.to_owned(),
+                param: Some(param.to_owned()),
+                ..ErrorObject::default()
+            };
+            rename(&mut error, renamed);
+            (error.message, error.param.unwrap())
+        };
+        for (renamed, message, param, their_message, theirs) in [
+            (
+                responses::RENAMED,
+                "`max_tokens` is 0; allowed is 1 and up",
+                "max_tokens",
+                "`max_output_tokens` is 0; allowed is 1 and up",
+                "max_output_tokens",
+            ),
+            (
+                responses::RENAMED,
+                "`messages` is empty",
+                "messages",
+                "`input` is empty",
+                "input",
+            ),
+            (
+                anthropic::RENAMED,
+                "`stop` has an empty string",
+                "stop",
+                "`stop_sequences` has an empty string",
+                "stop_sequences",
+            ),
+            (
+                anthropic::RENAMED,
+                "`continue_final_message` needs text",
+                "continue_final_message",
+                "`messages` needs text",
+                "messages",
+            ),
+            (
+                anthropic::RENAMED,
+                "`max_tokens` is 0",
+                "max_tokens",
+                "`max_tokens` is 0",
+                "max_tokens",
+            ),
+            (
+                anthropic::RENAMED,
+                "`stopped` is no field",
+                "stopped",
+                "`stopped` is no field",
+                "stopped",
+            ),
+        ] {
+            assert_eq!(
+                told(message, param, renamed),
+                (their_message.to_owned(), theirs.to_owned())
+            );
         }
     }
 }

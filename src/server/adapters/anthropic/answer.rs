@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::error_body;
 use crate::protocol::anthropic::{BlockDelta, ContentBlock, Message, MessageEnd, MessagesRequest, StreamEvent, Usage};
 use crate::protocol::openai::{self, ChatCompletionChunk, FunctionCall, ToolCall};
 use crate::server::adapters::{AnswerWriter, ServerEvent, id_tail, whole_call};
@@ -178,6 +179,17 @@ impl AnswerWriter for MessageWriter {
 
     fn end(&mut self) -> Vec<ServerEvent> {
         self.last_events().iter().map(ServerEvent::new).collect()
+    }
+
+    fn failed(&mut self, error: openai::ErrorObject) -> Vec<ServerEvent> {
+        let status = match (error.kind.as_str(), error.code.as_deref()) {
+            ("server_error", Some("engine_unavailable")) => 503,
+            ("server_error", _) => 500,
+            ("rate_limit_error", _) => 429,
+            (_, Some("episode_not_found")) => 404,
+            _ => 400,
+        };
+        vec![ServerEvent::new(&error_body(status, error))]
     }
 
     fn heartbeat(&self) -> Option<ServerEvent> {

@@ -53,7 +53,7 @@ pub fn chat_request(request: &MessagesRequest) -> Result<ChatRequest, Error> {
         top_k: request.top_k,
         continue_final_message: prefilled.then_some(true),
         reasoning_effort: request.output_config.as_ref().and_then(|config| config.effort.clone()),
-        chat_template_kwargs: thinking_variables(request),
+        chat_template_kwargs: thinking_variables(request)?,
         ..ChatRequest::default()
     })
 }
@@ -88,13 +88,17 @@ fn system_text(system: &Value) -> Result<String, Error> {
 }
 
 /// `adaptive` leaves it to the model, as the template does where it is told nothing.
-fn thinking_variables(request: &MessagesRequest) -> Option<Map<String, Value>> {
-    let thinks = match request.thinking.as_ref()?.kind.as_str() {
-        "enabled" => true,
-        "disabled" => false,
-        _ => return None,
+fn thinking_variables(request: &MessagesRequest) -> Result<Option<Map<String, Value>>, Error> {
+    let thinks = match request.thinking.as_ref().map(|thinking| thinking.kind.as_str()) {
+        None | Some("adaptive") => return Ok(None),
+        Some("enabled") => true,
+        Some("disabled") => false,
+        Some(other) => {
+            let sentence = format!("is `{other}`; allowed are enabled, disabled and adaptive");
+            return Err(wrong("thinking.type", sentence));
+        }
     };
-    Some(Map::from_iter([("enable_thinking".to_owned(), thinks.into())]))
+    Ok(Some(Map::from_iter([("enable_thinking".to_owned(), thinks.into())])))
 }
 
 /// A last message of the assistant's is the beginning of the answer.

@@ -295,6 +295,27 @@ proptest! {
     }
 }
 
+#[test]
+fn a_stream_that_fails_ends_with_an_error_event() {
+    for (kind, code, told) in [
+        ("server_error", json!("engine_unavailable"), "overloaded_error"),
+        ("server_error", Value::Null, "api_error"),
+        ("rate_limit_error", json!("rate_limit_exceeded"), "rate_limit_error"),
+        ("invalid_request_error", json!("episode_not_found"), "not_found_error"),
+    ] {
+        let error = json!({"message": "no \"more\"", "type": kind, "param": null, "code": code});
+        let mut translator = Translator::new(Box::new(MessageWriter::new(&request(json!({})))), true);
+        let written = translator
+            .push(format!("data: {}\n\n", json!({"error": error})).as_bytes())
+            .unwrap();
+        let expected = json!({"type": "error", "error": {"type": told, "message": "no \"more\""}});
+        assert_eq!(
+            String::from_utf8(written).unwrap(),
+            format!("event: error\ndata: {expected}\n\n")
+        );
+    }
+}
+
 /// Seen with a long tool call, which is told only when it is whole.
 #[test]
 fn a_heartbeat_of_the_engine_is_a_ping() {

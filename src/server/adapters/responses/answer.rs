@@ -10,8 +10,8 @@ use super::request::messages_of;
 use super::tools::{ToolKind, functions};
 use crate::protocol::openai::{self, ChatCompletionChunk, ChatMessage, ToolCall};
 use crate::protocol::responses::{
-    Event, IncompleteDetails, InputDetails, OutputDetails, OutputItem, Part, Response, ResponsesRequest, StreamEvent,
-    Usage,
+    Event, Failure, IncompleteDetails, InputDetails, OutputDetails, OutputItem, Part, Response, ResponsesRequest,
+    StreamEvent, Usage,
 };
 use crate::server::adapters::{AnswerWriter, ServerEvent, id_tail, message, whole_call};
 
@@ -354,6 +354,26 @@ impl AnswerWriter for ResponseWriter {
             true => Event::Incomplete { response },
             false => Event::Completed { response },
         });
+        self.tell()
+    }
+
+    fn failed(&mut self, error: openai::ErrorObject) -> Vec<ServerEvent> {
+        let code = match error.kind.as_str() {
+            "server_error" => "server_error",
+            "rate_limit_error" => "rate_limit_exceeded",
+            _ => "invalid_prompt",
+        };
+        let (code, message) = (code.to_owned(), error.message);
+        if !self.begun {
+            let param = error.param;
+            self.events.push(Event::Error { code, message, param });
+            return self.tell();
+        }
+        self.close("incomplete");
+        self.response.status = "failed".into();
+        self.response.error = Some(Failure { code, message });
+        let response = Box::new(self.response.clone());
+        self.events.push(Event::Failed { response });
         self.tell()
     }
 

@@ -72,7 +72,13 @@ impl KeptResponses {
         while self.bytes > EPISODE_BYTES && self.forget_oldest() {}
     }
 
-    fn forget_oldest(&mut self) -> bool {
+    /// About the bytes that are kept.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Forgets something; false where nothing is left.
+    pub fn forget_oldest(&mut self) -> bool {
         if let Some(id) = self.conversations.pop_front() {
             let conversation = self.by_id.get_mut(&id).and_then(|entry| entry.conversation.take());
             self.bytes -= conversation.map_or(0, |conversation| conversation.bytes);

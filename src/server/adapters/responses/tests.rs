@@ -3,7 +3,7 @@ use proptest::strategy::ValueTree;
 use serde_json::{Value, json};
 
 use super::{KeptResponses, ResponseWriter, chat_input, resolve_references};
-use crate::protocol::openai::{ChatCompletion, ChatMessage, Choice, FunctionCall, ToolCall};
+use crate::protocol::openai::{ChatCompletion, ChatMessage, Choice, ErrorObject, FunctionCall, ToolCall};
 use crate::protocol::responses::ResponsesRequest;
 use crate::server::adapters::testing::{
     Answered, answered, any_json, stream_bytes, translated_stream, translated_whole,
@@ -465,6 +465,42 @@ fn what_is_not_to_be_stored_is_not_kept() {
     let mut translator = Translator::new(Box::new(writer(json!({"store": false}))), true);
     translator.push(&stream_bytes(&answered.chunks)).unwrap();
     assert!(translator.kept().is_none());
+}
+
+#[test]
+fn a_stream_that_fails_ends_with_a_failed_response() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let answered = answered().new_tree(&mut runner).unwrap().current();
+    let stream = stream_bytes(&answered.chunks[..1]);
+    let begun = stream.strip_suffix(b"data: [DONE]\n\n").unwrap();
+    let error = |kind: &str| ErrorObject {
+        message: "no".into(),
+        kind: kind.into(),
+        ..ErrorObject::default()
+    };
+    for (kind, code) in [
+        ("server_error", "server_error"),
+        ("rate_limit_error", "rate_limit_exceeded"),
+        ("invalid_request_error", "invalid_prompt"),
+    ] {
+        let mut translator = Translator::new(Box::new(writer(json!({}))), true);
+        translator.push(begun).unwrap();
+        let written = String::from_utf8(translator.fail(error(kind))).unwrap();
+        let (name, data) = written.trim_end().split_once("\ndata: ").unwrap();
+        assert_eq!(name, "event: response.failed");
+        let event: Value = serde_json::from_str(data).unwrap();
+        let response = &event["response"];
+        assert_eq!(response["status"], "failed");
+        assert_eq!(response["error"], json!({"code": code, "message": "no"}));
+        assert!(translator.kept().is_none());
+
+        let mut translator = Translator::new(Box::new(writer(json!({}))), true);
+        let body = json!({"error": error(kind)});
+        let written = translator.push(format!("data: {body}\n\n").as_bytes()).unwrap();
+        let expected = json!({"type": "error", "code": code, "message": "no", "param": null, "sequence_number": 0});
+        let data = written.strip_prefix(b"event: error\ndata: ").unwrap();
+        assert_eq!(serde_json::from_slice::<Value>(data).unwrap(), expected);
+    }
 }
 
 #[test]
