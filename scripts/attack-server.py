@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Attacks a server of its own on this machine's loopback interface and prints what came of each attack.
 
-    scripts/attack-server.py [PROGRAM] [ATTACK ...]        attacks: rebinding configs bodies silent runtime refused bombs
+    scripts/attack-server.py [PROGRAM] [ATTACK ...]    attacks: rebinding configs bodies silent heads runtime refused bombs
 
 Needs Python 3.9 or later. `refused` also asks with httpx, if it is installed. Every loop is bounded.
 """
@@ -205,6 +205,38 @@ def silent(program, wanted=8192):
     server.end()
 
 
+def heads(program):
+    server = Server(program)
+    host = f"host: 127.0.0.1:{server.port}\r\n"
+    many = f"GET /metrics HTTP/1.1\r\n{host}\r\n".encode() * 500
+    half = f"GET /metrics HTTP/1.1\r\n{host}x: {'a' * 15_000}".encode()
+    endless = f"POST /claim_episode HTTP/1.1\r\n{host}transfer-encoding: chunked\r\n\r\n".encode()
+
+    def hold(data, count, more=b""):
+        held = [server.connect() for _ in range(count)]
+        for s in held:
+            s.settimeout(5)
+            try:
+                s.sendall(data)
+                for _ in range(1000 if more else 0):
+                    s.sendall(more)
+            except OSError:
+                pass  # it was refused, or takes no more
+        time.sleep(3)
+
+    for name, attack in {
+        "100 connections with 500 requests each, no answer read": lambda: hold(many, 100),
+        "1,000 unfinished heads of 15 kB": lambda: hold(half, 1000),
+        "an extension of a chunk without end": lambda: hold(endless + b"1;", 1, b"x" * 10_000),
+        "trailers without end": lambda: hold(endless + b"0\r\n", 1, b"t: x\r\n" * 1000),
+    }.items():
+        longest, asked, seconds = while_attacked(server, [attack], 30)
+        with open(f"/proc/{server.child.pid}/status") as status:
+            memory = re.search(r"VmRSS:\s+(\d+)", status.read())[1]
+        print(f"  {name}: {seconds:.1f} s, longest of {asked} /health answers {longest:.3f} s, {int(memory) >> 10} MiB")
+    server.end()
+
+
 def runtime(program):
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="rt-") as temporary:
         env = {"TMPDIR": temporary, "XDG_RUNTIME_DIR": ""}
@@ -292,7 +324,7 @@ def bombs(program):
             server.end(signal.SIGKILL)
 
 
-ATTACKS = {f.__name__: f for f in [rebinding, configs, bodies, silent, runtime, refused, bombs]}
+ATTACKS = {f.__name__: f for f in [rebinding, configs, bodies, silent, heads, runtime, refused, bombs]}
 
 
 def main():

@@ -48,15 +48,8 @@ impl Engine {
         let socket = runtime_dir.path().join("s");
         let config_file = runtime_dir.path().join("config.yaml");
         std::fs::write(&config_file, config).unwrap();
-        // A write beyond the file size limit is then an error, as on a full disk, and not the end of the process.
-        let child = Command::new("sh")
-            .args([
-                "-c",
-                "trap '' XFSZ; exec \"$@\"",
-                "sh",
-                env!("CARGO_BIN_EXE_ajet-swarm"),
-                "engine",
-            ])
+        let child = Command::new(env!("CARGO_BIN_EXE_ajet-swarm"))
+            .arg("engine")
             .arg("--socket")
             .arg(&socket)
             .arg("--config")

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use tokio::signal::unix::{SignalKind, signal};
+
 use crate::engine::boot::{Options, run as run_engine};
 
 /// How long an engine whose server is gone may live on, whatever it is doing. Others wait for its directory, and what is on
@@ -36,6 +38,8 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         config: args.config,
         experiment_dir: args.experiment_dir,
     };
+    // Past the limit of `ulimit -f`, a write is to fail as on a full disk, and not to end the process.
+    let _handled = signal(SignalKind::from_raw(nix::libc::SIGXFSZ))?;
     run_engine(options, standard_input_closed()?).await?;
     Ok(ExitCode::SUCCESS)
 }

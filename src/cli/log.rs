@@ -29,7 +29,7 @@ pub fn init(verbose: u8) {
 }
 
 /// Writes lines of the log, in which the words of agents, engines and servers stand, without what would steer a
-/// terminal.
+/// terminal. Further lines of a message are indented, so that none is taken for one of the log's own.
 struct Printable<W> {
     to: W,
     /// Colours are the log's own: its formatter lets no message and no field in debug form begin an escape sequence.
@@ -40,7 +40,9 @@ impl<W: Write> Write for Printable<W> {
     /// The formatter writes whole lines.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(line);
-        let mut rest = text.as_ref();
+        let (text, end) = text.strip_suffix('\n').map_or((&*text, ""), |text| (text, "\n"));
+        let text = text.replace('\n', "\n  ") + end;
+        let mut rest = text.as_str();
         while let Some(at) = rest.find("\u{1b}[").filter(|_| self.colour) {
             let code = &rest[at + 2..];
             let length = code
@@ -102,12 +104,17 @@ mod tests {
                 let words = "\u{1b}]52;c;x\u{7} \u{1b}[31mred\u{1b}[0m \u{9b}2J \u{202e}end";
                 tracing::warn!("stderr of the agent: {words}");
                 tracing::warn!(detail = words, "engine");
+                tracing::warn!("one\n2026-01-02T03:04:05Z ERROR two\n\nhint: three");
             });
             let text = String::from_utf8(shared.0.lock().unwrap().clone()).unwrap();
             assert!(!text.contains(['\u{7}', '\u{9b}', '\u{202e}']), "{text:?}");
             assert!(!text.contains("\u{1b}]") && !text.contains("\u{1b}[31m"), "{text:?}");
             assert_eq!(text.contains('\u{1b}'), colour, "{text:?}");
             assert!(text.contains("end"), "{text:?}");
+            assert!(
+                text.ends_with("one\n  2026-01-02T03:04:05Z ERROR two\n  \n  hint: three\n"),
+                "{text:?}"
+            );
         }
     }
 }

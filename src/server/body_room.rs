@@ -1,7 +1,8 @@
 //! How many bytes of request bodies are held at one time.
 //!
 //! Room is taken as bytes come and given back when they have been read. When there is none left, the body that has been
-//! coming for longest is given up, so that those who send slowly cannot keep others out.
+//! coming for longest is given up, so that those who send slowly cannot keep others out. Large bodies never take all of
+//! the room, so that those who send a few of them at once do not keep out everyone's calls.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,6 +17,10 @@ use super::error::Error;
 const HELD_BYTES: usize = 1024 * 1024 * 1024;
 /// Bytes of every body that are not counted, so that small calls need no room: a connection's buffers hold as much.
 const FREE_BYTES: usize = 32 * 1024;
+/// Largest body that may take the last of the room.
+const SMALL_BYTES: usize = 1024 * 1024;
+/// Share of the room that is kept for such bodies.
+const SMALL_SHARE: usize = 8;
 /// How long a body may be coming before it can be given up for another.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -106,7 +111,11 @@ impl Room {
         if self.given_up.is_cancelled() {
             return Err(full());
         }
-        while table.held + bytes > self.whole.limit {
+        let limit = match self.held + bytes > SMALL_BYTES {
+            true => self.whole.limit - self.whole.limit / SMALL_SHARE,
+            false => self.whole.limit,
+        };
+        while table.held + bytes > limit {
             let oldest = table
                 .coming
                 .first_entry()
@@ -180,6 +189,25 @@ mod tests {
         drop(large);
         small.grow(100).unwrap();
         drop(small);
+        assert_eq!(whole.table().held, 0);
+    }
+
+    // Seen with sixteen uploads of 64 MiB at once: every call with a long prompt was refused until they had come.
+    #[test]
+    fn large_bodies_leave_room_for_small_ones() {
+        const MIB: usize = 1024 * 1024;
+        let whole = room(16 * MIB, Duration::MAX);
+        let mut large = whole.enter();
+        while large.grow(MIB / 4).is_ok() {}
+        let held = whole.table().held;
+        assert!(held > 13 * MIB && held <= 14 * MIB, "{held}");
+        let mut small: Vec<_> = (0..2).map(|_| whole.enter()).collect();
+        for body in &mut small {
+            body.grow(FREE_BYTES + MIB).unwrap();
+            assert!(body.grow(MIB).is_err(), "it is large now");
+        }
+        assert!(whole.table().held <= 16 * MIB);
+        drop((large, small));
         assert_eq!(whole.table().held, 0);
     }
 

@@ -36,7 +36,7 @@ const LINGER_BYTES: u64 = 256 * 1024 * 1024;
 /// How long it may pause meanwhile.
 const LINGER_PAUSE: Duration = Duration::from_secs(2);
 /// Most of a request's head, in bytes.
-const HEAD_BYTES: usize = 64 * 1024;
+const HEAD_BYTES: usize = 16 * 1024;
 /// Before another try to accept where the system has no more files to give.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Those over the limit that are told so at one time; further ones are just closed.
@@ -224,6 +224,8 @@ async fn answer(
     place: Arc<Place>,
 ) -> Result<hyper::Response<Answer>, Infallible> {
     place.enter(Phase::Answering);
+    // Who sends many requests at once waits for the others after each.
+    tokio::task::yield_now().await;
     let mut request = request.map(Body::new);
     request.extensions_mut().insert(Arc::clone(&place));
     let response = app.oneshot(request).await?;
@@ -288,4 +290,53 @@ async fn refuse(mut stream: TcpStream, limit: usize) -> io::Result<()> {
         Ok(())
     })
     .await?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::routing::get;
+    use std::sync::Mutex;
+    use tower::Layer;
+
+    // Seen with 500 connections of 500 requests each, sent without reading an answer: `/health` took 9 s.
+    #[tokio::test]
+    async fn many_requests_on_one_connection_take_turns_with_those_of_others() {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&seen);
+        let router = Router::new().route(
+            "/{name}",
+            get(async move |request: Request| {
+                noted.lock().unwrap().push(request.uri().path().to_owned());
+            }),
+        );
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let app: App = tower::util::MapRequestLayer::new((|request| request) as fn(Request) -> Request).layer(router);
+        let connections = Connections::new(app, None, Limits::default());
+        let mut greedy = TcpStream::connect(address).await.unwrap();
+        greedy
+            .write_all("GET /greedy HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(12).as_bytes())
+            .await
+            .unwrap();
+        let mut modest = TcpStream::connect(address).await.unwrap();
+        modest
+            .write_all(b"GET /modest HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+            .await
+            .unwrap();
+        let answered = async {
+            let mut answer = Vec::new();
+            modest.read_to_end(&mut answer).await.unwrap();
+            while seen.lock().unwrap().len() < 13 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            assert!(answer.starts_with(b"HTTP/1.1 200 "));
+        };
+        tokio::select! {
+            () = answered => {}
+            never = connections.accept_from(listener) => match never {},
+        }
+        let at = seen.lock().unwrap().iter().position(|path| path == "/modest").unwrap();
+        assert!(at <= 3, "{at} of the others' came first");
+    }
 }

@@ -229,6 +229,7 @@ async fn log_lines(stderr: impl AsyncRead + Unpin) -> String {
     let mut reader = BufReader::new(stderr);
     let mut last = VecDeque::with_capacity(LAST_LINES);
     let mut line = Vec::new();
+    let mut in_ordinary = false;
     // Bytes, not strings: a crash may write anything.
     while matches!(
         (&mut reader).take(LONGEST_LINE).read_until(b'\n', &mut line).await,
@@ -237,7 +238,8 @@ async fn log_lines(stderr: impl AsyncRead + Unpin) -> String {
         let text = String::from_utf8_lossy(&line[..line.len().min(LINE_BYTES)]);
         let text = text.trim_end();
         tracing::debug!("engine: {text}");
-        if !text.trim().is_empty() && !text.starts_with("note: run with") && !is_ordinary(text) {
+        in_ordinary = is_ordinary(text) || in_ordinary && (text.is_empty() || text.starts_with(char::is_whitespace));
+        if !text.trim().is_empty() && !text.starts_with("note: run with") && !in_ordinary {
             if last.len() == LAST_LINES {
                 last.pop_front();
             }
@@ -248,7 +250,8 @@ async fn log_lines(stderr: impl AsyncRead + Unpin) -> String {
     last_words(last.make_contiguous())
 }
 
-/// Whether a line of an engine's log is about its ordinary work, and so no reason of its end.
+/// Whether a line of an engine's log is about its ordinary work, and so no reason of its end. Further lines of its message
+/// are indented.
 fn is_ordinary(line: &str) -> bool {
     // Such as `2026-01-02T03:04:05.678901Z  INFO loading the model`.
     let mut words = line.split_whitespace();
@@ -314,6 +317,17 @@ mod tests {
             (
                 format!("echo '2026-01-02T03:04:05Z ERROR bad weights' >&2; {info}; exit 3"),
                 "the engine ended with exit code 3: 2026-01-02T03:04:05Z ERROR bad weights",
+            ),
+            // Seen with a warning's second line.
+            (
+                format!("{info}; echo '  hint: another model' >&2; echo >&2; echo '  and more' >&2; kill -25 $$"),
+                "the engine was ended by signal 25",
+            ),
+            (
+                format!(
+                    "{info}; echo '  hint: another' >&2; echo \"thread 'x' panicked at a.rs:\" >&2; echo '  left: 1' >&2; exit 3"
+                ),
+                "the engine ended with exit code 3: thread 'x' panicked at a.rs:   left: 1",
             ),
             (
                 format!("{info}; echo 'memory allocation failed' >&2; exit 3"),
