@@ -440,7 +440,7 @@ impl Spec {
 fn grouped(digits: &str, mark: char) -> String {
     let mut out = String::new();
     for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place) % 3 == 0 {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
             out.push(mark);
         }
         out.push(digit);

@@ -49,7 +49,7 @@ pub(super) fn environment() -> Environment<'static> {
     environment.add_function("joiner", |separator: Option<&str>| {
         minijinja_contrib::globals::joiner(Some(Value::from(separator.unwrap_or(", "))))
     });
-    environment.add_function("range", objects::Range::new);
+    environment.add_function("range", objects::Range::value);
     operators::add_to(&mut environment);
     environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
         Err(invalid(message))

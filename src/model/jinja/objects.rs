@@ -104,7 +104,7 @@ pub(super) struct Range {
 }
 
 impl Range {
-    pub(super) fn new(first: i64, stop: Option<i64>, step: Option<i64>) -> Result<Value, Error> {
+    pub(super) fn value(first: i64, stop: Option<i64>, step: Option<i64>) -> Result<Value, Error> {
         let (start, stop) = stop.map_or((0, first), |stop| (first, stop));
         let range = Self {
             start,

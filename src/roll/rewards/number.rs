@@ -544,11 +544,8 @@ impl Reader<'_> {
         self.digits(&mut digits);
         if (1..=3).contains(&digits.len()) {
             // One group after a period is decimals.
-            let dotted = self.clone().group(".").is_some_and(|_| {
-                let mut reader = self.clone();
-                reader.group(".");
-                reader.group(".").is_some()
-            });
+            let mut ahead = *self;
+            let dotted = ahead.group(".").is_some() && ahead.group(".").is_some();
             let separator = SEPARATORS
                 .iter()
                 .find(|separator| self.clone().group(separator).is_some());
