@@ -95,7 +95,7 @@ pub fn print(text: &str) {
     }
 }
 
-/// Whether [`print`] could not write all that it was given.
+/// Whether [`fn@print`] could not write all that it was given.
 pub fn output_is_incomplete() -> bool {
     OUTPUT_LOST.load(Ordering::Relaxed)
 }
@@ -105,7 +105,7 @@ pub fn note(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", printable(text));
 }
 
-/// Prints a line on standard output for people; see [`printable`] and [`print`].
+/// Prints a line on standard output for people; see [`printable`] and [`fn@print`].
 #[macro_export]
 macro_rules! say {
     ($($part:tt)*) => {
