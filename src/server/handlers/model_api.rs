@@ -10,7 +10,7 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::Response;
 use axum::{BoxError, Json};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -147,6 +147,14 @@ async fn renamed_error(answer: EngineAnswer, renamed: &[(&str, &str)]) -> Respon
     response
 }
 
+/// The events that are whole with these bytes; the rest is held.
+fn whole_events(held: &mut BytesMut, bytes: &[u8]) -> Bytes {
+    held.extend_from_slice(bytes);
+    let end = held.windows(END_OF_EVENT.len()).rposition(|pair| pair == END_OF_EVENT);
+    let len = end.map_or(0, |end| end + END_OF_EVENT.len());
+    held.split_to(len).freeze()
+}
+
 /// Names fields as the agent knows them.
 fn rename(error: &mut ErrorObject, renamed: &[(&str, &str)]) {
     for (name, theirs) in renamed {
@@ -218,8 +226,9 @@ struct Passing {
     recorder: Option<Recorder>,
     translator: Option<Translator>,
     in_flight: InFlight,
-    /// Whether a stream has only whole events so far, so that another may follow.
-    between_events: bool,
+    streamed: bool,
+    /// Of a stream, an event that is not whole yet: if it never is, another can follow what was passed on.
+    held: BytesMut,
     over: bool,
 }
 
@@ -247,7 +256,8 @@ fn pass_on(
             .map(|writer| Translator::new(writer, streamed)),
         bytes: Box::pin(answer.into_bytes_stream()),
         in_flight,
-        between_events: streamed,
+        streamed,
+        held: BytesMut::new(),
         over: false,
     };
     *response.body_mut() = Body::from_stream(futures_util::stream::unfold(passing, next_piece));
@@ -287,17 +297,15 @@ impl Passing {
                 self.keep();
                 Ok(translated.into())
             }
-            None => {
-                self.between_events &= bytes.ends_with(END_OF_EVENT);
-                Ok(bytes)
-            }
+            None if self.streamed => Ok(whole_events(&mut self.held, &bytes)),
+            None => Ok(bytes),
         }
     }
 
     /// The engine's answer broke off. In a stream that can be told, as each API's clients look for it.
     fn broken_off(&mut self, error: hyper::Error) -> Result<Bytes, BoxError> {
         self.recorder = None; // not an answer to replay
-        if !self.between_events {
+        if !self.streamed {
             return Err(error.into());
         }
         tracing::warn!("an answer of the engine was broken off: {error}");
@@ -321,7 +329,7 @@ impl Passing {
                 self.keep();
                 Ok(translated.into())
             }
-            None => Ok(Bytes::new()),
+            None => Ok(self.held.split().freeze()),
         }
     }
 
@@ -337,6 +345,22 @@ impl Passing {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Seen with an engine that was killed while it streamed fast: an error behind half an event cannot be read.
+    #[test]
+    fn events_are_passed_on_when_they_are_whole() {
+        let mut held = BytesMut::new();
+        for (bytes, passed, left) in [
+            ("data: a\n\n", "data: a\n\n", ""),
+            ("data: b\n", "", "data: b\n"),
+            ("\ndata: c\n\nda", "data: b\n\ndata: c\n\n", "da"),
+            ("ta: d", "", "data: d"),
+            ("\n\n: heartbeat\n\n", "data: d\n\n: heartbeat\n\n", ""),
+        ] {
+            assert_eq!(whole_events(&mut held, bytes.as_bytes()), passed);
+            assert_eq!(held, left);
+        }
+    }
 
     #[test]
     fn errors_name_the_fields_that_the_agent_sent() {
