@@ -351,8 +351,8 @@ fn headers_that_lie_are_refused_with_the_tensor() {
             "tensor w has shape",
         ),
         (entry("F99", "[1]", "[0, 4]"), "tensor w: unknown variant `F99`"),
-        (entry("F32", "[-1]", "[0, 4]"), "tensor w: invalid value"),
-        (entry("F32", "[1e99]", "[0, 4]"), "tensor w: invalid type"),
+        (entry("F32", "[-1]", "[0, 4]"), "tensor w: invalid number"),
+        (entry("F32", "[1e99]", "[0, 4]"), "tensor w: invalid number"),
         (r#"{"w": 1}"#.into(), "tensor w: "),
         ("[".repeat(5000), "the header is damaged"),
     ] {
