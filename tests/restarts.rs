@@ -154,7 +154,7 @@ impl Swarm {
     async fn acknowledges(&self) {
         let count = || self.acknowledged.lock().unwrap().len();
         let (before, since) = (count(), Instant::now());
-        while count() == before && since.elapsed() < BOOT {
+        while count() == before && since.elapsed() < Duration::from_secs(20) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
