@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ajet_swarm::protocol::engine::{ChatCall, EndEpisode, EngineEvent, EnginePhase, Hello, Update};
 use ajet_swarm::protocol::swarm::EpisodeType;
-use ajet_swarm::server::engine_client::{EngineCallError, EngineClient};
+use ajet_swarm::server::engine::client::{EngineCallError, EngineClient};
 use futures_util::StreamExt;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

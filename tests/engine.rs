@@ -10,7 +10,7 @@ use ajet_swarm::protocol::engine::{
     ChatCall, DropReason, EndEpisode, EndOutcome, EngineEvent, EnginePhase, ForgetEpisode, Update,
 };
 use ajet_swarm::protocol::swarm::EpisodeType;
-use ajet_swarm::server::engine_client::EngineClient;
+use ajet_swarm::server::engine::client::EngineClient;
 use futures_util::{Stream, StreamExt};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;

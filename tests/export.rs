@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use ajet_swarm::config::schema::Dtype;
 use ajet_swarm::config::{Strictness, load as load_config};
-use ajet_swarm::engine::checkpoint::CheckpointStore;
+use ajet_swarm::engine::batch::identity::RunIdentity;
 use ajet_swarm::engine::events::EventHub;
-use ajet_swarm::engine::export::{ExportError, Exported, Options, export};
-use ajet_swarm::engine::identity::RunIdentity;
 use ajet_swarm::engine::model_thread::Worker;
+use ajet_swarm::engine::storage::checkpoint::CheckpointStore;
+use ajet_swarm::engine::storage::export::{ExportError, Exported, Options, export};
 use ajet_swarm::engine::worker::ModelWorker;
 use ajet_swarm::model::{LoadedModel, load};
 use ajet_swarm::timeline::Row;

@@ -6,7 +6,7 @@ use ajet_swarm::engine::boot::{EngineError, Options, run};
 use ajet_swarm::model::{PackedBatch, Trainable, Transformer, Weights, load};
 use ajet_swarm::protocol::engine::{ChatCall, EndEpisode, EndOutcome};
 use ajet_swarm::protocol::swarm::EpisodeType;
-use ajet_swarm::server::engine_client::{EngineAnswer, EngineClient};
+use ajet_swarm::server::engine::client::{EngineAnswer, EngineClient};
 use ajet_swarm::timeline::Row;
 use candle_core::{DType, Device, Tensor};
 use futures_util::StreamExt;

@@ -6,7 +6,8 @@ mod support;
 use std::time::Duration;
 
 use ajet_swarm::protocol::engine::{CONTRACT_VERSION, DropReason, EngineEvent, EnginePhase};
-use ajet_swarm::server::{Options, Token, unfinished};
+use ajet_swarm::server::engine::resume;
+use ajet_swarm::server::{Options, Token};
 use futures_util::StreamExt;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -323,7 +324,7 @@ async fn after_total_training_steps_the_engine_goes_offline_with_the_reason() {
             "trainer_common": {"total_training_steps": cap},
         });
         swarm.rolling_with(ajet.clone()).await;
-        let unfinished = |swarm: &Swarm| unfinished::latest(&swarm.experiments()).is_some();
+        let unfinished = |swarm: &Swarm| resume::latest(&swarm.experiments()).is_some();
         assert!(unfinished(&swarm));
         for step in 1..=batches {
             swarm.until_step(step).await;
@@ -609,9 +610,9 @@ async fn an_experiment_is_gone_on_with_by_the_next_server_unless_it_was_stopped(
     swarm.rolling(TASKS, 2, 2).await;
     let directory = swarm.get("/get_server_experiment_dir").await.1["server_experiment_dir"].clone();
     let directory = std::path::PathBuf::from(directory.as_str().unwrap());
-    let config = unfinished::config(&directory).unwrap();
+    let config = resume::config(&directory).unwrap();
     swarm.post("/stop_engine", json!({})).await;
-    unfinished::config(&directory).unwrap_err();
+    resume::config(&directory).unwrap_err();
 
     let next = Swarm::with(Options {
         start_with: Some(config),
@@ -621,7 +622,7 @@ async fn an_experiment_is_gone_on_with_by_the_next_server_unless_it_was_stopped(
     next.until("ENGINE.ROLLING").await;
     let goes_on_in = next.get("/get_server_experiment_dir").await.1["server_experiment_dir"].clone();
     assert_eq!(goes_on_in.as_str().unwrap(), directory.to_str().unwrap());
-    assert!(unfinished::config(&directory).is_ok(), "and may be interrupted again");
+    assert!(resume::config(&directory).is_ok(), "and may be interrupted again");
 }
 
 // Seen with a disk that was read-only after a restart: OFFLINE, and only the log said why.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::config::schema::Dtype;
-use crate::engine::export::{Exported, Options, export};
+use crate::engine::storage::export::{Exported, Options, export};
 
 /// Write a checkpoint as a model that Python's transformers and peft load.
 #[derive(Debug, clap::Args)]

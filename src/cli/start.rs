@@ -18,7 +18,9 @@ use crate::config::small_file::{DOCUMENT_BYTES, read_given_text};
 use crate::config::{Strictness, experiment, load_over};
 use crate::protocol::swarm::DEFAULT_PORT;
 use crate::roll::EndSignals;
-use crate::server::{ChildLauncher, Hosts, Limits, Options, Server, TOKEN_VARIABLE, Token, tls, unfinished};
+use crate::server::engine::resume;
+use crate::server::http::tls;
+use crate::server::{ChildLauncher, Hosts, Limits, Options, Server, TOKEN_VARIABLE, Token};
 use crate::terminal;
 
 /// Python clients that start a server wait for this line in its output.
@@ -99,7 +101,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let default_config = args.conf.as_deref().map(default_config).transpose()?;
     let (token, made) = token(&args)?;
-    let interrupted = unfinished::latest(Path::new(experiment::BASE));
+    let interrupted = resume::latest(Path::new(experiment::BASE));
     let start_with = args
         .resume
         .as_ref()
@@ -182,7 +184,7 @@ fn interrupted_config(given: Option<&Path>, latest: Option<&Path>) -> anyhow::Re
             experiment::BASE
         );
     };
-    unfinished::config(dir).map_err(|reason| anyhow!("--continue: {reason}"))
+    resume::config(dir).map_err(|reason| anyhow!("--continue: {reason}"))
 }
 
 /// The token that clients need, and its text where it was made here.

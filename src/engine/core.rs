@@ -10,18 +10,18 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use super::checkpoint::{CheckpointError, CheckpointStore};
+use super::batch::finished::FinishedEpisode;
+use super::batch::journal::JournalError;
+use super::batch::ledger::{ClosedBatch, Ledger, LedgerError};
+use super::batch::resume_plan::StepEpisodes;
 use super::events::EventHub;
-use super::finished::FinishedEpisode;
-use super::journal::JournalError;
-use super::ledger::{ClosedBatch, Ledger, LedgerError};
-use super::lock::DirectoryLock;
 use super::metrics::{self, Metrics};
 use super::model_thread::{ModelGone, ModelHandle, UpdateOutcome};
-use super::replay::StepEpisodes;
+use super::session::registry::Sessions;
 use super::session::{ChatAnswer, ChatBackend, ChatError, EpisodeRecord, Sampler};
-use super::sessions::Sessions;
-use super::trajectories::Trajectories;
+use super::storage::checkpoint::{CheckpointError, CheckpointStore};
+use super::storage::lock::DirectoryLock;
+use super::storage::trajectories::Trajectories;
 use crate::inference::SampleRequest;
 use crate::protocol::engine::{
     ChatCall, DropReason, EndEpisode, EndOutcome, EngineEvent, EnginePhase, PoolChange, PoolSnapshot, Update,

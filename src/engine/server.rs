@@ -14,10 +14,10 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
+use super::batch::journal::JournalError;
+use super::batch::ledger::LedgerError;
 use super::core::Core;
 use super::events::EventHub;
-use super::journal::JournalError;
-use super::ledger::LedgerError;
 use super::model_thread::ModelGone;
 use super::session::respond;
 use crate::protocol::engine::{BatchState, ChatCall, EndEpisode, EndOutcome, ForgetEpisode, Hello, TokenCount, Update};

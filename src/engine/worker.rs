@@ -4,10 +4,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::checkpoint::{Checkpoint, TRAINER_DIR};
 use super::events::EventHub;
 use super::model_thread::{UpdateOutcome, Worker};
 use super::session::TextModel;
+use super::storage::checkpoint::{Checkpoint, TRAINER_DIR};
 use crate::config::schema::Ajet;
 use crate::config::validate;
 use crate::inference::{SampleRequest, Scheduler};

@@ -3,6 +3,8 @@
 //! An archive is a stranger's: no entry may leave the directory, be a link, or grow beyond the limits, whatever the
 //! archive says of its own sizes. It is unpacked aside and put in place whole or not at all.
 
+mod zip_directory;
+
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -10,8 +12,8 @@ use std::path::{Component, Path, PathBuf};
 
 use flate2::read::DeflateDecoder;
 
-use super::zip_directory::{Archive, Entry};
 use crate::config::small_file::{DOCUMENT_BYTES, read_text};
+use zip_directory::{Archive, Entry};
 
 /// Largest archive.
 pub const ARCHIVE_BYTES: u64 = 1024 * 1024 * 1024;

@@ -1,46 +1,19 @@
 //! The control plane: the swarm API and the model API over HTTP, in front of an engine process.
 //!
-//! [`core`] decides, without I/O; [`state`], [`episodes`], [`clients`] and [`pool_info`] are its parts. [`router`] and
-//! [`handlers`] turn HTTP into calls of the core ([`adapters`] between the model APIs and the engine's), [`lifecycle`] starts, follows and stops the engine
-//! ([`engine_process`], [`engine_client`]). It never blocks and never names the model.
+//! [`swarm`] holds the rules, without I/O. [`http`] and [`handlers`] turn requests into calls of them, [`model_api`]
+//! translates between the model APIs and the engine's contract, and [`engine`] starts, follows and stops the engine
+//! process. The control plane never blocks and knows nothing of tensors.
 
-mod adapters;
-mod auth;
-mod body;
-mod body_room;
-mod clients;
 mod clock;
 mod code_sync;
-mod connections;
-mod core;
-pub mod engine_client;
-mod engine_process;
-mod episodes;
-mod error;
+pub mod engine;
 mod handlers;
-mod held_claims;
-mod hosts;
-mod lane;
-mod lenient_json;
-mod lifecycle;
-mod openapi;
-mod places;
-mod pool_info;
-mod pool_view;
-mod preflight;
+pub mod http;
+mod model_api;
 mod prometheus;
-mod replay;
-mod router;
-mod runtime_dir;
 mod shared;
-mod stall;
-mod state;
-mod synced_config;
-pub mod tls;
-pub mod unfinished;
+mod swarm;
 mod verbose_log;
-mod workflow_output;
-mod zip_directory;
 
 use std::future::Future;
 use std::io;
@@ -56,12 +29,12 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::task::AbortOnDropHandle;
 use tower::ServiceExt;
 
-pub use auth::{TOKEN_VARIABLE, Token, TokenError};
-pub use connections::Limits;
-pub use engine_process::{ChildLauncher, EngineHandle, EngineLauncher, Kill, Launch};
-pub use hosts::Hosts;
+pub use engine::process::{ChildLauncher, EngineHandle, EngineLauncher, Kill, Launch};
+pub use http::auth::{TOKEN_VARIABLE, Token, TokenError};
+pub use http::connections::Limits;
+pub use http::hosts::Hosts;
 
-use connections::Connections;
+use http::connections::Connections;
 use shared::Shared;
 
 /// How a server is set up.
@@ -155,16 +128,16 @@ impl Server {
         let shared = Arc::new(Shared::new(self.options, self.launcher, base_url));
         let _ticks = AbortOnDropHandle::new(tokio::spawn(tick(Arc::clone(&shared))));
         let (tls, limits) = (shared.options.tls.clone(), shared.options.limits);
-        let connections = Connections::new(router::app(Arc::clone(&shared)), tls, limits);
+        let connections = Connections::new(http::router::app(Arc::clone(&shared)), tls, limits);
         if let Some(config_yaml) = shared.options.start_with.clone() {
             let shared = Arc::clone(&shared);
-            tokio::spawn(async move { lifecycle::start_with(&shared, config_yaml).await });
+            tokio::spawn(async move { engine::supervisor::start_with(&shared, config_yaml).await });
         }
         let stopped = async {
             shutdown.await;
             let patience = shared.options.exit_patience;
             // A stop that a client asked for may be under way and take its own, longer time; the engine then ends with us.
-            let _ = tokio::time::timeout(patience + LAST_WORDS, lifecycle::stop(&shared, patience)).await;
+            let _ = tokio::time::timeout(patience + LAST_WORDS, engine::supervisor::stop(&shared, patience)).await;
         };
         tokio::select! {
             never = connections.accept_from(listener) => match never {},
@@ -179,7 +152,7 @@ impl Server {
         let shared = Arc::new(Shared::new(self.options, self.launcher, "http://localhost/v1".into()));
         let ticks = AbortOnDropHandle::new(tokio::spawn(tick(Arc::clone(&shared))));
         InProcess {
-            app: router::app(shared),
+            app: http::router::app(shared),
             _ticks: Arc::new(ticks),
         }
     }
@@ -188,7 +161,7 @@ impl Server {
 /// A server that is asked by value; see [`Server::in_process`]. Its engine is stopped by `stop_engine` only.
 #[derive(Clone)]
 pub struct InProcess {
-    app: connections::App,
+    app: http::connections::App,
     _ticks: Arc<AbortOnDropHandle<()>>,
 }
 

@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, Semaphore, mpsc};
 
 use super::Options;
-use super::body_room::BodyRoom;
 use super::clock::Clock;
-use super::core::{Core, Effect};
-use super::engine_client::EngineClient;
-use super::engine_process::{EngineHandle, EngineLauncher};
-use super::held_claims::HeldClaims;
-use super::lane::Lane;
-use super::replay::LatestCall;
+use super::engine::client::EngineClient;
+use super::engine::process::{EngineHandle, EngineLauncher};
+use super::http::body_room::BodyRoom;
+use super::http::lane::Lane;
+use super::model_api::latest_call::LatestCall;
+use super::swarm::core::{Core, Effect};
+use super::swarm::held_claims::HeldClaims;
 use super::verbose_log::VerboseLogs;
 
 /// An engine process and the ways to reach it.

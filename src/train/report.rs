@@ -2,7 +2,7 @@
 
 use indexmap::IndexMap;
 
-use super::objective::Totals;
+use super::loss::objective::Totals;
 
 /// Why an episode of a batch did not train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use ajet_swarm::config::{Strictness, load};
-use ajet_swarm::engine::pool::{Pool, StopRule};
+use ajet_swarm::engine::batch::pool::{Pool, StopRule};
 use ajet_swarm::protocol::engine::*;
 use ajet_swarm::protocol::openai::{ErrorBody, ErrorObject};
 use ajet_swarm::protocol::swarm::EpisodeType;

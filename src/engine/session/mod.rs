@@ -8,6 +8,7 @@ mod answer;
 mod backend;
 mod error;
 mod madness;
+pub mod registry;
 mod request;
 mod respond;
 mod script;
@@ -37,7 +38,7 @@ pub use respond::respond;
 pub use script::Script;
 pub use text_model::TextModel;
 
-use super::finished::EpisodeUsage;
+use super::batch::finished::EpisodeUsage;
 use crate::config::schema::OnContextOverflow;
 use crate::protocol::openai::{
     ChatCompletion, ChatCompletionChunk, ChatMessage, Choice, CompletionTokensDetails, PromptTokensDetails, Usage,

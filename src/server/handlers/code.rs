@@ -8,9 +8,9 @@ use axum::Json;
 use axum::extract::{Request, State};
 
 use crate::protocol::swarm::SyncTrainCodeAnswer;
-use crate::server::body::Incoming;
 use crate::server::code_sync::{self, ARCHIVE_BYTES, CodeError};
-use crate::server::error::Error;
+use crate::server::http::body::Incoming;
+use crate::server::http::error::Error;
 use crate::server::shared::Shared;
 
 /// `POST /sync_train_code`: a zip as the raw body, which goes to the disk as it comes.

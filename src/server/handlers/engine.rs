@@ -12,11 +12,11 @@ use crate::protocol::swarm::{
     EngineStatusAnswer, ExperimentDirAnswer, Health, StartEngineAnswer, SuccessAnswer, SuccessOrReason,
     SyncTrainConfigRequest,
 };
-use crate::server::body::{CONFIG_BYTES, JsonBody};
-use crate::server::error::Error;
+use crate::server::engine::{supervisor, synced_config};
 use crate::server::handlers::is_ours;
+use crate::server::http::body::{CONFIG_BYTES, JsonBody};
+use crate::server::http::error::Error;
 use crate::server::shared::Shared;
-use crate::server::{lifecycle, synced_config};
 
 type Server = State<Arc<Shared>>;
 
@@ -57,9 +57,9 @@ pub async fn start(State(shared): Server, headers: HeaderMap) -> Result<Json<Sta
     let polls_slowly = !is_ours(&headers);
     // A task of its own: a caller that hangs up does not leave a start half done.
     let started = tokio::spawn(async move {
-        let (pid, generation) = lifecycle::start(&shared, true).await?;
+        let (pid, generation) = supervisor::start(&shared, true).await?;
         if polls_slowly {
-            let outcome = lifecycle::boot_outcome(&shared, generation).await;
+            let outcome = supervisor::boot_outcome(&shared, generation).await;
             // It waits for 5 s if the status that it looked at last is another.
             sleep(shared.options.look_interval).await;
             outcome?;
@@ -75,7 +75,7 @@ pub async fn start(State(shared): Server, headers: HeaderMap) -> Result<Json<Sta
 
 /// `POST /stop_engine`: answered when the process is gone.
 pub async fn stop(State(shared): Server) -> Result<Json<SuccessOrReason>, Error> {
-    let stopped = tokio::spawn(async move { lifecycle::stop_for_good(&shared).await });
+    let stopped = tokio::spawn(async move { supervisor::stop_for_good(&shared).await });
     stopped.await.map_err(|error| Error::Internal(error.to_string()))?;
     Ok(Json(SuccessOrReason {
         success: true,

@@ -12,12 +12,12 @@ use crate::protocol::swarm::{
     ClaimEpisodeRequest, EndEpisodeRequest, EpisodeBufferAnswer, IsEpisodeClaimedRequest, PoolInformation,
     SuccessAnswer, SuccessOrReason,
 };
-use crate::server::body::{END_BYTES, JsonBody};
-use crate::server::core::EndStep;
-use crate::server::engine_client::EngineCallError;
-use crate::server::error::Error;
+use crate::server::engine::client::EngineCallError;
 use crate::server::handlers::is_ours;
+use crate::server::http::body::{END_BYTES, JsonBody};
+use crate::server::http::error::Error;
 use crate::server::shared::Shared;
+use crate::server::swarm::core::EndStep;
 
 type Server = State<Arc<Shared>>;
 

@@ -6,8 +6,8 @@ use axum::Json;
 use axum::extract::State;
 
 use crate::protocol::swarm::{PushVerboseLogRequest, ReplayLatestLlmCallAnswer, SuccessOrReason, VerboseLogsAnswer};
-use crate::server::body::JsonBody;
-use crate::server::error::Error;
+use crate::server::http::body::JsonBody;
+use crate::server::http::error::Error;
 use crate::server::shared::Shared;
 
 type Server = State<Arc<Shared>>;

@@ -7,8 +7,8 @@ use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use serde_json::{Value, json};
 
-use crate::server::auth::bearer;
-use crate::server::error::{Error, ModelApiError};
+use crate::server::http::auth::bearer;
+use crate::server::http::error::{Error, ModelApiError};
 use crate::server::shared::Shared;
 
 type Server = State<Arc<Shared>>;

@@ -6,6 +6,7 @@ mod arena;
 mod kernels;
 mod layer;
 mod projection;
+pub mod recompute;
 mod tape;
 #[cfg(test)]
 mod tests;

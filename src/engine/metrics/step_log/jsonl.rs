@@ -1,0 +1,140 @@
+//! `metrics.jsonl`: one JSON object a step.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+
+use indexmap::IndexMap;
+use serde_json::Value;
+
+use super::Waiting;
+use crate::engine::metrics::Metrics;
+use crate::engine::storage::append_file::AppendFile;
+
+/// Name of the file in the experiment directory.
+pub const FILE_NAME: &str = "metrics.jsonl";
+
+/// The open file.
+#[derive(Debug)]
+pub struct MetricsFile {
+    file: AppendFile,
+    trained_steps: BTreeSet<u64>,
+    waiting: Waiting,
+}
+
+impl MetricsFile {
+    /// Opens the file of an experiment, or begins one. A last line that was not written to its end is cut off.
+    pub fn open(experiment_dir: &Path) -> io::Result<Self> {
+        let mut file = AppendFile::open(&experiment_dir.join(FILE_NAME))?;
+        let mut trained_steps = BTreeSet::new();
+        file.read_lines(|line| {
+            if let Ok(metrics) = serde_json::from_slice::<IndexMap<String, Value>>(line)
+                && metrics.contains_key("episodes")
+            {
+                trained_steps.extend(metrics.get("global_step").and_then(Value::as_u64));
+            }
+        })?;
+        Ok(Self {
+            file,
+            trained_steps,
+            waiting: Waiting::default(),
+        })
+    }
+
+    /// Whether the update of this step is recorded.
+    pub fn has_update(&self, global_step: u64) -> bool {
+        self.trained_steps.contains(&global_step)
+    }
+
+    /// Appends a step's metrics. After an error they are written with the next ones, or by [`Self::flush`].
+    pub fn append(&mut self, global_step: u64, metrics: &Metrics) -> io::Result<()> {
+        let mut object = serde_json::Map::new();
+        object.insert("global_step".into(), global_step.into());
+        for (name, value) in metrics {
+            object.insert(name.clone(), number(*value));
+        }
+        let line = format!("{}\n", Value::Object(object));
+        if metrics.contains_key("episodes") {
+            self.trained_steps.insert(global_step);
+        }
+        self.waiting.then(line.as_bytes(), |lines| self.file.append(lines))
+    }
+
+    /// Writes what waits.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.waiting.then(&[], |lines| self.file.append(lines))
+    }
+}
+
+/// Counts as integers, so that they read as such.
+pub(crate) fn number(value: f64) -> Value {
+    if value.fract() == 0.0 && value.abs() < 1e15 {
+        Value::from(value as i64)
+    } else {
+        Value::from(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_has_one_object_a_step_and_forgets_a_torn_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = MetricsFile::open(dir.path()).unwrap();
+        let metrics: Metrics = [("episodes".to_owned(), 8.0), ("reward_mean".to_owned(), 0.5)]
+            .into_iter()
+            .collect();
+        file.append(1, &metrics).unwrap();
+        file.append(2, &Metrics::from_iter([("eval/episodes".to_owned(), 1.0)]))
+            .unwrap();
+        assert!(file.has_update(1) && !file.has_update(2));
+        let path = dir.path().join(FILE_NAME);
+        let whole = std::fs::read_to_string(&path).unwrap();
+        assert!(whole.starts_with("{\"global_step\":1,\"episodes\":8,\"reward_mean\":0.5}\n"));
+        std::fs::write(&path, format!("{whole}{{\"global_st")).unwrap();
+        let mut file = MetricsFile::open(dir.path()).unwrap();
+        assert!(file.has_update(1) && !file.has_update(2));
+        file.append(2, &metrics).unwrap();
+        let lines = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(lines.lines().count(), 3);
+        assert!(lines.lines().all(|l| serde_json::from_str::<Value>(l).is_ok()));
+    }
+
+    // Seen with a disk that was full for a step: the line after it stood on the same line.
+    #[test]
+    fn what_a_full_disk_refused_is_written_with_the_next_step() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = MetricsFile::open(dir.path()).unwrap();
+        let metrics = Metrics::from_iter([("episodes".to_owned(), 8.0)]);
+        file.append(1, &metrics).unwrap();
+        for step in [2, 3, 4] {
+            file.file.heal_for_test();
+            file.file.tear_for_test(b"{\"global_");
+            file.file.break_for_test();
+            file.append(step, &metrics).unwrap_err();
+        }
+        file.file.heal_for_test();
+        file.append(5, &metrics).unwrap();
+        let text = std::fs::read_to_string(dir.path().join(FILE_NAME)).unwrap();
+        let steps: Vec<u64> = text
+            .lines()
+            .map(|line| {
+                serde_json::from_str::<Value>(line).unwrap()["global_step"]
+                    .as_u64()
+                    .unwrap()
+            })
+            .collect();
+        assert_eq!(steps, [1, 2, 3, 4, 5]);
+        file.file.break_for_test();
+        file.append(6, &metrics).unwrap_err();
+        file.flush().unwrap_err();
+        file.file.heal_for_test();
+        file.flush().unwrap();
+        file.flush().unwrap();
+        let text = std::fs::read_to_string(dir.path().join(FILE_NAME)).unwrap();
+        assert_eq!(text.lines().count(), 6, "once: {text}");
+        assert!(text.ends_with("{\"global_step\":6,\"episodes\":8}\n"), "{text}");
+    }
+}

@@ -1,0 +1,515 @@
+//! Checkpoints on disk: `<experiment_dir>/checkpoints/global_step_<n>/`.
+//!
+//! A checkpoint is written into a temporary directory, made durable, renamed, and only then named in `latest`; so a kill
+//! at any moment leaves the one before loadable. Its `manifest.json` lists every file with its size and its SHA-256, by
+//! which a missing, truncated or altered file is found before anything is loaded. What stands in the files is the
+//! writer's business: the model in the Hugging Face layout (or the PEFT adapter) at the top, the trainer's state under
+//! `trainer/`.
+
+use std::io::{self, BufRead};
+use std::path::{Path, PathBuf};
+
+use indexmap::IndexMap;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::durable;
+use crate::config::small_file::{DOCUMENT_BYTES, open_regular, read_bytes};
+use crate::engine::batch::identity::RunIdentity;
+
+/// The folder of checkpoints in an experiment directory.
+pub const DIR_NAME: &str = "checkpoints";
+/// The file in it that names the checkpoint to resume from.
+pub const LATEST: &str = "latest";
+/// Where the trainer's state stands in a checkpoint.
+pub const TRAINER_DIR: &str = "trainer";
+const MANIFEST: &str = "manifest.json";
+const STEP_PREFIX: &str = "global_step_";
+const TEMPORARY_PREFIX: &str = ".unfinished-";
+
+/// What a checkpoint consists of.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// Version of this layout.
+    pub format: u32,
+    /// The last step whose update is in it.
+    pub global_step: u64,
+    /// What was trained how.
+    pub run: RunIdentity,
+    /// File → size in bytes; paths relative to the checkpoint.
+    pub files: IndexMap<String, u64>,
+    /// File → SHA-256 of its contents in hexadecimal; empty in checkpoints from before there were any.
+    #[serde(default)]
+    pub sha256: IndexMap<String, String>,
+}
+
+const FORMAT: u32 = 1;
+
+/// A checkpoint whose files are all there, as they were written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Checkpoint {
+    /// Where it is.
+    pub dir: PathBuf,
+    /// What it consists of.
+    pub manifest: Manifest,
+}
+
+impl Checkpoint {
+    /// The checkpoint in a directory, if every file of its manifest is there as it was written; else a sentence.
+    fn load(dir: PathBuf) -> Result<Self, String> {
+        let text = read_bytes(&dir.join(MANIFEST), DOCUMENT_BYTES).map_err(|e| format!("{MANIFEST}: {e}"))?;
+        let manifest: Manifest = serde_json::from_slice(&text).map_err(|e| format!("{MANIFEST}: {e}"))?;
+        if manifest.format != FORMAT {
+            return Err(format!(
+                "its layout has version {}, this program reads {FORMAT}",
+                manifest.format
+            ));
+        }
+        for (name, size) in &manifest.files {
+            let found = std::fs::metadata(dir.join(name))
+                .map_err(|e| format!("{name}: {e}"))?
+                .len();
+            if found != *size {
+                return Err(format!("{name} has {found} bytes instead of {size}"));
+            }
+        }
+        for (name, expected) in &manifest.sha256 {
+            let found = sha256(&dir.join(name)).map_err(|e| format!("{name}: {e}"))?;
+            if found != *expected {
+                return Err(format!("the contents of {name} are not those that were written"));
+            }
+        }
+        Ok(Self { dir, manifest })
+    }
+
+    /// The checkpoint that a user means: its own directory, or an experiment's, of which it is the one to resume from.
+    /// Else a sentence.
+    pub fn find(path: &Path) -> Result<Self, String> {
+        if path.join(MANIFEST).exists() {
+            return Self::load(path.to_owned())
+                .map_err(|why| format!("the checkpoint {} is damaged: {why}", path.display()));
+        }
+        let (found, warnings) = CheckpointStore::new(path, 1, RunIdentity::default()).resume_point();
+        found.ok_or_else(|| {
+            let mut message = format!("{} is neither a checkpoint nor an experiment with one", path.display());
+            warnings.iter().for_each(|warning| message += &format!("; {warning}"));
+            message
+        })
+    }
+
+    /// Where the trainer's state stands.
+    pub fn trainer_dir(&self) -> PathBuf {
+        self.dir.join(TRAINER_DIR)
+    }
+}
+
+/// Why a checkpoint could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// The file system refused.
+    #[error("the checkpoint of step {global_step} could not be written below {dir}: {source}")]
+    Io {
+        /// Of the checkpoint.
+        global_step: u64,
+        /// The folder of checkpoints.
+        dir: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Model or trainer state could not be written.
+    #[error("the checkpoint of step {global_step} could not be written: {message}")]
+    Content {
+        /// Of the checkpoint.
+        global_step: u64,
+        /// Why not.
+        message: String,
+    },
+}
+
+/// The checkpoints of one experiment.
+#[derive(Clone, Debug)]
+pub struct CheckpointStore {
+    dir: PathBuf,
+    keep_last: usize,
+    run: RunIdentity,
+}
+
+impl CheckpointStore {
+    /// The checkpoints below `experiment_dir`, of which the last `keep_last` (at least one) are kept.
+    pub fn new(experiment_dir: &Path, keep_last: usize, run: RunIdentity) -> Self {
+        Self {
+            dir: experiment_dir.join(DIR_NAME),
+            keep_last: keep_last.max(1),
+            run,
+        }
+    }
+
+    /// Writes the checkpoint of `global_step`: `fill` puts model and trainer state into the directory it is given, and
+    /// `before_it_counts` is called when all of it is on disk and a resume does not see it yet.
+    ///
+    /// Returns where it is. After an error the checkpoints are as they were before.
+    pub fn write<E: std::fmt::Display>(
+        &self,
+        global_step: u64,
+        fill: impl FnOnce(&Path) -> Result<(), E>,
+        before_it_counts: impl FnOnce(),
+    ) -> Result<PathBuf, CheckpointError> {
+        let io = |source| CheckpointError::Io {
+            global_step,
+            dir: self.dir.clone(),
+            source,
+        };
+        self.remove_unfinished().map_err(io)?;
+        let temporary = self.dir.join(format!("{TEMPORARY_PREFIX}{global_step}"));
+        durable::create_dir(&temporary.join(TRAINER_DIR)).map_err(io)?;
+        let written = fill(&temporary)
+            .map_err(|e| CheckpointError::Content {
+                global_step,
+                message: e.to_string(),
+            })
+            .and_then(|()| self.complete(&temporary, global_step).map_err(io))
+            .and_then(|()| {
+                before_it_counts();
+                self.publish(&temporary, global_step).map_err(io)
+            });
+        if written.is_err() {
+            let _ = std::fs::remove_dir_all(&temporary); // room for the next try; what is left goes with that one
+        }
+        written
+    }
+
+    /// The checkpoint to resume from: the one named `latest`, or where it is damaged the newest whole one before it; and
+    /// a sentence about each that was passed over.
+    pub fn resume_point(&self) -> (Option<Checkpoint>, Vec<String>) {
+        let mut warnings = Vec::new();
+        let latest = std::fs::read_to_string(self.dir.join(LATEST)).ok();
+        let newest_wanted = latest
+            .as_deref()
+            .and_then(|name| parse_step(name.trim()))
+            .unwrap_or(u64::MAX);
+        for step in self.steps().into_iter().rev().filter(|s| *s <= newest_wanted) {
+            match Checkpoint::load(self.dir.join(format!("{STEP_PREFIX}{step}"))) {
+                Ok(checkpoint) => {
+                    if newest_wanted != u64::MAX && step != newest_wanted {
+                        warnings.push(format!(
+                            "going on from {STEP_PREFIX}{step}, the whole checkpoint before it"
+                        ));
+                    }
+                    return (Some(checkpoint), warnings);
+                }
+                Err(why) => warnings.push(format!("the checkpoint {STEP_PREFIX}{step} is damaged: {why}")),
+            }
+        }
+        if latest.is_some() {
+            warnings.push("no whole checkpoint is left; going on from the model as it was before training".into());
+        }
+        (None, warnings)
+    }
+
+    /// Lists what is there and brings all of it to the disk.
+    fn complete(&self, temporary: &Path, global_step: u64) -> io::Result<()> {
+        let files = list_files(temporary)?;
+        let sha256 = files
+            .keys()
+            .map(|name| Ok((name.clone(), sha256(&temporary.join(name))?)))
+            .collect::<io::Result<_>>()?;
+        let manifest = Manifest {
+            format: FORMAT,
+            global_step,
+            run: self.run.clone(),
+            files,
+            sha256,
+        };
+        std::fs::write(temporary.join(MANIFEST), serde_json::to_vec_pretty(&manifest)?)?;
+        durable::make_private(temporary)?;
+        durable::sync_tree(temporary)
+    }
+
+    /// Names and prunes.
+    fn publish(&self, temporary: &Path, global_step: u64) -> io::Result<PathBuf> {
+        let name = format!("{STEP_PREFIX}{global_step}");
+        let finished = self.dir.join(&name);
+        if finished.exists() {
+            // Left by a run that was killed before it could name it in `latest`, or that went on from an older one.
+            self.discard(&finished)?;
+        }
+        std::fs::rename(temporary, &finished)?;
+        durable::sync_parent(&finished)?;
+        durable::replace(&self.dir.join(LATEST), name.as_bytes())?;
+        self.prune(global_step);
+        Ok(finished)
+    }
+
+    /// Removes all but the last `keep_last` checkpoints up to `global_step`. One that cannot be removed only takes room.
+    fn prune(&self, global_step: u64) {
+        let old = self.steps().into_iter().rev().filter(|s| *s <= global_step);
+        for step in old.skip(self.keep_last) {
+            if let Err(error) = self.discard(&self.dir.join(format!("{STEP_PREFIX}{step}"))) {
+                tracing::warn!("the old checkpoint {STEP_PREFIX}{step} could not be removed: {error}");
+            }
+        }
+    }
+
+    /// Removes a checkpoint; renamed first, so that a kill in the middle does not leave half of one under its name.
+    fn discard(&self, dir: &Path) -> io::Result<()> {
+        let name = dir.file_name().unwrap_or_default().to_string_lossy();
+        let doomed = self.dir.join(format!("{TEMPORARY_PREFIX}removed-{name}"));
+        std::fs::rename(dir, &doomed)?;
+        std::fs::remove_dir_all(&doomed)
+    }
+
+    fn remove_unfinished(&self) -> io::Result<()> {
+        let Ok(entries) = std::fs::read_dir(&self.dir) else {
+            return Ok(()); // no checkpoint yet
+        };
+        for entry in entries {
+            let entry = entry?;
+            if entry.file_name().to_string_lossy().starts_with(TEMPORARY_PREFIX) {
+                std::fs::remove_dir_all(entry.path())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Steps that have a directory, ascending.
+    fn steps(&self) -> Vec<u64> {
+        let mut steps: Vec<u64> = std::fs::read_dir(&self.dir)
+            .into_iter()
+            .flatten()
+            .filter_map(|entry| parse_step(&entry.ok()?.file_name().to_string_lossy()))
+            .collect();
+        steps.sort_unstable();
+        steps
+    }
+}
+
+fn parse_step(name: &str) -> Option<u64> {
+    name.strip_prefix(STEP_PREFIX)?.parse().ok()
+}
+
+/// SHA-256 of a file's contents in hexadecimal.
+fn sha256(path: &Path) -> io::Result<String> {
+    let mut file = io::BufReader::with_capacity(1 << 20, open_regular(path)?);
+    let mut hasher = Sha256::new();
+    loop {
+        let part = file.fill_buf()?;
+        if part.is_empty() {
+            break;
+        }
+        hasher.update(part);
+        let length = part.len();
+        file.consume(length);
+    }
+    Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Every file below `dir` with its size, by its path relative to `dir`.
+fn list_files(dir: &Path) -> io::Result<IndexMap<String, u64>> {
+    fn walk(dir: &Path, prefix: &str, files: &mut IndexMap<String, u64>) -> io::Result<()> {
+        for entry in std::fs::read_dir(dir)? {
+            let entry = entry?;
+            let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
+            if entry.file_type()?.is_dir() {
+                walk(&entry.path(), &format!("{name}/"), files)?;
+            } else {
+                files.insert(name, entry.metadata()?.len());
+            }
+        }
+        Ok(())
+    }
+    let mut files = IndexMap::new();
+    walk(dir, "", &mut files)?;
+    files.sort_keys();
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Scratch {
+        dir: tempfile::TempDir,
+        store: CheckpointStore,
+    }
+
+    impl Scratch {
+        fn new(keep_last: usize) -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let store = CheckpointStore::new(dir.path(), keep_last, RunIdentity::default());
+            Self { dir, store }
+        }
+
+        fn write(&self, step: u64) -> PathBuf {
+            let fill = |dir: &Path| -> io::Result<()> {
+                std::fs::write(dir.join("model.safetensors"), format!("weights of {step}"))?;
+                std::fs::write(dir.join(TRAINER_DIR).join("state.json"), "{}")
+            };
+            self.store.write(step, fill, || ()).unwrap()
+        }
+
+        fn names(&self) -> Vec<String> {
+            let entries = std::fs::read_dir(self.dir.path().join(DIR_NAME)).unwrap();
+            let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+            names.sort();
+            names
+        }
+
+        fn resumes_at(&self) -> Option<u64> {
+            self.store.resume_point().0.map(|c| c.manifest.global_step)
+        }
+    }
+
+    // Seen in a kill between a checkpoint and what was to be written of its step.
+    #[test]
+    fn what_comes_before_it_counts_comes_before_a_resume_sees_it() {
+        let scratch = Scratch::new(2);
+        scratch.write(1);
+        let mut seen = None;
+        let nothing = |_: &Path| io::Result::Ok(());
+        let before_it_counts = || seen = Some(scratch.resumes_at());
+        scratch.store.write(2, nothing, before_it_counts).unwrap();
+        assert_eq!((seen, scratch.resumes_at()), (Some(Some(1)), Some(2)));
+    }
+
+    // Seen with the files that are copied from the model: they were as readable as that.
+    #[test]
+    fn all_of_a_checkpoint_is_its_owners_alone() {
+        use crate::engine::storage::durable::tests::mode;
+        use std::os::unix::fs::PermissionsExt;
+        let scratch = Scratch::new(1);
+        let fill = |dir: &Path| -> io::Result<()> {
+            std::fs::create_dir(dir.join("additional_chat_templates"))?;
+            for (file, mode) in [
+                ("config.json", 0o644),
+                ("additional_chat_templates/tools.jinja", 0o666),
+                ("weights", 0o400),
+            ] {
+                std::fs::write(dir.join(file), file)?;
+                std::fs::set_permissions(dir.join(file), PermissionsExt::from_mode(mode))?;
+            }
+            Ok(())
+        };
+        let dir = scratch.store.write(1, fill, || ()).unwrap();
+        for file in [
+            "config.json",
+            "additional_chat_templates/tools.jinja",
+            "weights",
+            MANIFEST,
+        ] {
+            assert_eq!(mode(&dir.join(file)), 0o600, "{file}");
+        }
+        for made in [
+            dir.as_path(),
+            &dir.join("additional_chat_templates"),
+            &dir.join(TRAINER_DIR),
+            &scratch.store.dir,
+        ] {
+            assert_eq!(mode(made), 0o700, "{}", made.display());
+        }
+    }
+
+    #[test]
+    fn the_last_ones_are_kept_and_the_newest_is_resumed() {
+        let scratch = Scratch::new(2);
+        assert_eq!(scratch.store.resume_point(), (None, vec![]));
+        for step in [2, 4, 10] {
+            scratch.write(step);
+        }
+        assert_eq!(scratch.names(), ["global_step_10", "global_step_4", LATEST]);
+        let (checkpoint, warnings) = scratch.store.resume_point();
+        let checkpoint = checkpoint.unwrap();
+        assert_eq!((checkpoint.manifest.global_step, warnings.len()), (10, 0));
+        assert!(checkpoint.manifest.files.contains_key("trainer/state.json"));
+        assert!(checkpoint.trainer_dir().join("state.json").exists());
+    }
+
+    #[test]
+    fn damage_of_any_kind_sends_the_resume_to_the_one_before_with_a_warning() {
+        type Damage = fn(&Path);
+        let damages: [(&str, Damage); 5] = [
+            ("model.safetensors", |d| {
+                std::fs::remove_file(d.join("model.safetensors")).unwrap()
+            }),
+            ("has 3 bytes instead of 12", |d| {
+                std::fs::write(d.join("model.safetensors"), "wei").unwrap()
+            }),
+            ("the contents of model.safetensors", |d| {
+                std::fs::write(d.join("model.safetensors"), "weights of 3").unwrap()
+            }),
+            (MANIFEST, |d| std::fs::remove_file(d.join(MANIFEST)).unwrap()),
+            (MANIFEST, |d| std::fs::write(d.join(MANIFEST), "{\"for").unwrap()),
+        ];
+        for (told, damage) in damages {
+            let scratch = Scratch::new(3);
+            scratch.write(1);
+            damage(&scratch.write(2));
+            let (checkpoint, warnings) = scratch.store.resume_point();
+            assert_eq!(checkpoint.unwrap().manifest.global_step, 1);
+            assert!(
+                warnings[0].contains("global_step_2") && warnings[0].contains(told),
+                "{warnings:?}"
+            );
+            assert!(warnings[1].contains("global_step_1"));
+        }
+    }
+
+    #[test]
+    fn a_checkpoint_from_before_there_were_checksums_is_still_resumed() {
+        let scratch = Scratch::new(3);
+        let path = scratch.write(1).join(MANIFEST);
+        let mut manifest: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        manifest.as_object_mut().unwrap().remove("sha256").unwrap();
+        std::fs::write(&path, manifest.to_string()).unwrap();
+        assert_eq!(scratch.resumes_at(), Some(1));
+    }
+
+    #[test]
+    fn a_directory_that_vanished_or_nothing_whole_at_all_is_told() {
+        let scratch = Scratch::new(3);
+        scratch.write(1);
+        std::fs::remove_dir_all(scratch.write(2)).unwrap();
+        let (checkpoint, warnings) = scratch.store.resume_point();
+        assert_eq!((checkpoint.unwrap().manifest.global_step, warnings.len()), (1, 1));
+        std::fs::remove_dir_all(scratch.store.dir.join("global_step_1")).unwrap();
+        let (checkpoint, warnings) = scratch.store.resume_point();
+        assert!(
+            checkpoint.is_none() && warnings[0].contains("no whole checkpoint"),
+            "{warnings:?}"
+        );
+    }
+
+    #[test]
+    fn a_kill_at_any_stage_leaves_one_to_resume_from() {
+        let scratch = Scratch::new(2);
+        scratch.write(1);
+        // while writing
+        let unfinished = scratch.store.dir.join(format!("{TEMPORARY_PREFIX}2"));
+        std::fs::create_dir_all(&unfinished).unwrap();
+        assert_eq!(scratch.resumes_at(), Some(1));
+        // between the rename and `latest`
+        scratch.write(2);
+        std::fs::write(scratch.store.dir.join(LATEST), "global_step_1").unwrap();
+        assert_eq!(scratch.resumes_at(), Some(1));
+        // written again by the resumed run
+        scratch.write(2);
+        assert_eq!(scratch.resumes_at(), Some(2));
+        assert_eq!(scratch.names(), ["global_step_1", "global_step_2", LATEST]);
+    }
+
+    #[test]
+    fn a_failed_write_leaves_what_there_was() {
+        let scratch = Scratch::new(1);
+        scratch.write(1);
+        let fill = |dir: &Path| {
+            std::fs::write(dir.join("model.safetensors"), "half").unwrap();
+            Err("no space left on device")
+        };
+        let error = scratch.store.write(2, fill, || ()).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "the checkpoint of step 2 could not be written: no space left on device"
+        );
+        assert_eq!(scratch.names(), ["global_step_1", LATEST]);
+        assert_eq!(scratch.resumes_at(), Some(1));
+    }
+}

@@ -1,0 +1,258 @@
+//! Calls to the engine over its Unix socket (`protocol::engine` is the contract).
+//!
+//! One connection a call: on a local socket that costs microseconds, and dropping the answer closes the connection, by
+//! which the engine knows that nobody waits any more.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt, TryStreamExt};
+use http_body_util::{BodyExt, BodyStream, Full};
+use hyper::body::Incoming;
+use hyper::header::CONTENT_TYPE;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+use tokio_util::codec::{FramedRead, LinesCodec};
+use tokio_util::io::StreamReader;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::protocol::engine::{
+    BatchState, ChatCall, EndEpisode, EndOutcome, EngineEvent, ForgetEpisode, Hello, Update,
+};
+use crate::protocol::openai::ErrorBody;
+use crate::server::http::lane::aside;
+
+/// Largest line of the event stream: a pool of some ten thousand episodes.
+const EVENT_BYTES: usize = 16 * 1024 * 1024;
+
+/// Why a call to the engine failed.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineCallError {
+    /// It could not be reached, or hung up.
+    #[error("{0}")]
+    Unreachable(String),
+    /// It refused.
+    #[error("{message}")]
+    Refused {
+        /// HTTP status.
+        status: StatusCode,
+        /// Its sentence.
+        message: String,
+    },
+}
+
+impl EngineCallError {
+    fn unreachable(error: impl std::fmt::Display) -> Self {
+        Self::Unreachable(error.to_string())
+    }
+}
+
+type Result<T> = std::result::Result<T, EngineCallError>;
+
+/// Where an engine is called.
+#[derive(Clone, Debug)]
+pub struct EngineClient {
+    socket: PathBuf,
+}
+
+/// An answer whose body is still to be read. Dropping it ends the call.
+pub struct EngineAnswer {
+    /// Status and headers.
+    pub head: hyper::http::response::Parts,
+    body: Incoming,
+    connection: AbortOnDropHandle<()>,
+}
+
+impl EngineAnswer {
+    /// The body as it comes.
+    pub fn into_bytes_stream(self) -> impl Stream<Item = std::result::Result<Bytes, hyper::Error>> + Send {
+        let connection = self.connection;
+        let frames = BodyStream::new(self.body).inspect(move |_| {
+            // Owned by the stream, so that the connection lives as long as it.
+            let _ = &connection;
+        });
+        frames.try_filter_map(|frame| async move { Ok(frame.into_data().ok()) })
+    }
+}
+
+impl EngineClient {
+    /// Calls go to this socket.
+    pub fn new(socket: &Path) -> Self {
+        Self {
+            socket: socket.to_owned(),
+        }
+    }
+
+    /// `GET /hello`.
+    ///
+    /// # Errors
+    ///
+    /// As every call here: the engine cannot be reached, or refuses.
+    pub async fn hello(&self) -> Result<Hello> {
+        self.json(Method::GET, "/hello", &()).await
+    }
+
+    /// `POST /episodes/{id}/chat`; an answer of any status.
+    ///
+    /// # Errors
+    ///
+    /// The engine cannot be reached.
+    pub async fn chat(&self, episode: &str, call: &ChatCall) -> Result<EngineAnswer> {
+        self.send(Method::POST, &format!("/episodes/{episode}/chat"), call)
+            .await
+    }
+
+    /// `POST /episodes/{id}/count_tokens`; an answer of any status.
+    ///
+    /// # Errors
+    ///
+    /// The engine cannot be reached.
+    pub async fn count_tokens(&self, episode: &str, call: &ChatCall) -> Result<EngineAnswer> {
+        self.send(Method::POST, &format!("/episodes/{episode}/count_tokens"), call)
+            .await
+    }
+
+    /// `POST /episodes/{id}/end`.
+    ///
+    /// # Errors
+    ///
+    /// The engine cannot be reached, or refuses.
+    pub async fn end(&self, episode: &str, end: &EndEpisode) -> Result<EndOutcome> {
+        self.json(Method::POST, &format!("/episodes/{episode}/end"), end).await
+    }
+
+    /// `POST /episodes/{id}/forget`.
+    ///
+    /// # Errors
+    ///
+    /// The engine cannot be reached, or refuses.
+    pub async fn forget(&self, episode: &str, forget: &ForgetEpisode) -> Result<()> {
+        let path = format!("/episodes/{episode}/forget");
+        self.json::<serde_json::Value>(Method::POST, &path, forget).await?;
+        Ok(())
+    }
+
+    /// `POST /agree`.
+    ///
+    /// # Errors
+    ///
+    /// The engine cannot be reached, or refuses.
+    pub async fn agree(&self) -> Result<BatchState> {
+        self.json(Method::POST, "/agree", &serde_json::json!({})).await
+    }
+
+    /// `POST /update`.
+    ///
+    /// # Errors
+    ///
+    /// The engine cannot be reached, or refuses.
+    pub async fn update(&self, update: &Update) -> Result<()> {
+        self.json::<serde_json::Value>(Method::POST, "/update", update).await?;
+        Ok(())
+    }
+
+    /// `POST /shutdown`.
+    ///
+    /// # Errors
+    ///
+    /// The engine cannot be reached, or refuses.
+    pub async fn shutdown(&self) -> Result<()> {
+        self.json::<serde_json::Value>(Method::POST, "/shutdown", &serde_json::json!({}))
+            .await?;
+        Ok(())
+    }
+
+    /// `GET /events`: lives as long as the engine. A line that is not an event is an error of that item.
+    ///
+    /// # Errors
+    ///
+    /// The engine cannot be reached, or refuses.
+    pub async fn events(&self) -> Result<impl Stream<Item = Result<EngineEvent>> + Send + use<>> {
+        let answer = self.send(Method::GET, "/events", &()).await?;
+        let answer = refuse_errors(answer).await?;
+        let reader = StreamReader::new(answer.into_bytes_stream().map_err(io::Error::other));
+        let lines = FramedRead::new(Box::pin(reader), LinesCodec::new_with_max_length(EVENT_BYTES));
+        Ok(lines.map(|line| {
+            let line = line.map_err(EngineCallError::unreachable)?;
+            serde_json::from_str(&line).map_err(EngineCallError::unreachable)
+        }))
+    }
+
+    async fn json<T: DeserializeOwned>(&self, method: Method, path: &str, body: &impl Serialize) -> Result<T> {
+        let answer = refuse_errors(self.send(method, path, body).await?).await?;
+        let EngineAnswer { body, connection, .. } = answer;
+        let bytes = body.collect().await.map_err(EngineCallError::unreachable)?.to_bytes();
+        drop(connection);
+        serde_json::from_slice(&bytes)
+            .map_err(|error| EngineCallError::Unreachable(format!("its answer to {path} is not understood: {error}")))
+    }
+
+    async fn send(&self, method: Method, path: &str, body: &impl Serialize) -> Result<EngineAnswer> {
+        let body = match method {
+            Method::GET => Bytes::new(),
+            _ => to_json(body).map_err(EngineCallError::unreachable)?.into(),
+        };
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(hyper::header::HOST, "engine")
+            .header(CONTENT_TYPE, "application/json")
+            .body(Full::new(body))
+            .map_err(EngineCallError::unreachable)?;
+        let stream = UnixStream::connect(&self.socket)
+            .await
+            .map_err(EngineCallError::unreachable)?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(EngineCallError::unreachable)?;
+        let connection = AbortOnDropHandle::new(tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!("engine connection: {error}");
+            }
+        }));
+        let response: Response<Incoming> = sender
+            .send_request(request)
+            .await
+            .map_err(EngineCallError::unreachable)?;
+        let (head, body) = response.into_parts();
+        Ok(EngineAnswer { head, body, connection })
+    }
+}
+
+/// Bytes of JSON that are written on the spot, in less than a millisecond.
+const WRITTEN_AT_ONCE: usize = 64 * 1024;
+
+/// A value as JSON; a large one is written while this thread's other tasks run elsewhere.
+fn to_json(value: &impl Serialize) -> serde_json::Result<Vec<u8>> {
+    let mut buffer = vec![0; WRITTEN_AT_ONCE];
+    let mut rest = buffer.as_mut_slice();
+    match serde_json::to_writer(&mut rest, value) {
+        Ok(()) => {
+            let left = rest.len();
+            buffer.truncate(WRITTEN_AT_ONCE - left);
+            buffer.shrink_to_fit();
+            Ok(buffer)
+        }
+        // Full, or a fault that is found once more.
+        Err(_) => aside(|| serde_json::to_vec(value)),
+    }
+}
+
+/// Turns an answer that is not a success into the engine's sentence.
+async fn refuse_errors(answer: EngineAnswer) -> Result<EngineAnswer> {
+    let status = answer.head.status;
+    if status.is_success() {
+        return Ok(answer);
+    }
+    let body = answer.body.collect().await.map_err(EngineCallError::unreachable)?;
+    let bytes = body.to_bytes();
+    let message = match serde_json::from_slice::<ErrorBody>(&bytes) {
+        Ok(body) => body.error.message,
+        Err(_) => String::from_utf8_lossy(&bytes).into_owned(),
+    };
+    Err(EngineCallError::Refused { status, message })
+}

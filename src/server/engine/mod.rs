@@ -1,0 +1,9 @@
+//! The engine process as the control plane sees it: started, called, followed, stopped and replaced.
+
+pub mod client;
+pub mod preflight;
+pub mod process;
+pub mod resume;
+pub mod runtime_dir;
+pub mod supervisor;
+pub mod synced_config;

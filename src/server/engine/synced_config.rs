@@ -1,0 +1,30 @@
+//! A synced YAML becomes the configuration of the next start.
+
+use crate::config::{Strictness, load, load_over};
+use crate::server::swarm::core::SyncedConfig;
+
+/// Reads and checks `yaml`; `defaults`, another document, gives what it leaves out.
+///
+/// # Errors
+///
+/// What is wrong with it, as a sentence.
+pub fn read(yaml: &str, defaults: Option<&str>) -> Result<SyncedConfig, String> {
+    let loaded = match defaults {
+        Some(defaults) => load_over(defaults, yaml, Strictness::Synced),
+        None => load(yaml, Strictness::Synced),
+    };
+    let loaded = loaded.map_err(|error| error.to_string())?;
+    if !loaded.ignored.is_empty() {
+        tracing::info!(
+            "keys of the configuration without effect here: {}",
+            loaded.ignored.join(", ")
+        );
+    }
+    for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
+    Ok(SyncedConfig {
+        ajet: loaded.ajet,
+        notice: (!loaded.warnings.is_empty()).then(|| loaded.warnings.join("; ")),
+    })
+}

@@ -1,0 +1,383 @@
+//! Every rule of the control plane in one place, without I/O: calls and engine events go in with the time, answers and
+//! [`Effect`]s come out. The server holds it in a mutex and carries the effects out.
+
+mod calls;
+mod engine_life;
+#[cfg(test)]
+mod model_test;
+
+use indexmap::IndexMap;
+
+use super::clients::ActiveClients;
+use super::episodes::{Episode, Fate, Registry};
+use super::pool_information;
+use super::pool_view::PoolView;
+use super::state::{Event, State};
+use crate::config::schema::{Ajet, CollectionMethod};
+use crate::protocol::engine::{DropReason, EndEpisode, PoolSnapshot};
+use crate::protocol::swarm::{EndEpisodeRequest, EngineStatusAnswer, EpisodeStatus, EpisodeType, PoolInformation};
+use crate::server::http::error::Error;
+
+/// Times that a crashed engine is started again before an update succeeds.
+const RESTARTS: u32 = 3;
+
+/// A call to the engine that a decision asks for. Effects are carried out in their order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// `POST /episodes/{id}/forget`.
+    Forget {
+        /// The episode.
+        uuid: String,
+        /// Why.
+        reason: DropReason,
+    },
+    /// `POST /agree`.
+    Agree,
+    /// `POST /update`.
+    Update {
+        /// Reason → train episodes of the batch that did not get as far as the pool.
+        dropped: IndexMap<DropReason, u64>,
+    },
+    /// `POST /shutdown`: the run is complete.
+    Shutdown,
+}
+
+/// What `end_episode` leads to.
+#[derive(Debug)]
+pub enum EndStep {
+    /// The client has ended it before: nothing to do.
+    AlreadyEnded,
+    /// The same end is on its way; ask again, with this, when it is through.
+    Wait(Box<EndEpisodeRequest>),
+    /// Tell the engine, then [`Core::finish_end`] or [`Core::end_failed`].
+    TellEngine(Box<EndEpisode>),
+}
+
+/// What the end of an engine process leads to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum AfterEngine {
+    /// Start it again.
+    Restart,
+    /// It is over.
+    Over,
+    /// It is over, and so is the run: the experiment is not to be resumed.
+    Complete,
+}
+
+/// What became of a boot.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Boot {
+    /// It is under way.
+    Pending,
+    /// The engine serves, or did.
+    Ready,
+    /// It did not come up, for this reason.
+    Failed(String),
+}
+
+/// A training configuration as it was synced.
+#[derive(Clone, Debug)]
+pub struct SyncedConfig {
+    /// Parsed and checked.
+    pub ajet: Ajet,
+    /// What its author should know, such as unknown keys.
+    pub notice: Option<String>,
+}
+
+/// A change of state that slow pollers must have time to see coming.
+#[derive(Debug)]
+struct Held {
+    until: f64,
+    change: HeldChange,
+}
+
+#[derive(Debug)]
+enum HeldChange {
+    Offline,
+    Rolling { global_step: u64 },
+}
+
+/// State of the control plane.
+#[derive(Debug)]
+pub struct Core {
+    state: State,
+    detail: Option<String>,
+    global_step: u64,
+    synced: Option<SyncedConfig>,
+    running: Option<SyncedConfig>,
+    experiment_dir: Option<String>,
+    /// Counts engine processes, so that news from one that was replaced is told apart.
+    generation: u64,
+    /// Whether the present engine was ever ready.
+    was_ready: bool,
+    restarts: u32,
+    /// Times that an engine was started again since this server started.
+    restarts_in_all: u64,
+    /// Why we end the present engine, where its own end would not tell.
+    failure: Option<String>,
+    /// Why the engine was started again, until an update shows that all is well.
+    crash: Option<String>,
+    booting_since: Option<f64>,
+    post_since: f64,
+    state_since: f64,
+    held: Option<Held>,
+    /// Seconds for which states stay visible to clients that poll slowly.
+    slow_poll: f64,
+    /// A client that polls slowly agreed to the end of this batch.
+    slow_poller_agreed: bool,
+    /// Whether a client waits to be told the outcome of the boot, so that it need not stay visible.
+    boot_is_awaited: bool,
+    /// All updates that the configuration allows are done: why the engine is being ended.
+    complete: Option<String>,
+    pool: PoolView,
+    episodes: Registry,
+    clients: ActiveClients,
+    /// Train episodes that were begun and did not train, by reason, since `start_engine`.
+    dropped: IndexMap<DropReason, u64>,
+    /// Those of them that the engine does not know of, of this batch. Kept while an engine is started again.
+    dropped_before_pool: IndexMap<DropReason, u64>,
+    latest_metrics: IndexMap<String, f64>,
+    effects: Vec<Effect>,
+}
+
+impl Core {
+    /// Offline, with `slow_poll` seconds of patience for clients that poll a cached status.
+    pub fn new(slow_poll: f64) -> Self {
+        Self {
+            state: State::Offline,
+            detail: None,
+            global_step: 0,
+            synced: None,
+            running: None,
+            experiment_dir: None,
+            generation: 0,
+            was_ready: false,
+            restarts: 0,
+            restarts_in_all: 0,
+            failure: None,
+            crash: None,
+            booting_since: None,
+            post_since: 0.0,
+            state_since: 0.0,
+            held: None,
+            slow_poll,
+            slow_poller_agreed: false,
+            boot_is_awaited: false,
+            complete: None,
+            pool: PoolView::default(),
+            episodes: Registry::default(),
+            clients: ActiveClients::default(),
+            dropped: IndexMap::new(),
+            dropped_before_pool: IndexMap::new(),
+            latest_metrics: IndexMap::new(),
+            effects: Vec::new(),
+        }
+    }
+
+    /// Where the engine is.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// What the engine is to be told, oldest first.
+    pub fn take_effects(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.effects)
+    }
+
+    /// Answer of `get_engine_status`.
+    pub fn status(&self) -> EngineStatusAnswer {
+        EngineStatusAnswer {
+            engine_status: self.state.status(),
+            engine_status_detail: self.status_detail(),
+            global_step: self.global_step,
+        }
+    }
+
+    /// Seconds for which the status is to be kept from clients that poll slowly, so that they do not wait for the end of a
+    /// batch that may be over within `interval` seconds.
+    pub fn passes_in(&self, interval: f64, now: f64) -> Option<f64> {
+        let passing = matches!(self.state, State::RollingPost | State::WeightSyncing) && !self.slow_poller_agreed;
+        Some(self.state_since + interval - now).filter(|left| passing && *left > 0.0)
+    }
+
+    fn status_detail(&self) -> Option<String> {
+        match (&self.crash, &self.detail) {
+            (Some(crash), Some(detail)) => Some(format!("{crash}; {detail}")),
+            (Some(said), None) | (None, Some(said)) => Some(said.clone()),
+            (None, None) => self.running.as_ref()?.notice.clone(),
+        }
+    }
+
+    /// Answer of `get_server_experiment_dir`.
+    pub fn experiment_dir(&self) -> Option<String> {
+        self.experiment_dir.clone()
+    }
+
+    /// `ajet.model.path` of the running engine.
+    pub fn model(&self) -> Option<String> {
+        self.config().map(|config| config.model.path.clone())
+    }
+
+    /// Answer of `get_episode_buffer`.
+    pub fn buffer(&self, base_url: &str) -> Vec<EpisodeStatus> {
+        let episodes = self.episodes.iter();
+        episodes
+            .map(|episode| pool_information::listing(episode, base_url))
+            .collect()
+    }
+
+    /// Answer of `get_current_batch_rollout_pool_information`.
+    pub fn pool_information(&self, now: f64) -> PoolInformation {
+        let mut info = pool_information::assemble(self.config(), &self.pool, &self.episodes, now);
+        info.engine_status = Some(self.state.status());
+        info.global_step = self.global_step;
+        info.booting_start_time = self.booting_since;
+        info.training_model_path = self.model();
+        info.swarm_client_instruction.active_clients = self.clients.list();
+        info.dropped_episodes = self.dropped.iter().map(|(r, n)| (r.as_str().to_owned(), *n)).collect();
+        info.latest_metrics = self.latest_metrics.clone();
+        info
+    }
+
+    /// Episodes that may be claimed at once.
+    pub fn slots(&self) -> usize {
+        self.config().map_or(0, Ajet::max_claimed_episodes)
+    }
+
+    /// Times that a crashed engine was started again.
+    pub fn restarts(&self) -> u64 {
+        self.restarts_in_all
+    }
+
+    fn config(&self) -> Option<&Ajet> {
+        self.running.as_ref().map(|config| &config.ajet)
+    }
+
+    /// For what may only change while no engine runs.
+    ///
+    /// # Errors
+    ///
+    /// One runs.
+    pub fn require_offline(&self) -> Result<(), Error> {
+        match self.state {
+            State::Offline => Ok(()),
+            state => Err(Error::NotOffline(state.status())),
+        }
+    }
+
+    /// Counts a train episode that does not get as far as the pool.
+    fn drop_episode(&mut self, episode: &Episode, reason: DropReason) {
+        if episode.kind == EpisodeType::Train {
+            self.count_dropped(reason, 1);
+            *self.dropped_before_pool.entry(reason).or_default() += 1;
+        }
+    }
+
+    fn count_dropped(&mut self, reason: DropReason, count: u64) {
+        *self.dropped.entry(reason).or_default() += count;
+    }
+
+    fn lose(&mut self, uuid: &str, reason: DropReason, now: f64) {
+        if let Some(episode) = self.episodes.remove(uuid, Fate::Lost(reason), now) {
+            self.drop_episode(&episode, reason);
+            self.effects.push(Effect::Forget {
+                uuid: uuid.to_owned(),
+                reason,
+            });
+        }
+    }
+
+    /// The engine is gone, or going: nothing to tell it.
+    fn lose_episodes(&mut self, reason: DropReason, now: f64) {
+        for episode in self.episodes.clear(reason, now) {
+            self.drop_episode(&episode, reason);
+        }
+    }
+
+    /// Whether news of the pool of this step concerns us.
+    fn collects(&self, global_step: u64) -> bool {
+        match self.state {
+            State::Rolling | State::RollingPost => global_step == self.global_step,
+            State::WeightSyncing => global_step > self.global_step,
+            State::Offline | State::Booting => false,
+        }
+    }
+
+    fn take_pool(&mut self, pool: PoolSnapshot) {
+        if self.collects(pool.global_step) {
+            self.pool.replace(pool);
+        }
+    }
+
+    /// Carries out the transitions whose condition now holds.
+    fn settle(&mut self, now: f64) {
+        if self.state == State::Rolling {
+            let closed = match self.config().map(|config| config.swarm_mode_sample_collection_method) {
+                Some(CollectionMethod::RolloutUntilAnyClientAgreeSyncWeight) => self.clients.any_agreed(),
+                Some(CollectionMethod::RolloutUntilAllClientsAgreeSyncWeight) => self.clients.all_agreed(),
+                _ => false,
+            };
+            let full = self.pool.is_full() && self.pool.global_step() == self.global_step;
+            if closed && !full {
+                self.effects.push(Effect::Agree);
+            }
+            if closed || full {
+                self.post_since = now;
+                self.transition(Event::BatchFull, now);
+            }
+        }
+        if self.state == State::RollingPost && self.episodes.is_empty() {
+            let dropped = self.dropped_before_pool.clone();
+            self.effects.push(Effect::Update { dropped });
+            self.detail = Some("updating the weights".into());
+            self.transition(Event::LastEpisodeGone, now);
+        }
+    }
+
+    fn transition(&mut self, event: Event, now: f64) {
+        let before = self.state;
+        match before.after(event) {
+            Ok(after) => self.state = after,
+            Err(illegal) => {
+                tracing::error!("{illegal}");
+                return;
+            }
+        }
+        if self.state != before {
+            self.state_since = now;
+            tracing::info!("{} → {}", before.status(), self.state.status());
+        }
+        if before.episodes_run() && !self.state.episodes_run() {
+            self.episodes.clear(DropReason::EngineLost, now);
+            self.clients.clear();
+            self.pool = self.pool.emptied();
+        }
+        match event {
+            Event::StartAccepted | Event::EngineRestarts => {
+                self.generation += 1;
+                self.was_ready &= event == Event::EngineRestarts;
+                self.failure = None;
+                self.booting_since = Some(now);
+                self.pool = PoolView::default();
+                self.held = None;
+                self.slow_poller_agreed = false;
+                self.complete = None;
+            }
+            Event::UpdateDone => self.slow_poller_agreed = false,
+            Event::EngineGone => {
+                self.crash = None;
+                self.global_step = 0;
+                self.booting_since = None;
+                self.running = None;
+                self.held = None;
+                self.boot_is_awaited = false;
+                self.complete = None;
+            }
+            Event::EngineReady => {
+                self.booting_since = None;
+                self.boot_is_awaited = false;
+            }
+            Event::BatchFull | Event::LastEpisodeGone => {}
+        }
+    }
+}

@@ -1,0 +1,526 @@
+//! The claimed episodes: who runs which, with which key, and what became of those that are gone.
+//!
+//! Pure but for the random ids and keys: time comes in as Unix seconds.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+
+use indexmap::IndexMap;
+use rand::Rng;
+use uuid::Uuid;
+
+use crate::protocol::engine::DropReason;
+use crate::protocol::swarm::{EPISODE_KEY_PREFIX, EpisodeType};
+use crate::server::http::auth::hex;
+use crate::server::model_api::responses::{Kept, KeptResponses};
+
+/// Seconds for which an episode that is gone is remembered: its end can be repeated, its key is told from a made-up one.
+pub const REMEMBER_SECONDS: f64 = 600.0;
+
+/// Most episodes that are remembered after they are gone, so that clients which claim and abort in a loop cost no more
+/// than some 50 MB.
+const REMEMBER_MOST: usize = 200_000;
+
+/// A claimed episode.
+#[derive(Clone, Debug)]
+pub struct Episode {
+    /// Its id.
+    pub uuid: String,
+    /// The secret by which its agent reaches the model API.
+    pub key: String,
+    /// Who runs it.
+    pub client_uuid: String,
+    /// Train or eval.
+    pub kind: EpisodeType,
+    /// Seconds without an LLM request after which it is discarded.
+    pub discard_timeout: f64,
+    /// The `global_step` at which it was claimed.
+    pub claimed_at_step: u64,
+    /// Where the claim's throttle policy named it.
+    pub task_id: String,
+    /// When it was claimed or an LLM request of it last began or finished.
+    pub last_activity: f64,
+    /// LLM requests that the engine took.
+    pub llm_calls: u64,
+    /// Answers that its later requests may go on from.
+    pub kept_responses: KeptResponses,
+    /// LLM requests that have not finished.
+    in_flight: u32,
+    /// Its end is on the way to the engine.
+    ending: bool,
+}
+
+impl Episode {
+    /// Whether its end is on the way to the engine.
+    pub fn is_ending(&self) -> bool {
+        self.ending
+    }
+}
+
+/// What a claim asks for.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// Who asks.
+    pub client_uuid: String,
+    /// Train or eval.
+    pub kind: EpisodeType,
+    /// Seconds.
+    pub discard_timeout: f64,
+    /// Empty where unknown.
+    pub task_id: String,
+    /// The step whose batch is sampled.
+    pub global_step: u64,
+}
+
+/// How an episode went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Its client ended it.
+    Ended,
+    /// It was aborted or discarded, or the engine stopped under it.
+    Lost(DropReason),
+}
+
+/// What an episode key leads to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum KeyOwner<'a> {
+    /// The id of an episode that runs.
+    Running(&'a str),
+    /// An episode that is gone.
+    Gone,
+    /// Nothing: never given out, or long forgotten.
+    Unknown,
+}
+
+/// Whether a client may end an episode.
+#[derive(Debug, PartialEq, Eq)]
+pub enum EndCheck {
+    /// It runs, it is this client's.
+    Running,
+    /// The same end is on the way to the engine already.
+    Ending,
+    /// This client has ended it already.
+    AlreadyEnded,
+    /// Never claimed, or lost.
+    NotFound,
+    /// It is another client's.
+    Foreign,
+}
+
+/// What a key consists of after its prefix.
+type Secret = [u8; 32];
+
+/// Kept small: a busy server remembers many.
+#[derive(Debug)]
+struct Gone {
+    /// A hash of the client's id, enough to know it again.
+    client: u64,
+    secret: Secret,
+    fate: Fate,
+    /// Seconds.
+    discard_timeout: f32,
+}
+
+/// Every claimed episode, in the order of the claims, and those that went in the last [`REMEMBER_SECONDS`].
+#[derive(Debug, Default)]
+pub struct Registry {
+    running: IndexMap<Uuid, Episode>,
+    gone: HashMap<Uuid, Gone>,
+    /// When each of `gone` went, oldest first.
+    gone_order: VecDeque<(f64, Uuid)>,
+    /// Of running and gone episodes. A map with secret hash seeds, so that the time of a lookup tells nothing about the
+    /// keys in it.
+    secrets: HashMap<Secret, Uuid>,
+    client_hashes: RandomState,
+}
+
+/// The id that is written like this, and like this only.
+fn id_of(text: &str) -> Option<Uuid> {
+    let id = Uuid::try_parse(text).ok()?;
+    (id.hyphenated().encode_lower(&mut Uuid::encode_buffer()) == text).then_some(id)
+}
+
+fn secret_of(key: &str) -> Option<Secret> {
+    let digits = key.strip_prefix(EPISODE_KEY_PREFIX)?;
+    let mut secret = Secret::default();
+    if digits.len() != 2 * secret.len() {
+        return None;
+    }
+    for (place, digit) in digits.chars().enumerate() {
+        // 0 to 15.
+        let value = digit.to_digit(16)? as u8;
+        secret[place / 2] = secret[place / 2] << 4 | value;
+    }
+    Some(secret)
+}
+
+impl Registry {
+    /// Claims an episode; `None` while `slots` episodes run.
+    pub fn claim(&mut self, claim: Claim, slots: usize, now: f64) -> Option<&Episode> {
+        if self.running.len() >= slots {
+            return None;
+        }
+        let id = Uuid::new_v4();
+        let secret: Secret = rand::rng().random();
+        let episode = Episode {
+            uuid: id.to_string(),
+            key: format!("{EPISODE_KEY_PREFIX}{}", hex(&secret)),
+            client_uuid: claim.client_uuid,
+            kind: claim.kind,
+            discard_timeout: claim.discard_timeout,
+            claimed_at_step: claim.global_step,
+            task_id: claim.task_id,
+            last_activity: now,
+            llm_calls: 0,
+            kept_responses: KeptResponses::default(),
+            in_flight: 0,
+            ending: false,
+        };
+        self.secrets.insert(secret, id);
+        Some(self.running.entry(id).or_insert(episode))
+    }
+
+    /// The episode with this id, if it runs.
+    pub fn get(&self, uuid: &str) -> Option<&Episode> {
+        self.running.get(&id_of(uuid)?)
+    }
+
+    /// Keeps an answer for its episode. Beyond `most` bytes for all of them, the episode that keeps most forgets its oldest.
+    pub fn keep_response(&mut self, uuid: &str, response: Kept, most: usize) {
+        let Some(episode) = self.get_mut(uuid) else { return };
+        episode.kept_responses.keep(response);
+        let bytes = |episode: &Episode| episode.kept_responses.bytes();
+        while self.running.values().map(bytes).sum::<usize>() > most
+            && let Some(largest) = self.running.values_mut().max_by_key(|episode| bytes(episode))
+            && largest.kept_responses.forget_oldest()
+        {}
+    }
+
+    /// The same, to be changed.
+    fn get_mut(&mut self, uuid: &str) -> Option<&mut Episode> {
+        self.running.get_mut(&id_of(uuid)?)
+    }
+
+    /// Running episodes, oldest claim first.
+    pub fn iter(&self) -> impl Iterator<Item = &Episode> {
+        self.running.values()
+    }
+
+    /// Whether nothing runs.
+    pub fn is_empty(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    /// Whom a key belongs to.
+    pub fn owner_of(&self, key: &str) -> KeyOwner<'_> {
+        match secret_of(key).and_then(|secret| self.secrets.get(&secret)) {
+            Some(id) => match self.running.get(id) {
+                Some(episode) => KeyOwner::Running(&episode.uuid),
+                None => KeyOwner::Gone,
+            },
+            None => KeyOwner::Unknown,
+        }
+    }
+
+    /// An LLM request of the episode begins.
+    pub fn begin_call(&mut self, uuid: &str, now: f64) -> Option<&Episode> {
+        let episode = self.get_mut(uuid)?;
+        episode.in_flight += 1;
+        episode.last_activity = now;
+        Some(episode)
+    }
+
+    /// The engine took an LLM request: one that it refuses is a sign of life, but no call.
+    pub fn count_call(&mut self, uuid: &str) {
+        if let Some(episode) = self.get_mut(uuid) {
+            episode.llm_calls += 1;
+        }
+    }
+
+    /// An LLM request that [`Self::begin_call`] counted finished, well or not.
+    pub fn finish_call(&mut self, uuid: &str, now: f64) {
+        if let Some(episode) = self.get_mut(uuid) {
+            episode.in_flight = episode.in_flight.saturating_sub(1);
+            episode.last_activity = now;
+        }
+    }
+
+    /// Whether `client_uuid` may end or abort the episode.
+    pub fn check_end(&self, uuid: &str, client_uuid: &str) -> EndCheck {
+        let Some(id) = id_of(uuid) else {
+            return EndCheck::NotFound;
+        };
+        if let Some(episode) = self.running.get(&id) {
+            return match (episode.client_uuid == client_uuid, episode.ending) {
+                (false, _) => EndCheck::Foreign,
+                (true, true) => EndCheck::Ending,
+                (true, false) => EndCheck::Running,
+            };
+        }
+        let client = self.client_hashes.hash_one(client_uuid);
+        match self.gone.get(&id) {
+            Some(gone) if gone.fate == Fate::Ended && gone.client == client => EndCheck::AlreadyEnded,
+            _ => EndCheck::NotFound,
+        }
+    }
+
+    /// Marks an episode whose end is on the way to the engine; nothing discards it meanwhile.
+    pub fn set_ending(&mut self, uuid: &str, ending: bool) {
+        if let Some(episode) = self.get_mut(uuid) {
+            episode.ending = ending;
+        }
+    }
+
+    /// Takes an episode out and remembers its fate. An end that the engine acknowledged after the episode was lost
+    /// corrects what is remembered.
+    pub fn remove(&mut self, uuid: &str, fate: Fate, now: f64) -> Option<Episode> {
+        let id = id_of(uuid)?;
+        let Some(episode) = self.running.shift_remove(&id) else {
+            if fate == Fate::Ended {
+                self.was_ended(uuid);
+            }
+            return None;
+        };
+        // Every key that was given out has one.
+        let secret = secret_of(&episode.key).unwrap_or_default();
+        let client = self.client_hashes.hash_one(&episode.client_uuid);
+        let gone = Gone {
+            client,
+            secret,
+            fate,
+            discard_timeout: episode.discard_timeout as f32,
+        };
+        self.gone.insert(id, gone);
+        self.gone_order.push_back((now, id));
+        self.forget_some();
+        Some(episode)
+    }
+
+    /// An episode that was taken for lost had been ended after all. Whether that is news.
+    pub fn was_ended(&mut self, uuid: &str) -> bool {
+        let gone = id_of(uuid).and_then(|id| self.gone.get_mut(&id));
+        let lost = gone.filter(|gone| matches!(gone.fate, Fate::Lost(_)));
+        lost.map(|gone| gone.fate = Fate::Ended).is_some()
+    }
+
+    /// Why an episode was lost, as far as that is remembered: a sentence without its end.
+    pub fn why_lost(&self, uuid: &str) -> Option<String> {
+        let gone = self.gone.get(&id_of(uuid)?)?;
+        Some(match gone.fate {
+            Fate::Ended => return None,
+            Fate::Lost(DropReason::Idle) => format!(
+                "It was discarded after {} s without an LLM call; hint: claim with a larger discard_episode_timeout",
+                gone.discard_timeout
+            ),
+            Fate::Lost(DropReason::Aborted) => "It was aborted".into(),
+            Fate::Lost(DropReason::Late) => {
+                "It was discarded: it still ran when the batch was closed or the engine was \
+                                             stopped; hint: ajet.swarm_mode_rolling_post_timeout is how long a full \
+                                             batch waits for it"
+                    .into()
+            }
+            Fate::Lost(_) => "It was lost with the engine that ran it".into(),
+        })
+    }
+
+    /// Takes out every running episode as lost for this reason; which those were.
+    pub fn clear(&mut self, reason: DropReason, now: f64) -> Vec<Episode> {
+        let uuids = self.discardable(|_| true, true);
+        let lost = uuids
+            .iter()
+            .filter_map(|uuid| self.remove(uuid, Fate::Lost(reason), now));
+        lost.collect()
+    }
+
+    /// Episodes without an LLM request in flight or finished for their discard timeout.
+    pub fn idle(&self, now: f64) -> Vec<String> {
+        self.discardable(
+            |episode| episode.in_flight == 0 && now - episode.last_activity >= episode.discard_timeout,
+            false,
+        )
+    }
+
+    /// All episodes but those whose end is on the way.
+    pub fn unended(&self) -> Vec<String> {
+        self.discardable(|_| true, false)
+    }
+
+    fn discardable(&self, want: impl Fn(&Episode) -> bool, ending_too: bool) -> Vec<String> {
+        let episodes = self.running.values();
+        let wanted = episodes.filter(|episode| (ending_too || !episode.ending) && want(episode));
+        wanted.map(|episode| episode.uuid.clone()).collect()
+    }
+
+    /// Forgets the episodes that went more than [`REMEMBER_SECONDS`] ago.
+    pub fn forget_old(&mut self, now: f64) {
+        while self
+            .gone_order
+            .front()
+            .is_some_and(|(went, _)| now - went >= REMEMBER_SECONDS)
+        {
+            self.forget_oldest();
+        }
+    }
+
+    /// Forgets the oldest of more than [`REMEMBER_MOST`].
+    fn forget_some(&mut self) {
+        while self.gone_order.len() > REMEMBER_MOST {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        if let Some((_, id)) = self.gone_order.pop_front()
+            && let Some(gone) = self.gone.remove(&id)
+        {
+            self.secrets.remove(&gone.secret);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(client: &str) -> Claim {
+        Claim {
+            client_uuid: client.into(),
+            kind: EpisodeType::Train,
+            discard_timeout: 10.0,
+            task_id: String::new(),
+            global_step: 1,
+        }
+    }
+
+    fn claimed(registry: &mut Registry, client: &str, now: f64) -> (String, String) {
+        let episode = registry.claim(claim(client), usize::MAX, now).unwrap();
+        (episode.uuid.clone(), episode.key.clone())
+    }
+
+    #[test]
+    fn what_all_episodes_keep_is_bounded_and_the_largest_forgets_first() {
+        let mut registry = Registry::default();
+        let (large, _) = claimed(&mut registry, "a", 0.0);
+        let (small, _) = claimed(&mut registry, "a", 0.0);
+        let mut keep = |uuid: &str, number: usize, len: usize| {
+            let response = Kept {
+                id: format!("resp_{uuid}{number}"),
+                previous: None,
+                messages: vec![],
+                response: "x".repeat(len).into(),
+                output: vec![],
+            };
+            registry.keep_response(uuid, response, 10_000);
+            let episode = |uuid: &str| registry.get(uuid).unwrap().kept_responses.bytes();
+            [episode(&large), episode(&small)]
+        };
+        keep(&small, 0, 2_000);
+        for number in 0..9 {
+            let [large, small] = keep(&large, number, 3_000);
+            assert!(large + small <= 10_000 && small > 2_000, "{large} {small}");
+        }
+        let [large, small] = keep(&small, 1, 4_000);
+        assert!(small > 4_000 && large + small <= 10_000, "{large} {small}");
+        keep("no such episode", 0, 1);
+    }
+
+    #[test]
+    fn slots_bound_the_claims_and_come_back() {
+        let mut registry = Registry::default();
+        let (first, _) = claimed(&mut registry, "a", 0.0);
+        assert!(registry.claim(claim("a"), 2, 0.0).is_some());
+        assert!(registry.claim(claim("a"), 2, 0.0).is_none());
+        registry.remove(&first, Fate::Lost(DropReason::Idle), 0.0);
+        assert!(registry.claim(claim("a"), 2, 0.0).is_some());
+    }
+
+    #[test]
+    fn keys_differ_and_lead_to_their_episode_until_it_is_forgotten() {
+        let mut registry = Registry::default();
+        let (one, key_one) = claimed(&mut registry, "a", 0.0);
+        let (_, key_two) = claimed(&mut registry, "a", 0.0);
+        assert_ne!(key_one, key_two);
+        assert_eq!(key_one.len(), EPISODE_KEY_PREFIX.len() + 64);
+        assert_eq!(registry.owner_of(&key_one), KeyOwner::Running(&one));
+        registry.remove(&one, Fate::Ended, 100.0);
+        registry.forget_old(699.0);
+        assert_eq!(registry.owner_of(&key_one), KeyOwner::Gone);
+        registry.forget_old(700.0);
+        assert_eq!(registry.owner_of(&key_one), KeyOwner::Unknown);
+        assert_eq!(registry.owner_of("sk-ajet-made-up"), KeyOwner::Unknown);
+    }
+
+    #[test]
+    fn ids_and_keys_are_known_only_as_they_were_given_out() {
+        let mut registry = Registry::default();
+        let (id, key) = claimed(&mut registry, "a", 0.0);
+        assert!(registry.get(&id).is_some());
+        for spelling in [
+            id.to_uppercase(),
+            format!("{{{id}}}"),
+            id.replace('-', ""),
+            format!("urn:uuid:{id}"),
+        ] {
+            assert!(registry.get(&spelling).is_none(), "{spelling}");
+            assert_eq!(registry.check_end(&spelling, "a"), EndCheck::NotFound);
+        }
+        for wrong in [
+            &key[1..],
+            &key[..key.len() - 1],
+            &format!("{key}0"),
+            &format!("sk-ajet-{}", "é".repeat(32)),
+        ] {
+            assert_eq!(registry.owner_of(wrong), KeyOwner::Unknown, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_request_in_flight_is_activity() {
+        let mut registry = Registry::default();
+        let (id, _) = claimed(&mut registry, "a", 0.0);
+        assert!(registry.idle(9.9).is_empty());
+        assert_eq!(registry.idle(10.0), [id.as_str()]);
+        registry.begin_call(&id, 9.0);
+        registry.begin_call(&id, 9.0);
+        registry.finish_call(&id, 20.0);
+        assert!(registry.idle(1e6).is_empty(), "one is still in flight");
+        registry.finish_call(&id, 30.0);
+        assert!(registry.idle(39.9).is_empty());
+        assert_eq!(registry.idle(40.0), [id]);
+    }
+
+    #[test]
+    fn ends_are_checked_by_owner_and_remembered_for_ten_minutes() {
+        let mut registry = Registry::default();
+        let (ended, _) = claimed(&mut registry, "a", 0.0);
+        let (aborted, _) = claimed(&mut registry, "a", 0.0);
+        assert_eq!(registry.check_end(&ended, "a"), EndCheck::Running);
+        assert_eq!(registry.check_end(&ended, "b"), EndCheck::Foreign);
+        assert_eq!(registry.check_end("never", "a"), EndCheck::NotFound);
+        registry.set_ending(&ended, true);
+        assert_eq!(registry.check_end(&ended, "a"), EndCheck::Ending);
+        assert_eq!(
+            registry.unended(),
+            [aborted.as_str()],
+            "an end on the way is not cut off"
+        );
+        registry.remove(&ended, Fate::Ended, 0.0);
+        registry.remove(&aborted, Fate::Lost(DropReason::Aborted), 0.0);
+        assert_eq!(registry.check_end(&ended, "a"), EndCheck::AlreadyEnded);
+        assert_eq!(registry.check_end(&ended, "b"), EndCheck::NotFound);
+        assert_eq!(registry.check_end(&aborted, "a"), EndCheck::NotFound);
+        registry.forget_old(REMEMBER_SECONDS);
+        assert_eq!(registry.check_end(&ended, "a"), EndCheck::NotFound);
+    }
+
+    #[test]
+    fn an_end_that_the_engine_took_before_the_batch_closed_counts_as_ended() {
+        let mut registry = Registry::default();
+        let (id, _) = claimed(&mut registry, "a", 0.0);
+        registry.set_ending(&id, true);
+        assert_eq!(registry.clear(DropReason::Late, 1.0).len(), 1);
+        assert!(registry.is_empty());
+        assert!(registry.remove(&id, Fate::Ended, 2.0).is_none());
+        assert_eq!(registry.check_end(&id, "a"), EndCheck::AlreadyEnded);
+    }
+}
