@@ -3,6 +3,7 @@
 
 pub mod chat_template;
 pub mod config;
+mod config_fields;
 pub mod device;
 pub mod error;
 pub mod export;

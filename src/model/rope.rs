@@ -8,7 +8,7 @@ use std::f64::consts::TAU;
 
 use serde_json::Value;
 
-use super::config::Fields;
+use super::config_fields::Fields;
 use super::error::ModelError;
 
 /// Rotary position embedding, already scaled.

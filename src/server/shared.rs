@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, Semaphore, mpsc};
 
-use super::Options;
 use super::clock::Clock;
 use super::engine::client::EngineClient;
 use super::engine::process::{EngineHandle, EngineLauncher};
 use super::http::body_room::BodyRoom;
 use super::http::lane::Lane;
 use super::model_api::latest_call::LatestCall;
+use super::options::Options;
 use super::swarm::core::{Core, Effect};
 use super::swarm::held_claims::HeldClaims;
 use super::verbose_log::VerboseLogs;

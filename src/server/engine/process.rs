@@ -14,7 +14,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, watch};
 
 use super::runtime_dir::RuntimeDir;
-use crate::server::http::auth::TOKEN_VARIABLE;
+use crate::protocol::swarm::TOKEN_VARIABLE;
 
 /// Lines of the engine's standard error that are kept for the reason of its end.
 const LAST_LINES: usize = 5;

@@ -1,6 +1,5 @@
 //! Who may come in: the server's token as bearer or as the path prefix `/t/TOKEN`, an episode's key on the model API.
 
-use std::fmt;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
@@ -8,69 +7,10 @@ use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderMap, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use rand::Rng;
-use sha2::{Digest, Sha256};
 
 use super::error::{Error, ModelApiError};
 use super::hosts::Foreign;
 use crate::server::shared::Shared;
-
-pub use crate::protocol::swarm::TOKEN_VARIABLE;
-
-/// A server's token. Only its digest is kept; it is never shown.
-#[derive(Clone)]
-pub struct Token([u8; 32]);
-
-/// Why something cannot be a token.
-#[derive(Debug, thiserror::Error)]
-pub enum TokenError {
-    /// It would be guessed.
-    #[error("a token has at least {MIN_TOKEN_LENGTH} characters, this one has {0}")]
-    TooShort(usize),
-    /// It could not stand in a path.
-    #[error("a token is made of letters, digits and -._~ (it may stand in a URL), this one contains {0:?}")]
-    Character(char),
-}
-
-const MIN_TOKEN_LENGTH: usize = 8;
-
-impl Token {
-    /// A token, without the white space around it.
-    ///
-    /// # Errors
-    ///
-    /// It is too short, or has characters that cannot stand in a URL's path.
-    pub fn new(text: &str) -> Result<Self, TokenError> {
-        let text = text.trim();
-        if text.len() < MIN_TOKEN_LENGTH {
-            return Err(TokenError::TooShort(text.len()));
-        }
-        let allowed = |c: char| c.is_ascii_alphanumeric() || "-._~".contains(c);
-        match text.chars().find(|&c| !allowed(c)) {
-            Some(c) => Err(TokenError::Character(c)),
-            None => Ok(Self(Sha256::digest(text).into())),
-        }
-    }
-
-    /// A token that cannot be guessed, and its text.
-    pub fn random() -> (Self, String) {
-        let text = hex(&rand::rng().random::<[u8; 16]>());
-        (Self(Sha256::digest(&text).into()), text)
-    }
-
-    /// Compares digests, and all of their bytes, so that the time it takes tells nothing about the token.
-    fn is(&self, candidate: &str) -> bool {
-        let digest = Sha256::digest(candidate);
-        let differing = digest.iter().zip(self.0).fold(0, |bits, (a, b)| bits | (a ^ b));
-        std::hint::black_box(differing) == 0
-    }
-}
-
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token(…)")
-    }
-}
 
 /// The token that stood in a request's path.
 #[derive(Clone)]
@@ -158,11 +98,6 @@ pub fn bearer(headers: &HeaderMap) -> Option<&str> {
     bearer.or_else(|| headers.get("x-api-key")?.to_str().ok())
 }
 
-/// Bytes as hexadecimal digits.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,15 +117,5 @@ mod tests {
         }
         let request = axum::http::Request::get("/t/secret-1//a/b?c=//d").body(()).unwrap();
         assert_eq!(normalise_path(request).uri(), "/a/b?c=//d");
-    }
-
-    #[test]
-    fn tokens_are_compared_whole_and_never_shown() {
-        let token = Token::new(" long-enough\n").unwrap();
-        assert!(token.is("long-enough"));
-        assert!(!token.is("long-enougH") && !token.is("") && !token.is("long-enough-and-more"));
-        assert_eq!(format!("{token:?}"), "Token(…)");
-        assert!(matches!(Token::new("short"), Err(TokenError::TooShort(5))));
-        assert!(matches!(Token::new("with/a/slash"), Err(TokenError::Character('/'))));
     }
 }

@@ -11,5 +11,7 @@ pub mod lane;
 pub mod lenient_json;
 pub mod openapi;
 pub mod places;
+pub mod route;
 pub mod router;
 pub mod tls;
+pub mod token;

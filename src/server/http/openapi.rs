@@ -4,7 +4,7 @@ use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-use super::router::{Kind, Route};
+use super::route::{Kind, Route};
 use crate::protocol::swarm::ErrorDetail;
 use crate::protocol::{anthropic, openai};
 

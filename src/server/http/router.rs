@@ -1,16 +1,13 @@
-//! Which path leads where, and what is said of it.
+//! Every path, its handler and its description in one table.
 
 use std::any::Any;
 use std::sync::Arc;
 
 use axum::extract::Request;
-use axum::handler::Handler;
 use axum::http::{Method, Uri};
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodFilter, MethodRouter, on};
 use axum::{Json, Router};
-use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::Value;
 use tower::Layer;
 use tower::util::MapRequestLayer;
@@ -18,86 +15,12 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use super::connections::App;
 use super::error::{Error, ModelApiError, shape_for_anthropic};
+use super::route::{Kind, Route, get, json, order, post};
 use super::{auth, openapi};
 use crate::protocol::swarm::*;
 use crate::server::handlers::{code, engine, episodes, logs, metrics, model_api, models};
 use crate::server::prometheus;
 use crate::server::shared::Shared;
-
-/// A path, its handler and its description.
-pub struct Route {
-    /// GET or POST.
-    pub method: Method,
-    /// Parameters are in braces.
-    pub path: &'static str,
-    /// A sentence.
-    pub about: &'static str,
-    /// What is sent, where a body is read.
-    pub body: Option<Kind>,
-    /// What comes back when all is well.
-    pub answer: Kind,
-    handler: MethodRouter<Arc<Shared>>,
-}
-
-/// What a body is.
-pub enum Kind {
-    /// JSON of this schema.
-    Json(fn(&mut SchemaGenerator) -> Schema),
-    /// Bytes of this content type.
-    Raw(&'static str),
-}
-
-/// JSON of a type.
-fn json<T: JsonSchema>() -> Kind {
-    Kind::Json(|generator| generator.subschema_for::<T>())
-}
-
-fn get<T: 'static>(
-    path: &'static str,
-    handler: impl Handler<T, Arc<Shared>>,
-    answer: Kind,
-    about: &'static str,
-) -> Route {
-    Route {
-        method: Method::GET,
-        path,
-        about,
-        body: None,
-        answer,
-        handler: on(MethodFilter::GET, handler),
-    }
-}
-
-/// A POST that reads a body.
-fn post<T: 'static>(
-    path: &'static str,
-    handler: impl Handler<T, Arc<Shared>>,
-    body: Kind,
-    answer: Kind,
-    about: &'static str,
-) -> Route {
-    Route {
-        body: Some(body),
-        ..order(path, handler, answer, about)
-    }
-}
-
-/// A POST whose body is not looked at.
-fn order<T: 'static>(
-    path: &'static str,
-    handler: impl Handler<T, Arc<Shared>>,
-    answer: Kind,
-    about: &'static str,
-) -> Route {
-    Route {
-        method: Method::POST,
-        handler: on(MethodFilter::POST, handler),
-        path,
-        about,
-        body: None,
-        answer,
-    }
-}
 
 /// Every route.
 #[rustfmt::skip]

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::protocol::engine::DropReason;
 use crate::protocol::swarm::{EPISODE_KEY_PREFIX, EpisodeType};
-use crate::server::http::auth::hex;
+use crate::server::hex::hex;
 use crate::server::model_api::responses::{Kept, KeptResponses};
 
 /// Seconds for which an episode that is gone is remembered: its end can be repeated, its key is told from a made-up one.

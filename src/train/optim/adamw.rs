@@ -1,14 +1,14 @@
 //! AdamW (decoupled weight decay, arXiv 1711.05101) with f32 moments and, where the model computes in a narrower type,
 //! f32 master weights.
 
-use candle_core::{DType, Device, Tensor, Var};
+use candle_core::Var;
 use indexmap::IndexMap;
 
 use super::adamw_groups::Group;
+use super::parameter_state::{ParameterState, decays};
 use crate::config::schema::Optim;
-use crate::model::kernels::train::adamw::{AdamWStep, adamw};
-use crate::model::kernels::train::slices::{Numbers, with_mut, zeros};
-use crate::model::{ModelError, Weights};
+use crate::model::Weights;
+use crate::model::kernels::train::adamw::AdamWStep;
 use crate::train::error::Result;
 use crate::train::gradients::Gradients;
 
@@ -27,30 +27,19 @@ pub struct AdamW {
 #[derive(Clone, Debug)]
 enum State {
     /// Parameter name → its state, in the model's order: for the kernel, which takes one parameter after the other.
-    Each(IndexMap<String, Slot>),
+    Each(IndexMap<String, ParameterState>),
     /// Many parameters in one tensor: for tensor operations, each of which is a launch on a GPU.
     Grouped(Vec<Group>),
 }
 
 impl State {
-    fn new(slots: IndexMap<String, Slot>) -> Result<Self> {
-        let on_kernel = |slot: &Slot| slot.master.is_none() && slot.first.device().is_cpu();
+    fn new(slots: IndexMap<String, ParameterState>) -> Result<Self> {
+        let on_kernel = |slot: &ParameterState| slot.master.is_none() && slot.first.device().is_cpu();
         match slots.values().all(on_kernel) {
             true => Ok(Self::Each(slots)),
             false => Ok(Self::Grouped(Group::all(slots)?)),
         }
     }
-}
-
-/// What the optimizer keeps of one parameter, all f32.
-#[derive(Clone, Debug)]
-pub(crate) struct Slot {
-    /// First moment.
-    pub first: Tensor,
-    /// Second moment.
-    pub second: Tensor,
-    /// The weight in full precision, where the model holds it in a narrower type.
-    pub master: Option<Tensor>,
 }
 
 impl AdamW {
@@ -62,7 +51,7 @@ impl AdamW {
         let slots = weights
             .trainable()
             .into_iter()
-            .map(|(name, var)| Ok((name, Slot::new(&var)?)));
+            .map(|(name, var)| Ok((name, ParameterState::new(&var)?)));
         Ok(Self {
             betas: optim.betas,
             eps: optim.eps,
@@ -76,7 +65,7 @@ impl AdamW {
     ///
     /// # Errors
     /// None but the device's.
-    pub(crate) fn slots(&self) -> Result<IndexMap<String, Slot>> {
+    pub(crate) fn slots(&self) -> Result<IndexMap<String, ParameterState>> {
         match &self.state {
             State::Each(slots) => Ok(slots.clone()),
             State::Grouped(groups) => {
@@ -90,7 +79,7 @@ impl AdamW {
     ///
     /// # Errors
     /// Out of memory.
-    pub(crate) fn set_slots(&mut self, slots: IndexMap<String, Slot>) -> Result<()> {
+    pub(crate) fn set_slots(&mut self, slots: IndexMap<String, ParameterState>) -> Result<()> {
         self.state = State::new(slots)?;
         Ok(())
     }
@@ -131,58 +120,5 @@ impl AdamW {
         }
         weights.version += 1;
         Ok(())
-    }
-}
-
-/// Norms and biases, the one-dimensional parameters, do not decay.
-pub(crate) fn decays(parameter: &Tensor) -> bool {
-    parameter.rank() > 1
-}
-
-impl Slot {
-    fn new(var: &Var) -> Result<Self> {
-        let zeros = || match var.device() {
-            Device::Cpu => zeros(var.shape()),
-            device => Tensor::zeros(var.shape(), DType::F32, device),
-        };
-        let narrow = var.dtype() != DType::F32;
-        let master = narrow
-            .then(|| var.as_detached_tensor().to_dtype(DType::F32))
-            .transpose()?;
-        Ok(Self {
-            first: zeros()?,
-            second: zeros()?,
-            master,
-        })
-    }
-
-    fn step(&mut self, var: &Var, gradient: &Tensor, step: &AdamWStep) -> Result<()> {
-        if gradient.dims() != var.dims() {
-            let (own, given) = (var.dims(), gradient.dims());
-            let message = format!("a parameter of shape {own:?} has a gradient of {given:?}");
-            return Err(ModelError::Tensors(message).into());
-        }
-        let gradient = gradient.contiguous()?;
-        let gradient = Numbers::of(&gradient)?;
-        with_mut(var, |weight| {
-            with_mut(&self.first, |first| {
-                with_mut(&self.second, |second| adamw(weight, first, second, &gradient, step))
-            })
-        })???;
-        Ok(())
-    }
-
-    /// The same step in tensor operations, on any device: from a weight in f32 to the next one.
-    pub(crate) fn next(&mut self, weight: Tensor, gradient: &Tensor, step: &AdamWStep) -> Result<Tensor> {
-        let [beta1, beta2] = step.betas;
-        let [correction1, correction2] = step.bias_corrections();
-        let gradient = (gradient * step.gradient_scale)?;
-        self.first = ((&self.first * beta1)? + (&gradient * (1.0 - beta1))?)?;
-        self.second = ((&self.second * beta2)? + (gradient.sqr()? * (1.0 - beta2))?)?;
-        let root = ((&self.second / correction2)?.sqrt()? + step.eps)?;
-        let change = ((&self.first / root)? * (step.lr / correction1))?;
-        let weight = ((weight * (1.0 - step.lr * step.weight_decay))? - change)?;
-        self.master = self.master.is_some().then(|| weight.clone());
-        Ok(weight)
     }
 }

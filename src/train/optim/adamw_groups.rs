@@ -6,7 +6,7 @@
 use candle_core::{DType, Tensor, Var};
 use indexmap::IndexMap;
 
-use super::adamw::{Slot, decays};
+use super::parameter_state::{ParameterState, decays};
 use crate::model::kernels::train::adamw::AdamWStep;
 use crate::train::error::Result;
 use crate::train::gradients::Gradients;
@@ -21,7 +21,7 @@ pub(crate) struct Group {
     /// Name → where its numbers begin.
     members: IndexMap<String, Member>,
     /// Of all members, flat.
-    state: Slot,
+    state: ParameterState,
 }
 
 #[derive(Clone, Debug)]
@@ -41,15 +41,15 @@ impl Group {
     ///
     /// # Errors
     /// Out of memory.
-    pub fn all(slots: IndexMap<String, Slot>) -> Result<Vec<Self>> {
+    pub fn all(slots: IndexMap<String, ParameterState>) -> Result<Vec<Self>> {
         Self::all_of_at_most(MOST_NUMBERS, slots)
     }
 
-    fn all_of_at_most(most: usize, slots: IndexMap<String, Slot>) -> Result<Vec<Self>> {
+    fn all_of_at_most(most: usize, slots: IndexMap<String, ParameterState>) -> Result<Vec<Self>> {
         let (matrices, vectors): (Vec<_>, Vec<_>) = slots.into_iter().partition(|(_, slot)| decays(&slot.first));
         let mut groups = vec![];
         for (decay, slots) in [(true, matrices), (false, vectors)] {
-            let mut gathered: Vec<(String, Slot)> = vec![];
+            let mut gathered: Vec<(String, ParameterState)> = vec![];
             let mut numbers = 0;
             for (name, slot) in slots {
                 let len = slot.first.elem_count();
@@ -67,13 +67,13 @@ impl Group {
         Ok(groups)
     }
 
-    fn of(decay: bool, slots: Vec<(String, Slot)>) -> Result<Self> {
-        let flat = |part: fn(&Slot) -> Option<&Tensor>| -> Result<Option<Tensor>> {
+    fn of(decay: bool, slots: Vec<(String, ParameterState)>) -> Result<Self> {
+        let flat = |part: fn(&ParameterState) -> Option<&Tensor>| -> Result<Option<Tensor>> {
             let parts: Option<Vec<&Tensor>> = slots.iter().map(|(_, slot)| part(slot)).collect();
             parts.map(|parts| one_behind_the_other(&parts)).transpose()
         };
         // The two moments are always there; a model's parameters are all of one type, so masters are or are not.
-        let state = Slot {
+        let state = ParameterState {
             first: flat(|slot| Some(&slot.first))?.expect("every slot has a first moment"),
             second: flat(|slot| Some(&slot.second))?.expect("every slot has a second moment"),
             master: flat(|slot| slot.master.as_ref())?,
@@ -96,12 +96,12 @@ impl Group {
     ///
     /// # Errors
     /// None in groups made by [`Group::all`].
-    pub fn slots(&self) -> Result<Vec<(String, Slot)>> {
+    pub fn slots(&self) -> Result<Vec<(String, ParameterState)>> {
         let slot = |(name, member): (&String, &Member)| {
             let part = |flat: &Tensor| -> Result<Tensor> {
                 Ok(flat.narrow(0, member.start, member.len())?.reshape(&member.shape[..])?)
             };
-            let slot = Slot {
+            let slot = ParameterState {
                 first: part(&self.state.first)?,
                 second: part(&self.state.second)?,
                 master: self.state.master.as_ref().map(part).transpose()?,
@@ -164,7 +164,7 @@ mod tests {
     use crate::model::{Trainable, Weights};
     use crate::train::AdamW;
 
-    fn slots() -> IndexMap<String, Slot> {
+    fn slots() -> IndexMap<String, ParameterState> {
         let shapes: [(&str, &[usize]); 5] = [
             ("a", &[2, 3]),
             ("norm", &[3]),
@@ -179,7 +179,7 @@ mod tests {
                     .affine(x, 0.0)
                     .unwrap()
             };
-            let slot = Slot {
+            let slot = ParameterState {
                 first: fill(i as f64),
                 second: fill(10.0 * i as f64),
                 master: Some(fill(-(i as f64))),

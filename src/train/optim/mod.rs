@@ -1,5 +1,6 @@
 //! The optimizer: AdamW, its moments laid out in groups, and the learning-rate schedule.
 
 pub mod adamw;
-pub mod adamw_groups;
+mod adamw_groups;
+pub mod parameter_state;
 pub mod schedule;

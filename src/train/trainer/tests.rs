@@ -90,7 +90,9 @@ fn train(trainable: &Trainable, config: &Ajet, batches: &[Vec<TrainEpisode>]) ->
 /// The first step's first moments are the gradients times a constant.
 fn first_moments(config: &Ajet) -> Vec<f32> {
     let (_, trainer, _) = train(&Trainable::All, config, &[batch()]);
-    let flat = |slot: &crate::train::optim::adamw::Slot| slot.first.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    let flat = |slot: &crate::train::optim::parameter_state::ParameterState| {
+        slot.first.flatten_all().unwrap().to_vec1::<f32>().unwrap()
+    };
     trainer.optimizer.slots().unwrap().values().flat_map(flat).collect()
 }
 

@@ -1,0 +1,79 @@
+//! The fields of `config.json`, read with errors that name the field, its value and what it must be.
+
+use serde_json::{Map, Value};
+
+use super::error::ModelError;
+
+/// Bounds of a configuration's sizes, several times those of the largest models: no product of them overflows, and
+/// nothing that is made of them alone, such as a list of tensors, exhausts memory.
+const LARGEST: [(&str, usize); 9] = [
+    ("hidden_size", 1 << 18),
+    ("intermediate_size", 1 << 20),
+    ("num_hidden_layers", 1 << 12),
+    ("num_attention_heads", 1 << 12),
+    ("num_key_value_heads", 1 << 12),
+    ("head_dim", 1 << 12),
+    ("vocab_size", 1 << 24),
+    ("max_position_embeddings", 1 << 27),
+    ("original_max_position_embeddings", 1 << 27),
+];
+
+/// Fields of `config.json`, read with errors that name the field, its value and what it must be.
+pub(super) struct Fields<'a>(pub(super) &'a Map<String, Value>);
+
+impl<'a> Fields<'a> {
+    pub(super) fn of(json: &'a Value) -> Result<Self, ModelError> {
+        match json {
+            Value::Object(map) => Ok(Self(map)),
+            _ => Err(ModelError::Config("it must be a JSON object".into())),
+        }
+    }
+
+    pub(super) fn read<T>(
+        &self,
+        key: &str,
+        must_be: &str,
+        get: impl FnOnce(&Value) -> Option<T>,
+    ) -> Result<Option<T>, ModelError> {
+        match self.0.get(key) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => match get(value) {
+                Some(read) => Ok(Some(read)),
+                None => Err(ModelError::Config(format!("`{key}` is {value}; it must be {must_be}"))),
+            },
+        }
+    }
+
+    /// A dimension: at least 1, and within its bound in [`LARGEST`].
+    pub(super) fn optional_size(&self, key: &str) -> Result<Option<usize>, ModelError> {
+        let bound = LARGEST.iter().find(|(bounded, _)| *bounded == key);
+        let most = bound.map_or(i32::MAX as usize, |(_, most)| *most);
+        self.read(key, &format!("a whole number from 1 to {most}"), |v| {
+            let size = usize::try_from(v.as_u64()?).ok()?;
+            (1..=most).contains(&size).then_some(size)
+        })
+    }
+
+    pub(super) fn size(&self, key: &str) -> Result<usize, ModelError> {
+        self.optional_size(key)?
+            .ok_or_else(|| ModelError::Config(format!("`{key}` is missing")))
+    }
+
+    pub(super) fn optional_number(&self, key: &str) -> Result<Option<f64>, ModelError> {
+        self.read(key, "a number, finite in f32", |v| {
+            v.as_f64().filter(|number| (*number as f32).is_finite())
+        })
+    }
+
+    /// A number above 0, in f32 too.
+    pub(super) fn optional_positive(&self, key: &str) -> Result<Option<f64>, ModelError> {
+        self.read(key, "a number above 0, finite in f32", |v| {
+            v.as_f64()
+                .filter(|number| *number as f32 > 0.0 && (*number as f32).is_finite())
+        })
+    }
+
+    pub(super) fn flag(&self, key: &str) -> Result<bool, ModelError> {
+        Ok(self.read(key, "true or false", Value::as_bool)?.unwrap_or(false))
+    }
+}

@@ -1,0 +1,80 @@
+//! What AdamW keeps of one parameter, and one step of it: by the CPU kernel or in tensor operations.
+
+use candle_core::{DType, Device, Tensor, Var};
+
+use crate::model::ModelError;
+use crate::model::kernels::train::adamw::{AdamWStep, adamw};
+use crate::model::kernels::train::slices::{Numbers, with_mut, zeros};
+use crate::train::error::Result;
+
+/// What the optimizer keeps of one parameter, all f32.
+#[derive(Clone, Debug)]
+pub struct ParameterState {
+    /// First moment.
+    pub first: Tensor,
+    /// Second moment.
+    pub second: Tensor,
+    /// The weight in full precision, where the model holds it in a narrower type.
+    pub master: Option<Tensor>,
+}
+
+impl ParameterState {
+    /// Zero moments of a parameter.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn new(var: &Var) -> Result<Self> {
+        let zeros = || match var.device() {
+            Device::Cpu => zeros(var.shape()),
+            device => Tensor::zeros(var.shape(), DType::F32, device),
+        };
+        let narrow = var.dtype() != DType::F32;
+        let master = narrow
+            .then(|| var.as_detached_tensor().to_dtype(DType::F32))
+            .transpose()?;
+        Ok(Self {
+            first: zeros()?,
+            second: zeros()?,
+            master,
+        })
+    }
+
+    /// One step in place by the CPU kernel.
+    ///
+    /// # Errors
+    /// A gradient of another shape than its parameter.
+    pub fn step(&mut self, var: &Var, gradient: &Tensor, step: &AdamWStep) -> Result<()> {
+        if gradient.dims() != var.dims() {
+            let (own, given) = (var.dims(), gradient.dims());
+            let message = format!("a parameter of shape {own:?} has a gradient of {given:?}");
+            return Err(ModelError::Tensors(message).into());
+        }
+        let gradient = gradient.contiguous()?;
+        let gradient = Numbers::of(&gradient)?;
+        with_mut(var, |weight| {
+            with_mut(&self.first, |first| {
+                with_mut(&self.second, |second| adamw(weight, first, second, &gradient, step))
+            })
+        })???;
+        Ok(())
+    }
+
+    /// The same step in tensor operations, on any device: from a weight in f32 to the next one.
+    pub fn next(&mut self, weight: Tensor, gradient: &Tensor, step: &AdamWStep) -> Result<Tensor> {
+        let [beta1, beta2] = step.betas;
+        let [correction1, correction2] = step.bias_corrections();
+        let gradient = (gradient * step.gradient_scale)?;
+        self.first = ((&self.first * beta1)? + (&gradient * (1.0 - beta1))?)?;
+        self.second = ((&self.second * beta2)? + (gradient.sqr()? * (1.0 - beta2))?)?;
+        let root = ((&self.second / correction2)?.sqrt()? + step.eps)?;
+        let change = ((&self.first / root)? * (step.lr / correction1))?;
+        let weight = ((weight * (1.0 - step.lr * step.weight_decay))? - change)?;
+        self.master = self.master.is_some().then(|| weight.clone());
+        Ok(weight)
+    }
+}
+
+/// Norms and biases, the one-dimensional parameters, do not decay.
+pub fn decays(parameter: &Tensor) -> bool {
+    parameter.rank() > 1
+}
