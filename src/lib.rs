@@ -10,6 +10,7 @@ pub mod client;
 pub mod config;
 pub mod engine;
 pub mod inference;
+pub mod jinja;
 pub mod model;
 pub mod overwatch;
 pub mod protocol;

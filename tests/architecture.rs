@@ -4,18 +4,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A layer and the layers that it may import. `cli` may import all and is not listed.
-const ARROWS: [(&str, &[&str]); 10] = [
+const ARROWS: [(&str, &[&str]); 11] = [
     ("server", &["protocol", "config"]),
     ("client", &["protocol", "config"]),
     ("overwatch", &["protocol", "config"]),
-    ("roll", &["protocol", "config", "client"]),
+    ("roll", &["protocol", "config", "client", "jinja"]),
     (
         "engine",
         &["inference", "train", "timeline", "model", "protocol", "config"],
     ),
     ("train", &["model", "timeline", "config"]),
     ("inference", &["model", "config"]),
-    ("model", &["config"]),
+    ("model", &["config", "jinja"]),
+    ("jinja", &[]),
     ("timeline", &["config"]),
     ("protocol", &["config"]),
 ];
@@ -142,6 +143,13 @@ fn candle_is_named_only_where_tensors_are() {
         for name in ["candle_core", "candle_nn"] {
             assert!(!source.code.contains(name), "{} names {name}", source.path.display());
         }
+    }
+}
+
+#[test]
+fn minijinja_is_named_only_where_its_limits_are_set() {
+    for source in sources().iter().filter(|source| source.layer != "jinja") {
+        assert!(!source.code.contains("minijinja"), "{} names minijinja", source.path.display());
     }
 }
 

@@ -2,16 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use minijinja::{Environment, Error, ErrorKind, Value};
 use serde_json::{Map, json};
 
 use super::error::ModelError;
-use super::jinja;
+use crate::jinja::{TemplateError, Templates};
 
 /// A model's chat template, compiled.
 #[derive(Clone, Debug, Default)]
 pub struct ChatTemplate {
-    templates: Environment<'static>,
+    templates: Templates,
     has_default: bool,
     has_tool_use: bool,
     special_tokens: Map<String, serde_json::Value>,
@@ -42,10 +41,7 @@ impl ChatTemplate {
         jinja: Option<&str>,
         additional: &BTreeMap<String, String>,
     ) -> Result<Self, ModelError> {
-        let mut template = Self {
-            templates: jinja::environment(),
-            ..Self::default()
-        };
+        let mut template = Self::default();
         for (name, source) in sources(tokenizer_config, jinja, additional)? {
             template.add(name, source)?;
         }
@@ -66,9 +62,7 @@ impl ChatTemplate {
             TOOL_USE => TOOL_USE,
             _ => return Ok(()),
         };
-        jinja::prepared(source)
-            .and_then(|prepared| self.templates.add_template_owned(name, prepared))
-            .map_err(|error| explain(error, jinja::STEPS))?;
+        self.templates.add(name, source).map_err(refused)?;
         self.source = std::mem::take(&mut self.source) + source + "\n";
         self.has_default |= name == DEFAULT;
         self.has_tool_use |= name == TOOL_USE;
@@ -118,15 +112,7 @@ impl ChatTemplate {
         variables.insert("tools".into(), tools.map_or(serde_json::Value::Null, Into::into));
         variables.insert("documents".into(), extra.get("documents").cloned().unwrap_or_default());
         variables.insert("add_generation_prompt".into(), add_generation_prompt.into());
-        let size = size_of(&variables);
-        let steps = jinja::steps(size);
-        let mut templates = self.templates.clone();
-        templates.set_fuel(Some(steps));
-        let variables = Value::from_pairs(variables.iter().map(|(name, json)| (name.as_str(), jinja::value(json))));
-        let rendered = templates
-            .get_template(name)
-            .and_then(|template| template.render(variables));
-        rendered.map_err(|error| explain(error, steps))
+        self.templates.render(name, &variables).map_err(refused)
     }
 }
 
@@ -217,32 +203,8 @@ fn sources<'a>(
     }
 }
 
-/// Bytes of text in the values.
-fn size_of(variables: &Map<String, serde_json::Value>) -> usize {
-    fn size(value: &serde_json::Value) -> usize {
-        match value {
-            serde_json::Value::String(text) => text.len(),
-            serde_json::Value::Array(items) => items.iter().map(size).sum(),
-            serde_json::Value::Object(map) => map.iter().map(|(key, value)| key.len() + size(value)).sum(),
-            _ => 1,
-        }
-    }
-    variables.values().map(size).sum()
-}
-
-/// The template's own message where it refused the conversation, else what went wrong and in which line.
-fn explain(error: Error, steps: u64) -> ModelError {
-    if error.kind() == ErrorKind::OutOfFuel {
-        return ModelError::ChatTemplate(format!(
-            "rendering takes more than {steps} steps, the limit for a conversation of this size (a step is an \
-             instruction or 64 bytes of text)"
-        ));
-    }
-    let detail = error.detail().map_or_else(|| error.kind().to_string(), String::from);
-    let line = error
-        .line()
-        .map_or_else(String::new, |line| format!(" (line {line} of the template)"));
-    ModelError::ChatTemplate(format!("{detail}{line}"))
+fn refused(error: TemplateError) -> ModelError {
+    ModelError::ChatTemplate(error.to_string())
 }
 
 #[cfg(test)]
@@ -299,51 +261,6 @@ mod tests {
         template
             .render(&[json!({"role": "user"})], tools, true, &Map::new())
             .map_err(|e| e.to_string())
-    }
-
-    #[derive(Deserialize)]
-    struct Table {
-        variables: Map<String, Value>,
-        cases: Vec<Expression>,
-    }
-
-    #[derive(Deserialize)]
-    struct Expression {
-        template: String,
-        text: Option<String>,
-        /// An error here, not in Python.
-        #[serde(default)]
-        refused: bool,
-    }
-
-    #[test]
-    fn expressions_render_as_in_jinja2() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/chat_templates/jinja.json");
-        let table: Table = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-        assert!(table.cases.len() > 1000);
-        let mut wrong = Vec::new();
-        for case in &table.cases {
-            let rendered = ChatTemplate::new(&json!({}), Some(&case.template), &BTreeMap::new())
-                .and_then(|template| template.render(&[], None, true, &table.variables));
-            let expected = if case.refused { None } else { case.text.as_ref() };
-            if rendered.as_ref().ok() != expected || (case.refused && case.text.is_none()) {
-                let Expression {
-                    template,
-                    text,
-                    refused,
-                } = case;
-                wrong.push(format!(
-                    "{template}\n  {rendered:?}\n  Python: {text:?}, refused: {refused}"
-                ));
-            }
-        }
-        assert!(
-            wrong.is_empty(),
-            "{} of {} differ:\n{}",
-            wrong.len(),
-            table.cases.len(),
-            wrong.join("\n")
-        );
     }
 
     #[test]
@@ -457,137 +374,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn hostile_templates_end() {
-        // each would hang its call, or take all memory or the stack
-        let nested_ranges = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}";
-        let doubling = |what: &str| format!("{{% set n = namespace(a={what}) %}}{{% for i in range(200) %}}");
-        let end = "{% endfor %}{{ n.a | length }}";
-        let loops = (
-            "{% for i in range(1000) %}{% for j in range(900) %}",
-            "{% endfor %}{% endfor %}",
-        );
-        let nesting = |what: &str| {
-            format!(
-                "{{% set n = namespace(a=[1]) %}}{}{{% set n.a = {what} %}}{}",
-                loops.0, loops.1
-            )
-        };
-        let cases = [
-            nested_ranges.to_owned(),
-            doubling("'ab'") + "{% set n.a = n.a ~ n.a %}" + end,
-            doubling("'ab'") + "{% set n.a = n.a + n.a %}" + end,
-            doubling("'ab'") + "{% set n.a = n.a * 2 %}" + end,
-            doubling("'ab'") + "{% set n.a %}{{ n.a }}{{ n.a }}{% endset %}" + end,
-            doubling("'ab'") + "{% set n.a = n.a | replace('a', 'aa') %}" + end,
-            doubling("'ab'") + "{% set n.a = [n.a, n.a] | join %}" + end,
-            doubling("'ab'") + "{% set n.a = n.a.join([n.a, n.a]) %}" + end,
-            doubling("'a\nb'") + "{% set n.a = n.a | indent(n.a | length) ~ '\n' ~ n.a %}" + end,
-            doubling("'ab'") + "{% set n.a = '%s%s' | format(n.a, n.a) %}" + end,
-            doubling("'ab'") + "{% set n.a = '{0}{0}'.format(n.a) %}" + end,
-            doubling("[1]") + "{% set n.a = [n.a, n.a] %}{% endfor %}{{ n.a | tojson }}",
-            doubling("[1]") + "{% set n.a = [n.a, n.a] %}{% endfor %}{{ n.a }}",
-            doubling("[1]") + "{% set n.a = [n.a, n.a] %}{% endfor %}{{ n.a | string }}",
-            doubling("[1]") + "{% set n.a = (n.a + n.a) | list %}" + end,
-            "{{ 'a' * 10**9 }}".into(),
-            "{{ [1] * 10**9 | list }}".into(),
-            "{{ ([1] * 10**9) | list | length }}".into(),
-            "{% macro m(n) %}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}".into(),
-            "{% macro m(n) %}{{ m(n) ~ m(n) }}{% endmacro %}{{ m(0) }}".into(),
-            "{% for x in [[]] recursive %}{{ loop([[]]) }}{% endfor %}".into(),
-            "{{ range(10**9) | list | length }}".into(),
-            "{{ '%999999999d' | format(5) }}".into(),
-            "{{ '%.999999999f' | format(5) }}".into(),
-            "{{ 'a'.center(10**9) }}{{ 'a'.center(10**18) }}".into(),
-            "{{ 'a'.ljust(10**9) }}".into(),
-            "{{ 'a'.rjust(10**9, 'é') }}".into(),
-            "{{ '5'.zfill(10**9) }}".into(),
-            "{{ 'a' | center(10**9) }}".into(),
-            "{{ 'a\tb'.expandtabs(10**9) }}".into(),
-            "{{ 'a\nb' | indent(10**9) }}".into(),
-            "{{ [1] | tojson(indent=10**9) }}".into(),
-            "{{ 10 ** 10 ** 10 }}".into(),
-            "{{ 5 | round(999999999) }}{{ 'a' * 10**9 }}".into(),
-            "{{ [1] | batch(10**9, 0) | list }}".into(),
-            "{{ [1] | slice(10**9) | list }}".into(),
-            format!("{{{{ {}1{} }}}}", "(".repeat(10_000), ")".repeat(10_000)),
-            "{% if 1 %}".repeat(100_000),
-            // deep values and deep sources
-            nesting("[n.a]"),
-            nesting("(n.a,)"),
-            nesting("{'a': n.a}"),
-            nesting("dict(a=n.a)"),
-            nesting("namespace(a=n.a)"),
-            nesting("[n.a] | batch(1)"),
-            nesting("[n.a] | reverse"),
-            nesting("[n.a][:1]"),
-            nesting("n.a.items"),
-            nesting("n"),
-            nesting("[n.a] | map('list')"),
-            "{% set n = namespace(a=1) %}{% for i in range(99999) %}{% set n.a = loop %}{% endfor %}".into(),
-            "{% set a = [a] %}".repeat(20_000),
-            "{% macro m(a, n) %}{{ m([[[[[[[[[[a]]]]]]]]]], n + 1) if n < 99999 }}{% endmacro %}{{ m(1, 0) }}".into(),
-            "{% for a in [[a, a]] %}".repeat(60) + &"{% endfor %}".repeat(60),
-            format!("{{{{ {}1 }}}}", "not ".repeat(100_000)),
-            format!("{{{{ {}1 }}}}", "-".repeat(100_000)),
-            format!("{{{{ {}1 }}}}", "+ ".repeat(100_000)),
-            format!("{{{{ 1{} }}}}", " if 1 else 1".repeat(100_000)),
-            format!("{{{{ 1{} }}}}", " if 1".repeat(100_000)),
-            format!("{{{{ 1{} }}}}", " and 1".repeat(100_000)),
-            format!("{{{{ 1{} }}}}", " or 1".repeat(100_000)),
-            format!("{{{{ 1{} }}}}", " | list".repeat(100_000)),
-            format!("{{{{ 1{} }}}}", " is odd".repeat(100_000)),
-            format!("{{{{ a{} }}}}", ".b".repeat(100_000)),
-            format!("{{{{ a{} }}}}", "['b']".repeat(100_000)),
-            format!("{{{{ a{} }}}}", "()".repeat(100_000)),
-            format!("{{{{ {} }}}}", "a(".repeat(100_000)),
-            format!("{{{{ {} }}}}", "[".repeat(100_000)),
-            format!("{{{{ {} }}}}", "{'a':".repeat(100_000)),
-            format!("{{{{ 1{} }}}}", "{% if 1 %}".repeat(100_000)),
-            "{% for a in b %}".repeat(100_000),
-            "{% if 0 %}".to_owned() + &"{% elif 0 %}".repeat(80_000) + "{{ 1 / 0 }}{% endif %}",
-            "x".repeat(2_000_000),
-            // long texts and long sequences
-            "{{ '{:>999999999}'.format(5) }}".into(),
-            "{{ '{:.999999999f}'.format(5) }}".into(),
-            "{{ '{:.99999}'.format('a') ~ '{:99999999999999999999}'.format(5) }}".into(),
-            "{{ '%.999999999f' % 5 }}".into(),
-            "{{ '%999999999d' % 5 }}".into(),
-            "{{ '%.999999999d' % 5 }}".into(),
-            "{{ '%*d' % (999999999, 5) }}".into(),
-            "{{ '{:e}'.format(5) ~ '{:.99999e}'.format(5) }}".into(),
-            doubling("'ab'") + "{% set n.a = n.a.replace('a', 'aa') %}" + end,
-            doubling("'ab'") + "{% set n.a = n.a.replace('', n.a) %}" + end,
-            doubling("'ab'") + "{% set n.a = '%s%s' % (n.a, n.a) %}" + end,
-            doubling("'ab'") + "{% set n.a = n.a.split('') | join(n.a) %}" + end,
-            doubling("[1]") + "{% set n.a = [n.a, n.a] %}{% endfor %}{{ 'x' ~ n.a }}",
-            doubling("[1]") + "{% set n.a = n.a + n.a %}{% endfor %}{{ n.a | list }}",
-            doubling("[1]") + "{% set n.a = [n.a, n.a] | sum(start=[]) %}" + end,
-            doubling("[1]") + "{% set n.a = n.a * 2 %}" + end,
-            doubling("(1,)") + "{% set n.a = n.a + n.a %}" + end,
-            doubling("[1]") + "{% set n.a = {'a': n.a, 'b': n.a} %}{% endfor %}{{ n.a == n.a }}",
-            "{% set a = 'ab' * 1000000 %}{% for i in range(99999) %}{{ a in a ~ 'c' }}{% endfor %}".into(),
-            "{% set a = 'ab' * 1000000 %}{% for i in range(99999) %}{{ a[::2] | length }}{% endfor %}".into(),
-            "{% set a = 'ab' * 1000000 %}{% for i in range(99999) %}{% if a.upper() %}{% endif %}{% endfor %}".into(),
-            "{% set a = 'ab' * 1000000 %}{% for i in range(99999) %}{% if a == a ~ '' %}{% endif %}{% endfor %}".into(),
-            "{% set a = range(99999) | list %}{% for i in a %}{{ i in a }}{% endfor %}".into(),
-            "{% set a = range(99999) | list %}{% for i in a %}{{ a.index(99998) }}{{ a | length }}{% endfor %}".into(),
-            "{% set a = range(99999) | list %}{% for i in a %}{{ a | unique | first }}{% endfor %}".into(),
-            "{% set a = range(99999) | list %}{% for i in a %}{{ (a | map('string') | list)[0] }}{% endfor %}".into(),
-        ];
-        let end = |source: &String| {
-            let rendered = ChatTemplate::new(&json!({}), Some(source), &BTreeMap::new())
-                .and_then(|template| template.render(&[], None, true, &Map::new()));
-            let length = rendered.map(|text| text.len());
-            assert!(length.is_err(), "{source:.200}: {length:?}");
-        };
-        let (some, others) = cases.split_at(cases.len() / 2);
-        std::thread::scope(|scope| {
-            scope.spawn(|| some.iter().for_each(end));
-            others.iter().for_each(end);
-        });
-    }
-
     /// Seen with a big integer in a tool's definition, which came out as a float. The others are as in Python.
     #[test]
     fn integers_keep_their_digits() {
@@ -608,11 +394,5 @@ mod tests {
         }
         let tools: [Value; 1] = [serde_json::from_str(r#"{"n": 1e400}"#).unwrap()];
         assert_eq!(render(source, Some(&tools)).unwrap(), r#"{"n": Infinity}|inf"#);
-    }
-
-    #[test]
-    fn the_date_is_known() {
-        let year = render(json!({"chat_template": "{{ strftime_now('%Y') }}"}), None).unwrap();
-        assert!(year.parse::<u32>().unwrap() >= 2025, "{year}");
     }
 }

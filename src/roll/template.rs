@@ -1,8 +1,9 @@
 //! A template of a job file, rendered over a task.
 
-use minijinja::{Environment, ErrorKind, UndefinedBehavior};
 use serde::Serialize;
 use serde_json::Value as Json;
+
+use crate::jinja::{self, Dialect, Templates};
 
 /// A template that does not parse, or asks for something that a task does not have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -19,93 +20,55 @@ pub struct TemplateError {
 #[derive(Clone, Debug)]
 pub struct Template {
     path: String,
-    environment: Environment<'static>,
+    source: String,
+    templates: Templates,
 }
 
-/// The only template of its environment.
+/// The only template of its set.
 const NAME: &str = "template";
-
-/// Steps that a rendering may take; a step is an instruction or 64 bytes of text made.
-const STEPS: u64 = 4_000_000;
 
 impl Template {
     /// Parses the template that stands at the dotted key `path`.
     ///
     /// # Errors
-    /// Its syntax is wrong.
+    /// Its syntax is wrong, or it is larger or nested deeper than templates may be.
     pub fn new(path: &str, source: &str) -> Result<Self, TemplateError> {
-        let mut environment = Environment::new();
-        environment.set_undefined_behavior(UndefinedBehavior::Strict);
-        environment.set_fuel(Some(STEPS));
-        minijinja_contrib::add_to_environment(&mut environment);
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        environment
-            .add_template_owned(NAME, source.to_string())
-            .map_err(|error| template_error(path, source, &error))?;
-        Ok(Self {
+        let mut template = Self {
             path: path.to_string(),
-            environment,
-        })
+            source: source.to_string(),
+            templates: Templates::new(Dialect::Job),
+        };
+        let added = template.templates.add(NAME, source);
+        added.map_err(|error| template.error(&error))?;
+        Ok(template)
     }
 
     /// The template over a task and what else it may name.
     ///
     /// # Errors
-    /// It names something that is not there.
+    /// It names something that is not there, or takes too many steps.
     pub fn render(&self, context: &impl Serialize) -> Result<String, TemplateError> {
-        let context = serde_json::to_value(context).map_err(|error| TemplateError {
+        let context = match serde_json::to_value(context) {
+            Ok(Json::Object(variables)) => variables,
+            Ok(other) => return Err(self.refused(format!("a task is an object of fields, not {other}"))),
+            Err(error) => return Err(self.refused(error.to_string())),
+        };
+        let rendered = self.templates.render(NAME, &context);
+        rendered.map_err(|error| self.error(&error))
+    }
+
+    /// What went wrong, and the line that it went wrong in.
+    fn error(&self, error: &jinja::TemplateError) -> TemplateError {
+        let line = |line: usize| self.source.lines().nth(line.saturating_sub(1));
+        let line = error.line.and_then(line).unwrap_or(&self.source);
+        self.refused(format!("{}, in `{:.200}`", error.message, line.trim()))
+    }
+
+    fn refused(&self, reason: String) -> TemplateError {
+        TemplateError {
             path: self.path.clone(),
-            reason: error.to_string(),
-        })?;
-        let rendered = self
-            .environment
-            .get_template(NAME)
-            .and_then(|template| template.render(value(&context)));
-        rendered.map_err(|error| {
-            let template = self.environment.get_template(NAME);
-            let source = template.as_ref().map_or("", |template| template.source());
-            template_error(&self.path, source, &error)
-        })
-    }
-}
-
-/// JSON as templates see it. Numbers that have neither 128 bits nor a float's range are texts of their digits.
-fn value(json: &Json) -> minijinja::Value {
-    match json {
-        Json::Null => ().into(),
-        Json::Bool(yes) => (*yes).into(),
-        Json::Number(number) => match (number.as_i64(), number.as_i128(), number.as_f64()) {
-            (Some(integer), ..) => integer.into(),
-            (_, Some(integer), _) => integer.into(),
-            (.., Some(float)) if number.is_f64() => float.into(),
-            _ => number.to_string().into(),
-        },
-        Json::String(text) => text.as_str().into(),
-        Json::Array(items) => items.iter().map(value).collect(),
-        Json::Object(fields) => {
-            minijinja::Value::from_pairs(fields.iter().map(|(name, field)| (name.as_str(), value(field))))
+            reason,
         }
-    }
-}
-
-fn template_error(path: &str, source: &str, error: &minijinja::Error) -> TemplateError {
-    let limit = format!("rendering takes more than {STEPS} steps (a step is an instruction or 64 bytes of text)");
-    let what = error.detail().map_or_else(
-        || error.kind().to_string(),
-        |detail| format!("{}: {detail}", error.kind()),
-    );
-    let what = if error.kind() == ErrorKind::OutOfFuel {
-        limit
-    } else {
-        what
-    };
-    let line = error
-        .line()
-        .and_then(|line| source.lines().nth(line.saturating_sub(1)))
-        .unwrap_or(source);
-    TemplateError {
-        path: path.to_string(),
-        reason: format!("{what}, in `{}`", line.trim()),
     }
 }
 
@@ -133,7 +96,7 @@ mod tests {
             ("0.1", "0.1"),
             ("1.10", "1.1"),
             ("1E5", "100000.0"),
-            ("1e400", "1e+400"),
+            ("1e400", "inf"),
         ] {
             let task: Json = serde_json::from_str(&format!("{{\"n\": {number}}}")).unwrap();
             let rendered = Template::new("k", "{{ n }}").unwrap().render(&task).unwrap();
@@ -146,9 +109,25 @@ mod tests {
 
     #[test]
     fn a_missing_field_names_key_and_expression() {
-        let template = Template::new("roll.reward.answer", "{{ metadata.anwser }}").unwrap();
-        let error = template.render(&json!({ "metadata": {} })).unwrap_err().to_string();
-        assert!(error.starts_with("roll.reward.answer: undefined value"), "{error}");
-        assert!(error.contains("metadata.anwser"), "{error}");
+        for source in ["{{ metadata.anwser }}", "{{ metadata['anwser'] }}", "a\n{{ metadata.anwser ~ 1 }}\n"] {
+            let template = Template::new("roll.reward.answer", source).unwrap();
+            let error = template.render(&json!({ "metadata": {} })).unwrap_err().to_string();
+            assert!(error.starts_with("roll.reward.answer: "), "{error}");
+            assert!(error.contains("undefined"), "{error}");
+            assert!(error.contains("`{{ metadata") && error.ends_with("}}`"), "{error}");
+        }
+    }
+
+    #[test]
+    fn templates_too_large_or_too_slow_are_errors_that_name_their_key() {
+        let cases = ["x".repeat(2_000_000), "{{ ".to_owned() + &"[".repeat(10_000) + " }}"];
+        for source in &cases {
+            let error = Template::new("roll.agent.user", source).unwrap_err().to_string();
+            assert!(error.starts_with("roll.agent.user: ") && error.len() < 500, "{error}");
+        }
+        let slow = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}";
+        let template = Template::new("roll.agent.user", slow).unwrap();
+        let error = template.render(&json!({})).unwrap_err().to_string();
+        assert!(error.contains("steps"), "{error}");
     }
 }

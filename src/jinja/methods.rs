@@ -9,7 +9,7 @@ use minijinja_contrib::pycompat;
 use super::arguments::Arguments;
 use super::objects::View;
 use super::operators::weigh;
-use super::{charge, format, invalid, python, tests};
+use super::{charge, format, invalid, python, tests, usable};
 
 const OF_DICTIONARIES: [&str; 6] = ["copy", "fromkeys", "get", "items", "keys", "values"];
 const OF_LISTS: [&str; 3] = ["copy", "count", "index"];
@@ -318,7 +318,7 @@ fn partition(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
 
 fn join(state: &State, separator: &str, items: &Value) -> Result<Value, Error> {
     let mut out = String::new();
-    for (place, item) in items.try_iter()?.checked().enumerate() {
+    for (place, item) in usable(state, items)?.try_iter()?.checked().enumerate() {
         let item = item?;
         let text = item
             .as_str()
@@ -459,7 +459,7 @@ fn list(state: &State, value: &Value, method: &str, args: &[Value]) -> Result<Op
         "copy" if !value.is_tuple() => Arguments::of(args, &[]).map(|_| Some(value.clone())),
         "append" | "extend" | "insert" | "pop" | "remove" | "clear" | "sort" | "reverse" => Err(Error::new(
             ErrorKind::InvalidOperation,
-            format!("`{method}` changes a list, which chat templates may not"),
+            format!("`{method}` changes a list, which templates may not"),
         )),
         _ => Ok(None),
     }

@@ -7,8 +7,7 @@ use super::arguments::Arguments;
 use super::methods::pairs_of;
 use super::objects::Generator;
 use super::operators::{operate, weigh};
-use super::{charge, format, invalid, python};
-use crate::model::python_json;
+use super::{charge, format, invalid, python, python_json, usable};
 
 /// What `pprint` writes on one line.
 const PRETTY_WIDTH: usize = 80;
@@ -120,7 +119,7 @@ fn items(state: &State, value: &Value) -> Result<Vec<Value>, Error> {
         return Err(invalid("none cannot be iterated"));
     }
     let paid = |item| charge(state, 0).and(item);
-    value.try_iter()?.checked().map(paid).collect()
+    usable(state, value)?.try_iter()?.checked().map(paid).collect()
 }
 
 fn to_list(state: &State, value: &Value) -> Result<Value, Error> {
@@ -174,7 +173,7 @@ fn join(state: &State, value: &Value, positional: Rest<Value>, keywords: Kwargs)
     if value.is_none() {
         return Err(invalid("none cannot be iterated"));
     }
-    for (place, item) in value.try_iter()?.checked().enumerate() {
+    for (place, item) in usable(state, value)?.try_iter()?.checked().enumerate() {
         let mut item = item?;
         if let Some(path) = arguments.value(1) {
             item = attribute(item, path)?;

@@ -3,11 +3,11 @@
 use std::cmp::Ordering;
 
 use minijinja::value::{Rest, Tuple, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, State, UndefinedBehavior, Value};
+use minijinja::{Environment, Error, State, Value};
 
 use super::methods::Method;
 use super::objects::{Generator, Range};
-use super::{MAX_DEPTH, charge, format, invalid, python, tests};
+use super::{MAX_DEPTH, charge, defined, format, invalid, is_strict, python, tests, usable};
 
 /// Values of a container that are looked at for one step.
 const STEP_VALUES: usize = 2;
@@ -37,17 +37,6 @@ fn fold(terms: &[Value], apply: impl Fn(Value, &str, &Value) -> Result<Value>) -
     rest.chunks_exact(2).try_fold(first.clone(), |left, pair| {
         apply(left, pair[0].as_str().unwrap_or_default(), &pair[1])
     })
-}
-
-fn is_strict(state: &State) -> bool {
-    matches!(state.undefined_behavior(), UndefinedBehavior::Strict)
-}
-
-fn defined(value: &Value) -> Result<&Value> {
-    match value.is_undefined() {
-        true => Err(Error::from(ErrorKind::UndefinedError)),
-        false => Ok(value),
-    }
 }
 
 /// A number, booleans among them, as Python calculates with it.
@@ -84,9 +73,6 @@ impl Number {
 
 pub(super) fn operate(state: &State, left: &Value, operator: &str, right: &Value) -> Result<Value> {
     if operator == "~" {
-        if is_strict(state) {
-            defined(left).and(defined(right))?;
-        }
         let (left, right) = (python::text(state, left)?, python::text(state, right)?);
         charge(state, left.len() + right.len())?;
         return Ok(Value::from(left + &right));
@@ -249,9 +235,7 @@ fn compare_all(state: &State, terms: Rest<Value>) -> Result<bool> {
 }
 
 fn compare(state: &State, left: &Value, operator: &str, right: &Value) -> Result<bool> {
-    if is_strict(state) {
-        defined(left).and(defined(right))?;
-    }
+    usable(state, left).and(usable(state, right))?;
     weigh(state, left)?;
     weigh(state, right)?;
     Ok(match operator {
@@ -321,9 +305,7 @@ fn keys(container: &Value) -> Result<impl Iterator<Item = Value>> {
 /// `of[key]`, which in Jinja2 may also be an attribute.
 fn item(state: &State, of: &Value, key: &Value) -> Result<Value> {
     defined(of)?;
-    if is_strict(state) {
-        defined(key)?;
-    }
+    usable(state, key)?;
     let get = |place: i128| of.get_item(&Value::from(i64::try_from(place).unwrap_or(i64::MAX)));
     let found = match (of.kind(), Number::of(key)) {
         (ValueKind::Map, _) => of.get_item(key)?,
@@ -411,9 +393,7 @@ fn kept(state: &State, value: Value) -> Result<Value> {
 
 /// What a loop goes through.
 fn each(state: &State, value: Value) -> Result<Value> {
-    if is_strict(state) {
-        defined(&value)?;
-    }
+    usable(state, &value)?;
     if value.is_none() {
         return Err(invalid("none cannot be iterated"));
     }

@@ -3,21 +3,22 @@
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
 
-use super::jinja::Digits;
+use super::MAX_DEPTH;
+use super::objects::Digits;
 
 /// The arguments of `json.dumps`, with its defaults but for `ensure_ascii`, which chat templates switch off.
 #[derive(Clone, Debug)]
-pub struct Style {
+pub(super) struct Style {
     /// Whether characters beyond ASCII are escaped.
-    pub ensure_ascii: bool,
+    pub(super) ensure_ascii: bool,
     /// One item a line, indented by this for each level.
-    pub indent: Option<String>,
+    pub(super) indent: Option<String>,
     /// Between items.
-    pub item_separator: String,
+    pub(super) item_separator: String,
     /// Between a key and its value.
-    pub key_separator: String,
+    pub(super) key_separator: String,
     /// Whether keys are sorted.
-    pub sort_keys: bool,
+    pub(super) sort_keys: bool,
 }
 
 impl Default for Style {
@@ -36,16 +37,14 @@ impl Default for Style {
 ///
 /// # Errors
 /// A value that JSON does not have, one nested deeper than 100 levels, or the error of `charge`.
-pub fn dumps(value: &Value, style: &Style, charge: &Charge<'_>) -> Result<String, Error> {
+pub(super) fn dumps(value: &Value, style: &Style, charge: &Charge<'_>) -> Result<String, Error> {
     let mut out = String::new();
     write_value(&mut out, value, style, charge, 0)?;
     Ok(out)
 }
 
 /// Pays for bytes.
-pub type Charge<'a> = dyn Fn(usize) -> Result<(), Error> + 'a;
-
-const MAX_DEPTH: usize = 100;
+pub(super) type Charge<'a> = dyn Fn(usize) -> Result<(), Error> + 'a;
 
 fn write_value(out: &mut String, value: &Value, style: &Style, charge: &Charge<'_>, depth: usize) -> Result<(), Error> {
     if depth > MAX_DEPTH {
@@ -192,7 +191,7 @@ fn write_string(out: &mut String, text: &str, ensure_ascii: bool) {
 }
 
 /// `repr` of a float: the shortest digits that read back the same, with an exponent below 1e-4 and from 1e16 on.
-pub fn float_repr(x: f64) -> String {
+pub(super) fn float_repr(x: f64) -> String {
     if !x.is_finite() {
         return x.to_string().to_lowercase();
     }
@@ -215,7 +214,7 @@ mod tests {
     use super::*;
 
     fn dumps(value: &serde_json::Value, style: &Style) -> String {
-        super::dumps(&crate::model::jinja::value(value), style, &|_| Ok(())).unwrap()
+        super::dumps(&crate::jinja::templates::value(value), style, &|_| Ok(())).unwrap()
     }
 
     #[test]

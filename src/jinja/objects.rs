@@ -36,7 +36,7 @@ impl Object for View {
 
 /// An integer beyond 128 bits, which is only printed.
 #[derive(Debug)]
-pub(in crate::model) struct Digits(pub(super) String);
+pub(super) struct Digits(pub(super) String);
 
 impl Object for Digits {
     fn repr(self: &Arc<Self>) -> ObjectRepr {

@@ -4,12 +4,12 @@ use minijinja::value::ValueKind;
 use minijinja::{Error, State, Value};
 
 use super::objects::{Digits, Generator, Range, View};
-use super::{MAX_DEPTH, charge, invalid, tests};
-use crate::model::python_json::float_repr;
+use super::python_json::float_repr;
+use super::{MAX_DEPTH, charge, invalid, tests, usable};
 
 /// `str(value)`.
 pub(super) fn text(state: &State, value: &Value) -> Result<String, Error> {
-    match value.kind() {
+    match usable(state, value)?.kind() {
         ValueKind::Undefined => Ok(String::new()),
         ValueKind::String => Ok(value.as_str().unwrap_or_default().to_owned()),
         _ => repr(state, value),
@@ -28,7 +28,7 @@ fn write_repr(state: &State, out: &mut String, value: &Value, depth: usize) -> R
     if depth > MAX_DEPTH {
         return Err(invalid(format!("a value is nested deeper than {MAX_DEPTH} levels")));
     }
-    match value.kind() {
+    match usable(state, value)?.kind() {
         ValueKind::Undefined => out.push_str("Undefined"),
         _ if value.downcast_object_ref::<Range>().is_some() => out.push_str(&value.to_string()),
         _ if value.downcast_object_ref::<Generator>().is_some() => {

@@ -8,6 +8,7 @@ use minijinja::{Error, ErrorKind};
 
 use super::lexer::{Tag, Token, tag};
 use super::methods::is_method;
+use super::templates::TemplateError;
 
 /// Bytes of a template.
 const MAX_SOURCE: usize = 1 << 20;
@@ -57,12 +58,12 @@ type Result<T> = std::result::Result<T, Error>;
 ///
 /// # Errors
 /// A syntax error, or something that Jinja2 has and this does not, with its line.
-pub(super) fn rewritten(source: &str) -> Result<String> {
+pub(super) fn rewritten(source: &str) -> std::result::Result<String, TemplateError> {
     if source.len() > MAX_SOURCE {
-        return Err(syntax(format!(
-            "the template has {} bytes; allowed are {MAX_SOURCE}",
-            source.len()
-        )));
+        return Err(TemplateError {
+            message: format!("the template has {} bytes; allowed are {MAX_SOURCE}", source.len()),
+            line: None,
+        });
     }
     let mut out = String::with_capacity(source.len() * 2);
     let mut open = Open::default();
@@ -71,11 +72,15 @@ pub(super) fn rewritten(source: &str) -> Result<String> {
         out.push_str(&rest[..start]);
         line += rest[..start].matches('\n').count();
         rest = &rest[start..];
-        let tag = tag(rest).map_err(|error| error_at(error, line))?;
+        let at_line = |error: Error| TemplateError {
+            line: Some(line),
+            ..error.into()
+        };
+        let tag = tag(rest).map_err(at_line)?;
         let text = &rest[..tag.length];
         match tag.tokens {
             None => out.push_str(text),
-            Some(_) => statement(&mut out, text, &tag, &mut open).map_err(|error| error_at(error, line))?,
+            Some(_) => statement(&mut out, text, &tag, &mut open).map_err(at_line)?,
         }
         line += text.matches('\n').count();
         rest = &rest[tag.length..];
@@ -86,11 +91,6 @@ pub(super) fn rewritten(source: &str) -> Result<String> {
 
 fn syntax(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::SyntaxError, message.into())
-}
-
-fn error_at(error: Error, line: usize) -> Error {
-    let detail = error.detail().map_or_else(|| error.kind().to_string(), String::from);
-    syntax(format!("{detail} (line {line} of the template)"))
 }
 
 /// What the tags so far have opened.

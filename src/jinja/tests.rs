@@ -1,14 +1,18 @@
 //! Tests (`is …`) that answer as Python's types would.
 
 use minijinja::value::ValueKind;
-use minijinja::{Environment, Error, Value};
+use minijinja::{Environment, Error, State, Value};
 
-use super::invalid;
+use super::{invalid, usable};
 use super::objects::{Generator, View};
 
 pub(super) fn add_to(environment: &mut Environment<'static>) {
-    environment.add_test("iterable", is_iterable);
-    environment.add_test("sequence", is_sequence);
+    environment.add_test("iterable", |state: &State, value: &Value| {
+        usable(state, value).map(is_iterable)
+    });
+    environment.add_test("sequence", |state: &State, value: &Value| {
+        usable(state, value).is_ok_and(is_sequence)
+    });
     environment.add_test("mapping", is_mapping);
     environment.add_test("callable", is_callable);
     environment.add_test("odd", |value: &Value| is_odd(value));

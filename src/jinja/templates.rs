@@ -1,0 +1,123 @@
+//! Templates by name: compiled within the limits on their source, rendered within the limits on steps and depth.
+
+use minijinja::{Environment, Error, ErrorKind, Value};
+use serde_json::{Map, Value as Json};
+
+use super::environment::environment;
+use super::{python, rewrite};
+
+/// Steps that a rendering may take; a step is an instruction, 64 bytes of text made or two values looked at.
+const STEPS: u64 = 4_000_000;
+/// Bytes of the variables for which a rendering may take one step more.
+const INPUT_BYTES: usize = 2;
+
+/// How templates treat the white space around tags and names that are undefined.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dialect {
+    /// As `transformers` sets Jinja2 up: a tag takes its line with it, and an undefined name is empty text.
+    #[default]
+    Chat,
+    /// Jinja2 with `StrictUndefined`: text stays as it stands, and the use of an undefined name is an error.
+    Job,
+}
+
+/// Why a template was not compiled or rendered: the message that it raised itself, or what went wrong.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}{}", .line.map_or_else(String::new, |line| format!(" (line {line} of the template)")))]
+pub struct TemplateError {
+    /// What went wrong.
+    pub message: String,
+    /// The line of the source, from 1, where it is known.
+    pub line: Option<usize>,
+}
+
+impl From<Error> for TemplateError {
+    fn from(error: Error) -> Self {
+        Self {
+            message: error.detail().map_or_else(|| error.kind().to_string(), String::from),
+            line: error.line(),
+        }
+    }
+}
+
+/// Compiled templates.
+#[derive(Clone, Debug)]
+pub struct Templates {
+    environment: Environment<'static>,
+}
+
+impl Default for Templates {
+    fn default() -> Self {
+        Self::new(Dialect::default())
+    }
+}
+
+impl Templates {
+    /// None yet.
+    pub fn new(dialect: Dialect) -> Self {
+        Self {
+            environment: environment(dialect),
+        }
+    }
+
+    /// Compiles a template. Newlines are `\n`, as for Jinja2's lexer.
+    ///
+    /// # Errors
+    /// A syntax error, something of Jinja2 that is not supported, or a source beyond the limits on size and nesting.
+    pub fn add(&mut self, name: &str, source: &str) -> Result<(), TemplateError> {
+        let rewritten = rewrite::rewritten(&source.replace("\r\n", "\n").replace('\r', "\n"))?;
+        Ok(self.environment.add_template_owned(name.to_owned(), rewritten)?)
+    }
+
+    /// Renders a template over variables. Missing keys are undefined and nulls are `None`, as Python would see them.
+    ///
+    /// # Errors
+    /// There is no template of this name, it raises an error, or it takes more steps than variables of this size allow.
+    pub fn render(&self, name: &str, variables: &Map<String, Json>) -> Result<String, TemplateError> {
+        let size = variables.iter().map(|(key, item)| key.len() + size_of(item)).sum::<usize>();
+        let steps = STEPS + (size / INPUT_BYTES) as u64;
+        // The limit belongs to the environment, of which a copy shares the compiled templates.
+        let mut environment = self.environment.clone();
+        environment.set_fuel(Some(steps));
+        let variables = Value::from_pairs(variables.iter().map(|(key, item)| (key.as_str(), value(item))));
+        let rendered = environment
+            .get_template(name)
+            .and_then(|template| template.render(variables));
+        rendered.map_err(|error| match error.kind() {
+            ErrorKind::OutOfFuel => TemplateError {
+                message: format!(
+                    "rendering takes more than {steps} steps, the limit for an input of {size} bytes (a step is an \
+                     instruction or 64 bytes of text)"
+                ),
+                line: error.line(),
+            },
+            _ => error.into(),
+        })
+    }
+}
+
+/// Bytes of text in a value.
+fn size_of(value: &Json) -> usize {
+    match value {
+        Json::String(text) => text.len(),
+        Json::Array(items) => items.iter().map(size_of).sum(),
+        Json::Object(map) => map.iter().map(|(key, item)| key.len() + size_of(item)).sum(),
+        _ => 1,
+    }
+}
+
+/// A JSON value as templates see it.
+pub(super) fn value(json: &Json) -> Value {
+    match json {
+        Json::Null => Value::from(()),
+        Json::Bool(b) => Value::from(*b),
+        Json::Number(number) => match (number.as_i64(), number.as_u64()) {
+            (Some(n), _) => Value::from(n),
+            (None, Some(n)) => Value::from(n),
+            (None, None) => python::number(&number.to_string()),
+        },
+        Json::String(text) => Value::from(text.as_str()),
+        Json::Array(items) => items.iter().map(value).collect(),
+        Json::Object(map) => Value::from_pairs(map.iter().map(|(key, item)| (key.as_str(), value(item)))),
+    }
+}
