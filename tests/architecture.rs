@@ -149,7 +149,11 @@ fn candle_is_named_only_where_tensors_are() {
 #[test]
 fn minijinja_is_named_only_where_its_limits_are_set() {
     for source in sources().iter().filter(|source| source.layer != "jinja") {
-        assert!(!source.code.contains("minijinja"), "{} names minijinja", source.path.display());
+        assert!(
+            !source.code.contains("minijinja"),
+            "{} names minijinja",
+            source.path.display()
+        );
     }
 }
 

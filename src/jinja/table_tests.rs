@@ -233,12 +233,46 @@ fn undefined_names_are_errors_where_jinja2_is_strict() {
         "m | items | list",
     ];
     let filters = [
-        "abs", "batch(2) | list", "capitalize", "center(5)", "dictsort", "escape", "first", "float", "groupby('x')",
-        "indent", "int", "join", "last", "length", "list", "lower", "map('upper') | list", "min", "replace('a', 'b')",
-        "reverse", "round", "select | list", "slice(2) | list", "sort", "string", "sum", "title", "tojson", "trim",
-        "truncate(5)", "unique | list", "upper", "urlencode", "wordcount",
+        "abs",
+        "batch(2) | list",
+        "capitalize",
+        "center(5)",
+        "dictsort",
+        "escape",
+        "first",
+        "float",
+        "groupby('x')",
+        "indent",
+        "int",
+        "join",
+        "last",
+        "length",
+        "list",
+        "lower",
+        "map('upper') | list",
+        "min",
+        "replace('a', 'b')",
+        "reverse",
+        "round",
+        "select | list",
+        "slice(2) | list",
+        "sort",
+        "string",
+        "sum",
+        "title",
+        "tojson",
+        "trim",
+        "truncate(5)",
+        "unique | list",
+        "upper",
+        "urlencode",
+        "wordcount",
     ];
-    let statements = ["{% if m %}a{% endif %}", "{% for x in m %}a{% endfor %}", "{% set x = m %}{{ x }}"];
+    let statements = [
+        "{% if m %}a{% endif %}",
+        "{% for x in m %}a{% endfor %}",
+        "{% set x = m %}{{ x }}",
+    ];
     let expressions = refused.iter().map(|expression| format!("{{{{ {expression} }}}}"));
     let filtered = filters.iter().map(|filter| format!("{{{{ m | {filter} }}}}"));
     let errors = expressions.chain(filtered).chain(statements.map(String::from));
@@ -264,8 +298,14 @@ fn jobs_have_the_limits_of_chat_templates() {
     };
     let cases = [
         ("x".repeat(2_000_000), "allowed are 1048576"),
-        (format!("{{{{ {}1{} }}}}", "(".repeat(10_000), ")".repeat(10_000)), "within one another"),
-        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}".into(), "steps"),
+        (
+            format!("{{{{ {}1{} }}}}", "(".repeat(10_000), ")".repeat(10_000)),
+            "within one another",
+        ),
+        (
+            "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}".into(),
+            "steps",
+        ),
         (growing("[n.a]"), "nested deeper than 100 levels"),
         // what is copied counts, so that growing by one is not quadratic in the time it takes
         (growing("n.a + [i]"), "steps"),

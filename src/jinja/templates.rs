@@ -74,7 +74,10 @@ impl Templates {
     /// # Errors
     /// There is no template of this name, it raises an error, or it takes more steps than variables of this size allow.
     pub fn render(&self, name: &str, variables: &Map<String, Json>) -> Result<String, TemplateError> {
-        let size = variables.iter().map(|(key, item)| key.len() + size_of(item)).sum::<usize>();
+        let size = variables
+            .iter()
+            .map(|(key, item)| key.len() + size_of(item))
+            .sum::<usize>();
         let steps = STEPS + (size / INPUT_BYTES) as u64;
         // The limit belongs to the environment, of which a copy shares the compiled templates.
         let mut environment = self.environment.clone();

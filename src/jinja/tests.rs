@@ -3,8 +3,8 @@
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, State, Value};
 
-use super::{invalid, usable};
 use super::objects::{Generator, View};
+use super::{invalid, usable};
 
 pub(super) fn add_to(environment: &mut Environment<'static>) {
     environment.add_test("iterable", |state: &State, value: &Value| {

@@ -109,7 +109,11 @@ mod tests {
 
     #[test]
     fn a_missing_field_names_key_and_expression() {
-        for source in ["{{ metadata.anwser }}", "{{ metadata['anwser'] }}", "a\n{{ metadata.anwser ~ 1 }}\n"] {
+        for source in [
+            "{{ metadata.anwser }}",
+            "{{ metadata['anwser'] }}",
+            "a\n{{ metadata.anwser ~ 1 }}\n",
+        ] {
             let template = Template::new("roll.reward.answer", source).unwrap();
             let error = template.render(&json!({ "metadata": {} })).unwrap_err().to_string();
             assert!(error.starts_with("roll.reward.answer: "), "{error}");
