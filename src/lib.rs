@@ -9,6 +9,7 @@ pub mod cli;
 pub mod client;
 pub mod config;
 pub mod engine;
+pub mod hub;
 pub mod inference;
 pub mod jinja;
 pub mod model;

@@ -4,18 +4,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A layer and the layers that it may import. `cli` may import all and is not listed.
-const ARROWS: [(&str, &[&str]); 11] = [
+const ARROWS: [(&str, &[&str]); 12] = [
     ("server", &["protocol", "config"]),
     ("client", &["protocol", "config"]),
     ("overwatch", &["protocol", "config"]),
-    ("roll", &["protocol", "config", "client", "jinja"]),
+    ("roll", &["protocol", "config", "client", "hub", "jinja"]),
     (
         "engine",
         &["inference", "train", "timeline", "model", "protocol", "config"],
     ),
     ("train", &["model", "timeline", "config"]),
     ("inference", &["model", "config"]),
-    ("model", &["config", "jinja"]),
+    ("model", &["config", "hub", "jinja"]),
+    ("hub", &["config"]),
     ("jinja", &[]),
     ("timeline", &["config"]),
     ("protocol", &["config"]),

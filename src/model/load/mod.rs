@@ -99,10 +99,10 @@ pub fn load(
     if local.is_file() {
         return gguf::load(local, device, dtype, progress);
     }
-    let Some((repository, revision)) = hub::id(path) else {
+    let Some(repository) = hub::id(path) else {
         return Err(not_found(path));
     };
-    let snapshot = hub::snapshot(repository, revision, progress)?;
+    let snapshot = hub::snapshot(&repository, progress)?;
     directory::load(&files::Files::Directory(snapshot), device, dtype, progress)
 }
 
