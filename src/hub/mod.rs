@@ -76,7 +76,10 @@ impl Hub {
         let api = api.repo(repository.to_hf());
         let info = api.info().map_err(|error| fail(error.to_string()))?;
         if !is_below(&info.sha) {
-            return Err(fail(format!("the hub calls the revision {:?}, which is no commit", info.sha)));
+            return Err(fail(format!(
+                "the hub calls the revision {:?}, which is no commit",
+                info.sha
+            )));
         }
         let snapshots = self.environment.cache.join(repository.to_hf().folder_name());
         Ok(Remote {
@@ -218,7 +221,10 @@ mod tests {
             let repository = Repository::parse(id, Kind::Dataset).unwrap();
             assert_eq!(hub.cached(&repository).as_ref(), expected, "{id}");
         }
-        assert_eq!(hub.cached(&Repository::parse("openai/gsm8k", Kind::Model).unwrap()), None);
+        assert_eq!(
+            hub.cached(&Repository::parse("openai/gsm8k", Kind::Model).unwrap()),
+            None
+        );
     }
 
     #[test]

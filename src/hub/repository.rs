@@ -81,7 +81,9 @@ mod tests {
             ("", Kind::Dataset, None),
         ] {
             let repository = Repository::parse(id, kind);
-            let found = repository.as_ref().map(|known| (known.name.as_str(), known.revision.as_str()));
+            let found = repository
+                .as_ref()
+                .map(|known| (known.name.as_str(), known.revision.as_str()));
             assert_eq!(found, expected, "{id}");
         }
     }
