@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use ajet_swarm::protocol::engine::{ChatCall, EndEpisode, EngineEvent, EnginePhase, Hello, Update};
+use ajet_swarm::protocol::engine::{ChatCall, EndEpisode, EngineEvent, EnginePhase, Hello, LogLevel, Update};
 use ajet_swarm::protocol::swarm::EpisodeType;
 use ajet_swarm::server::engine::client::{EngineCallError, EngineClient};
 use futures_util::StreamExt;
@@ -547,7 +547,7 @@ async fn on_a_full_disk_a_checkpoint_fails_and_training_goes_on() {
     while !(warned && shown) {
         match events.next().await.unwrap().unwrap() {
             EngineEvent::Log { level, message } => {
-                warned |= level == "warn" && message.contains("checkpoint of step 2")
+                warned |= level == LogLevel::Warn && message.contains("checkpoint of step 2")
             }
             EngineEvent::Status {
                 phase: EnginePhase::Rolling,

@@ -647,6 +647,32 @@ pub enum CollectionMethod {
     RolloutUntilAllClientsAgreeSyncWeight,
 }
 
+impl CollectionMethod {
+    const ALL: [Self; 5] = [
+        Self::RolloutUntilFinishEnoughEpisodes,
+        Self::RolloutUntilFinishEnoughTasks,
+        Self::RolloutUntilFinishEnoughNonDummyTasks,
+        Self::RolloutUntilAnyClientAgreeSyncWeight,
+        Self::RolloutUntilAllClientsAgreeSyncWeight,
+    ];
+
+    /// Name in the configuration and on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::RolloutUntilFinishEnoughEpisodes => "rollout_until_finish_enough_episodes",
+            Self::RolloutUntilFinishEnoughTasks => "rollout_until_finish_enough_tasks",
+            Self::RolloutUntilFinishEnoughNonDummyTasks => "rollout_until_finish_enough_non_dummy_tasks",
+            Self::RolloutUntilAnyClientAgreeSyncWeight => "rollout_until_any_client_agree_sync_weight",
+            Self::RolloutUntilAllClientsAgreeSyncWeight => "rollout_until_all_clients_agree_sync_weight",
+        }
+    }
+
+    /// Method of that name; `None` for one that only another server knows.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|method| method.name() == name)
+    }
+}
+
 /// A sign that the model lost control of what it writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum MadnessCheck {
@@ -849,5 +875,19 @@ pub enum TargetModules {
 impl Default for TargetModules {
     fn default() -> Self {
         Self::Name("all-linear".into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn collection_methods_have_the_same_name_everywhere() {
+        for method in CollectionMethod::ALL {
+            assert_eq!(serde_json::to_value(method).unwrap(), method.name());
+            assert_eq!(CollectionMethod::from_name(method.name()), Some(method));
+        }
+        assert_eq!(CollectionMethod::from_name(""), None);
     }
 }

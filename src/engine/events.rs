@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::protocol::engine::{DropReason, EngineEvent, EnginePhase, PoolSnapshot};
+use crate::protocol::engine::{DropReason, EngineEvent, EnginePhase, LogLevel, PoolSnapshot};
 
 /// Events kept for the first subscriber; a control plane that never comes must not cost memory.
 const BACKLOG: usize = 1000;
@@ -93,14 +93,14 @@ impl EventHub {
     pub fn warn(&self, message: impl Into<String>) {
         let message = message.into();
         tracing::warn!("{message}");
-        self.log("warn", message);
+        self.log(LogLevel::Warn, message);
     }
 
     /// Something worth a line, in the engine's log and in the server's.
     pub fn info(&self, message: impl Into<String>) {
         let message = message.into();
         tracing::info!("{message}");
-        self.log("info", message);
+        self.log(LogLevel::Info, message);
     }
 
     /// The engine is about to end because of this. The first reason is the one that counts.
@@ -124,11 +124,8 @@ impl EventHub {
         }
     }
 
-    fn log(&self, level: &str, message: String) {
-        self.publish(EngineEvent::Log {
-            level: level.into(),
-            message,
-        });
+    fn log(&self, level: LogLevel, message: String) {
+        self.publish(EngineEvent::Log { level, message });
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

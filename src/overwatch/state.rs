@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::collector::Look;
+use crate::config::schema::CollectionMethod;
 use crate::protocol::swarm::{EngineStatus, PoolInformation, VerboseLog};
 
 /// Log lines that are kept.
@@ -99,47 +100,48 @@ impl State {
 
     /// Episodes, tasks, tasks with different rewards, and clients' agreement, with the active rule marked.
     pub fn progress(&self) -> Vec<Progress> {
+        use CollectionMethod::*;
         let Some(pool) = self.pool() else { return vec![] };
         let clients = &pool.swarm_client_instruction.active_clients;
         let agreed = clients.iter().filter(|client| client.allowed_sync_weight).count() as u64;
-        let active = pool
-            .sample_collection_method
-            .strip_prefix("rollout_until_")
-            .unwrap_or_default();
-        let agreement_target = match active {
-            "any_client_agree_sync_weight" => 1,
+        let method = CollectionMethod::from_name(&pool.sample_collection_method);
+        let agreement_target = match method {
+            Some(RolloutUntilAnyClientAgreeSyncWeight) => 1,
             _ => clients.len() as u64,
         };
-        let progress = |what, done, target, rules: &[&str]| Progress {
+        let progress = |what, done, target, methods: &[CollectionMethod]| Progress {
             what,
             done,
             target,
-            active: rules.contains(&active),
+            active: method.is_some_and(|method| methods.contains(&method)),
         };
         vec![
             progress(
                 "episodes",
                 pool.completed_episodes,
                 pool.completed_episode_target,
-                &["finish_enough_episodes"],
+                &[RolloutUntilFinishEnoughEpisodes],
             ),
             progress(
                 "tasks",
                 pool.completed_tasks,
                 pool.completed_task_target,
-                &["finish_enough_tasks"],
+                &[RolloutUntilFinishEnoughTasks],
             ),
             progress(
                 "non-dummy tasks",
                 pool.completed_non_dummy_tasks,
                 pool.completed_non_dummy_task_target,
-                &["finish_enough_non_dummy_tasks"],
+                &[RolloutUntilFinishEnoughNonDummyTasks],
             ),
             progress(
                 "clients agree",
                 agreed,
                 agreement_target,
-                &["any_client_agree_sync_weight", "all_clients_agree_sync_weight"],
+                &[
+                    RolloutUntilAnyClientAgreeSyncWeight,
+                    RolloutUntilAllClientsAgreeSyncWeight,
+                ],
             ),
         ]
     }

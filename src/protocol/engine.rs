@@ -263,6 +263,16 @@ pub enum EnginePhase {
     WeightSyncing,
 }
 
+/// How serious a line of the log is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogLevel {
+    /// For information.
+    Info,
+    /// Something is lost or wrong; the engine goes on.
+    Warn,
+}
+
 /// One line of `GET /events`, such as `{"log": {"level": "warn", "message": "slow disk"}}`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -298,8 +308,8 @@ pub enum EngineEvent {
     },
     /// A line for the server's log.
     Log {
-        /// `error`, `warn` or `info`.
-        level: String,
+        /// How serious it is.
+        level: LogLevel,
         /// The line.
         message: String,
     },

@@ -245,6 +245,21 @@ pub struct ChatCompletion {
     pub prompt_token_ids: Option<Vec<u32>>,
 }
 
+/// Why an answer ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FinishReason {
+    /// The model ended it, or a stop string did.
+    Stop,
+    /// A token limit.
+    Length,
+    /// It calls tools.
+    ToolCalls,
+    /// Any other word of another server, such as `content_filter`.
+    #[serde(untagged)]
+    Other(String),
+}
+
 /// One answer.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Choice {
@@ -252,8 +267,8 @@ pub struct Choice {
     pub index: u32,
     /// The assistant's message.
     pub message: ChatMessage,
-    /// `stop`, `length` or `tool_calls`.
-    pub finish_reason: Option<String>,
+    /// Why it ended.
+    pub finish_reason: Option<FinishReason>,
     /// Extension: the stop string that ended the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<String>,
@@ -356,7 +371,7 @@ pub struct ChunkChoice {
     /// The addition.
     pub delta: Delta,
     /// In the answer's last chunk.
-    pub finish_reason: Option<String>,
+    pub finish_reason: Option<FinishReason>,
     /// Extension: in the last chunk, the stop string that ended the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<String>,

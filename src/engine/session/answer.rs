@@ -14,7 +14,7 @@ use super::visible::VisibleText;
 use crate::inference::parsers::{AnswerParser, Piece, ToolFormat};
 use crate::inference::{FinishReason, SampledToken};
 use crate::protocol::openai::{
-    ChatMessage, ChoiceLogprobs, Delta, FunctionCall, FunctionCallDelta, TokenLogprob, ToolCall, ToolCallDelta,
+    self, ChatMessage, ChoiceLogprobs, Delta, FunctionCall, FunctionCallDelta, TokenLogprob, ToolCall, ToolCallDelta,
     TopLogprob,
 };
 use crate::timeline::{Prompt, TurnEnd};
@@ -238,12 +238,12 @@ impl Answer {
         }
     }
 
-    /// `stop`, `length` or `tool_calls`.
-    pub fn finish_reason(&self, reason: FinishReason) -> &'static str {
+    /// Why the answer ended, for the agent.
+    pub fn finish_reason(&self, reason: FinishReason) -> openai::FinishReason {
         match reason {
-            FinishReason::Length => "length",
-            _ if self.message.tool_calls.is_some() => "tool_calls",
-            _ => "stop",
+            FinishReason::Length => openai::FinishReason::Length,
+            _ if self.message.tool_calls.is_some() => openai::FinishReason::ToolCalls,
+            _ => openai::FinishReason::Stop,
         }
     }
 

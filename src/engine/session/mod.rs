@@ -41,7 +41,8 @@ pub use text_model::TextModel;
 use super::batch::finished::EpisodeUsage;
 use crate::config::schema::OnContextOverflow;
 use crate::protocol::openai::{
-    ChatCompletion, ChatCompletionChunk, ChatMessage, Choice, CompletionTokensDetails, PromptTokensDetails, Usage,
+    ChatCompletion, ChatCompletionChunk, ChatMessage, Choice, CompletionTokensDetails, FinishReason,
+    PromptTokensDetails, Usage,
 };
 use crate::protocol::swarm::EpisodeType;
 use crate::timeline::{Call, Counters, MergePolicy, Prompt, Row, SplitReason, merge, prompt_for};
@@ -277,7 +278,7 @@ impl Session {
                 content: content.into(),
                 ..ChatMessage::default()
             },
-            finish_reason: Some("length".into()),
+            finish_reason: Some(FinishReason::Length),
             ..Choice::default()
         };
         head.whole((0..request.n as u32).map(choice).collect(), usage, None)

@@ -14,7 +14,7 @@ use super::turn::{Turn, TurnEvent};
 use super::{Head, usage, with_sampled};
 use crate::inference::SampledToken;
 use crate::protocol::openai::{
-    ChatCompletionChunk, ChoiceLogprobs, ChunkChoice, Delta, PromptTokensDetails, TokenLogprob, Usage,
+    ChatCompletionChunk, ChoiceLogprobs, ChunkChoice, Delta, FinishReason, PromptTokensDetails, TokenLogprob, Usage,
 };
 use crate::timeline::Prompt;
 
@@ -95,7 +95,7 @@ pub fn unsampled_answer(head: Head, request: &Request, usage: Usage, content: &s
     };
     let end = |index| ChunkChoice {
         index,
-        finish_reason: Some("length".into()),
+        finish_reason: Some(FinishReason::Length),
         ..ChunkChoice::default()
     };
     let all = || 0..request.n as u32;
@@ -182,7 +182,7 @@ impl Additions {
                 self.queue(index, &request, deltas);
                 self.queue(index, &request, vec![Delta::default()]);
                 if let Some(last) = self.ready.back_mut() {
-                    last.finish_reason = Some(answer.finish_reason(reason).into());
+                    last.finish_reason = Some(answer.finish_reason(reason));
                     last.stop_reason = answer.stop_string;
                 }
             }

@@ -8,7 +8,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::*;
 use crate::config::schema::{Ajet, MadnessCheck};
 use crate::inference::{FinishReason, SampleEvent, SampleRequest, SampledToken, SamplingParams};
-use crate::protocol::openai::{ChatMessage, ChoiceLogprobs, ToolCall};
+use crate::protocol::openai::{self, ChatMessage, ChoiceLogprobs, ToolCall};
 use crate::timeline::Renderer;
 use crate::timeline::fake::{END_OF_TEXT, Fake, IM_END, Template};
 use futures_util::StreamExt;
@@ -193,7 +193,7 @@ fn with_tools(mut body: Value) -> Value {
 }
 
 /// The message that a client puts together from a stream, call ids left out.
-fn sum(chunks: &[ChatCompletionChunk]) -> (ChatMessage, Option<String>, Vec<u32>, usize) {
+fn sum(chunks: &[ChatCompletionChunk]) -> (ChatMessage, Option<openai::FinishReason>, Vec<u32>, usize) {
     let mut message = ChatMessage {
         content: Value::Null,
         ..ChatMessage::default()
@@ -236,7 +236,7 @@ async fn a_conversation_with_a_tool_is_one_row() {
     ]);
     let first = bench.whole(with_tools(ask("q"))).await;
     let choice = &first.choices[0];
-    assert_eq!(choice.finish_reason.as_deref(), Some("tool_calls"));
+    assert_eq!(choice.finish_reason, Some(openai::FinishReason::ToolCalls));
     assert_eq!(choice.message.content, "ab");
     let call = &choice.message.tool_calls.as_ref().unwrap()[0];
     assert_eq!(
@@ -367,7 +367,7 @@ async fn limits_of_a_turn() {
     body["max_tokens"] = json!(2);
     body["temperature"] = json!(0.1);
     let cut = bench.whole(body).await;
-    assert_eq!(cut.choices[0].finish_reason.as_deref(), Some("length"));
+    assert_eq!(cut.choices[0].finish_reason, Some(openai::FinishReason::Length));
     assert_eq!(cut.usage.completion_tokens, 2);
     let mut body = ask("r");
     body["max_completion_tokens"] = json!(10_000);
@@ -417,11 +417,14 @@ async fn a_prompt_that_does_not_fit_is_answered_in_agentjets_words_and_a_shorter
             format!("AgentJet: Exceeded max model context length. token_overflow({given} > {limit})")
         );
         assert_eq!(
-            (choice.finish_reason.as_deref(), answer.usage.completion_tokens),
-            (Some("length"), 0)
+            (&choice.finish_reason, answer.usage.completion_tokens),
+            (&Some(openai::FinishReason::Length), 0)
         );
         let (message, finish, ..) = sum(&bench.chunks(talk(&["q", "ab", &long])).await);
-        assert_eq!((&message.content, finish.as_deref()), (&json!(notice), Some("length")));
+        assert_eq!(
+            (&message.content, finish),
+            (&json!(notice), Some(openai::FinishReason::Length))
+        );
 
         let history: Vec<&str> = history
             .iter()
@@ -477,8 +480,8 @@ async fn a_model_that_lost_control_is_flagged_and_asked_no_more_where_configured
         let next = &bench.whole(ask("again")).await.choices[0];
         match terminates {
             true => assert_eq!(
-                (&next.message.content, next.finish_reason.as_deref()),
-                (&json!(""), Some("length"))
+                (&next.message.content, &next.finish_reason),
+                (&json!(""), &Some(openai::FinishReason::Length))
             ),
             false => assert_eq!(next.message.content, "ab"),
         }

@@ -201,7 +201,7 @@ impl Turn {
         let sampled = answer.counts();
         let choice = Choice {
             index,
-            finish_reason: Some(answer.finish_reason(reason).into()),
+            finish_reason: Some(answer.finish_reason(reason)),
             stop_reason: answer.stop_string.clone(),
             logprobs: answer.choice_logprobs(request.logprobs),
             token_ids: request.return_token_ids.then(|| answer.sampled.clone()),

@@ -14,7 +14,7 @@ use super::client::{EngineCallError, EngineClient};
 use super::process::{EngineHandle, Launch};
 use super::{preflight, resume, synced_config};
 use crate::config::schema::Ajet;
-use crate::protocol::engine::{CONTRACT_VERSION, EngineEvent, EnginePhase, ForgetEpisode, Hello, Update};
+use crate::protocol::engine::{CONTRACT_VERSION, EngineEvent, EnginePhase, ForgetEpisode, Hello, LogLevel, Update};
 use crate::server::http::error::Error;
 use crate::server::shared::{EngineLink, Shared};
 use crate::server::swarm::core::{AfterEngine, Boot, Effect};
@@ -369,7 +369,7 @@ async fn listen(
                 }
                 Err(error) => return Err(format!("the engine is ready but does not say hello: {error}")),
             },
-            EngineEvent::Log { level, message } => log(level, message),
+            EngineEvent::Log { level, message } => log(*level, message),
             EngineEvent::Fatal { message } => fatal = Some(message.clone()),
             _ => {}
         }
@@ -405,10 +405,9 @@ async fn first_hello(client: &EngineClient) -> Result<Hello, String> {
     }
 }
 
-fn log(level: &str, message: &str) {
+fn log(level: LogLevel, message: &str) {
     match level {
-        "error" => tracing::error!("{message}"),
-        "warn" => tracing::warn!("{message}"),
-        _ => tracing::info!("{message}"),
+        LogLevel::Warn => tracing::warn!("{message}"),
+        LogLevel::Info => tracing::info!("{message}"),
     }
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::{AnswerWriter, Translator};
 use crate::protocol::openai::{
     ChatCompletion, ChatCompletionChunk, ChatMessage, Choice, ChunkChoice, CompletionTokensDetails, Delta,
-    FunctionCall, FunctionCallDelta, PromptTokensDetails, ToolCall, ToolCallDelta, Usage,
+    FinishReason, FunctionCall, FunctionCallDelta, PromptTokensDetails, ToolCall, ToolCallDelta, Usage,
 };
 
 /// A chat answer, and the same as a stream.
@@ -43,10 +43,10 @@ fn call(number: usize, name: String, argument: &str) -> ToolCall {
 
 fn build(thinking: &[String], text: &[String], calls: &[(ToolCall, usize)], end: usize) -> Answered {
     let (finish, stop) = match (end, calls.is_empty()) {
-        (0, _) => ("length", None),
-        (_, false) => ("tool_calls", None),
-        (1, true) => ("stop", Some("END".to_owned())),
-        _ => ("stop", None),
+        (0, _) => (FinishReason::Length, None),
+        (_, false) => (FinishReason::ToolCalls, None),
+        (1, true) => (FinishReason::Stop, Some("END".to_owned())),
+        _ => (FinishReason::Stop, None),
     };
     let usage = Usage {
         prompt_tokens: 9,
@@ -70,7 +70,7 @@ fn build(thinking: &[String], text: &[String], calls: &[(ToolCall, usize)], end:
         model: "m".into(),
         choices: vec![Choice {
             message,
-            finish_reason: Some(finish.into()),
+            finish_reason: Some(finish.clone()),
             stop_reason: stop.clone(),
             ..Choice::default()
         }],
@@ -119,7 +119,7 @@ fn build(thinking: &[String], text: &[String], calls: &[(ToolCall, usize)], end:
     };
     let choices = deltas.into_iter().enumerate().map(|(at, delta)| ChunkChoice {
         delta,
-        finish_reason: (at == last).then(|| finish.to_owned()),
+        finish_reason: (at == last).then(|| finish.clone()),
         stop_reason: stop.clone().filter(|_| at == last),
         ..ChunkChoice::default()
     });

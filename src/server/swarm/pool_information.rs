@@ -4,19 +4,8 @@ use indexmap::IndexMap;
 
 use super::episodes::{Episode, Registry};
 use super::pool_view::PoolView;
-use crate::config::schema::{Ajet, CollectionMethod};
+use crate::config::schema::Ajet;
 use crate::protocol::swarm::{EpisodeStatus, PoolInformation, RunningEpisodeDetail};
-
-/// Wire name of a stop rule.
-pub fn method_name(method: CollectionMethod) -> &'static str {
-    match method {
-        CollectionMethod::RolloutUntilFinishEnoughEpisodes => "rollout_until_finish_enough_episodes",
-        CollectionMethod::RolloutUntilFinishEnoughTasks => "rollout_until_finish_enough_tasks",
-        CollectionMethod::RolloutUntilFinishEnoughNonDummyTasks => "rollout_until_finish_enough_non_dummy_tasks",
-        CollectionMethod::RolloutUntilAnyClientAgreeSyncWeight => "rollout_until_any_client_agree_sync_weight",
-        CollectionMethod::RolloutUntilAllClientsAgreeSyncWeight => "rollout_until_all_clients_agree_sync_weight",
-    }
-}
 
 /// Targets of the configuration, contents of the pool, running episodes; what the engine's state adds is left empty.
 pub fn assemble(config: Option<&Ajet>, pool: &PoolView, episodes: &Registry, now: f64) -> PoolInformation {
@@ -29,7 +18,7 @@ pub fn assemble(config: Option<&Ajet>, pool: &PoolView, episodes: &Registry, now
     };
     if let Some(config) = config {
         let tasks = config.data.train_batch_size as u64;
-        info.sample_collection_method = method_name(config.swarm_mode_sample_collection_method).into();
+        info.sample_collection_method = config.swarm_mode_sample_collection_method.name().into();
         info.completed_episode_target = config.episodes_per_batch() as u64;
         info.completed_task_target = tasks;
         info.completed_non_dummy_task_target = tasks;
@@ -95,19 +84,6 @@ mod tests {
     use crate::protocol::engine::{PoolSnapshot, PooledEpisode};
     use crate::protocol::swarm::EpisodeType;
     use crate::server::swarm::episodes::Claim;
-
-    #[test]
-    fn method_names_are_those_of_the_configuration() {
-        for method in [
-            CollectionMethod::RolloutUntilFinishEnoughEpisodes,
-            CollectionMethod::RolloutUntilFinishEnoughTasks,
-            CollectionMethod::RolloutUntilFinishEnoughNonDummyTasks,
-            CollectionMethod::RolloutUntilAnyClientAgreeSyncWeight,
-            CollectionMethod::RolloutUntilAllClientsAgreeSyncWeight,
-        ] {
-            assert_eq!(serde_json::to_value(method).unwrap(), method_name(method));
-        }
-    }
 
     #[test]
     fn finished_episodes_are_grouped_by_task_and_running_ones_told_in_strings() {

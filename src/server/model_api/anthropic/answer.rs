@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::error_body;
 use crate::protocol::anthropic::{BlockDelta, ContentBlock, Message, MessageEnd, MessagesRequest, StreamEvent, Usage};
-use crate::protocol::openai::{self, ChatCompletionChunk, FunctionCall, ToolCall};
+use crate::protocol::openai::{self, ChatCompletionChunk, FinishReason, FunctionCall, ToolCall};
 use crate::server::model_api::{AnswerWriter, ServerEvent, id_tail, whole_call};
 
 /// Writes a [`Message`], or the events that it is streamed in.
@@ -74,10 +74,10 @@ impl MessageWriter {
         events
     }
 
-    fn stop_reason(&self, finish_reason: &str) -> &'static str {
+    fn stop_reason(&self, finish_reason: &FinishReason) -> &'static str {
         match finish_reason {
-            "length" => "max_tokens",
-            "tool_calls" => "tool_use",
+            FinishReason::Length => "max_tokens",
+            FinishReason::ToolCalls => "tool_use",
             _ if self.message.stop_sequence.is_some() => "stop_sequence",
             _ => "end_turn",
         }

@@ -8,7 +8,7 @@ use super::client_tools::ClientTool;
 use super::kept::Kept;
 use super::request::messages_of;
 use super::tools::{ToolKind, functions};
-use crate::protocol::openai::{self, ChatCompletionChunk, ChatMessage, ToolCall};
+use crate::protocol::openai::{self, ChatCompletionChunk, ChatMessage, FinishReason, ToolCall};
 use crate::protocol::responses::{
     Event, Failure, IncompleteDetails, InputDetails, OutputDetails, OutputItem, Part, Response, ResponsesRequest,
     StreamEvent, Usage,
@@ -331,7 +331,7 @@ impl AnswerWriter for ResponseWriter {
             self.add_text(choice.delta.content.unwrap_or_default());
             self.calls
                 .extend(choice.delta.tool_calls.into_iter().flatten().map(whole_call));
-            if choice.finish_reason.as_deref() == Some("length") {
+            if choice.finish_reason == Some(FinishReason::Length) {
                 self.response.incomplete_details = Some(IncompleteDetails {
                     reason: "max_output_tokens".into(),
                 });

@@ -3,7 +3,7 @@ use proptest::strategy::ValueTree;
 use serde_json::{Value, json};
 
 use super::{KeptResponses, ResponseWriter, chat_input, resolve_references};
-use crate::protocol::openai::{ChatCompletion, ChatMessage, Choice, ErrorObject, FunctionCall, ToolCall};
+use crate::protocol::openai::{ChatCompletion, ChatMessage, Choice, ErrorObject, FinishReason, FunctionCall, ToolCall};
 use crate::protocol::responses::ResponsesRequest;
 use crate::server::http::error::Error;
 use crate::server::model_api::testing::{
@@ -192,7 +192,7 @@ proptest! {
         prop_assert_eq!(of_type("reasoning"), usize::from(said.reasoning_content.is_some()));
         let calls = of_type("function_call") + of_type("custom_tool_call");
         prop_assert_eq!(calls, said.tool_calls.as_ref().map_or(0, Vec::len));
-        let cut = answered.whole.choices[0].finish_reason.as_deref() == Some("length");
+        let cut = answered.whole.choices[0].finish_reason == Some(FinishReason::Length);
         prop_assert_eq!(&whole["status"], if cut { "incomplete" } else { "completed" });
     }
 
@@ -450,7 +450,7 @@ fn answer_with(call: ToolCall) -> ChatCompletion {
         id: "chatcmpl-00".into(),
         choices: vec![Choice {
             message,
-            finish_reason: Some("tool_calls".into()),
+            finish_reason: Some(FinishReason::ToolCalls),
             ..Choice::default()
         }],
         ..ChatCompletion::default()

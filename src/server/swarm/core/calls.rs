@@ -11,7 +11,6 @@ use crate::server::http::error::Error;
 use crate::server::model_api::responses::{Kept, resolve_references};
 use crate::server::swarm::episode_outcome::checked_reward;
 use crate::server::swarm::episodes::{Claim, EndCheck, Fate, KeyOwner};
-use crate::server::swarm::pool_information;
 use crate::server::swarm::state::{Event, State};
 
 /// Seconds that an episode may wait for an LLM call: a year.
@@ -334,7 +333,7 @@ impl Core {
             | CollectionMethod::RolloutUntilAllClientsAgreeSyncWeight,
         ) = method
         else {
-            let method = method.map_or("", pool_information::method_name);
+            let method = method.map_or("", CollectionMethod::name);
             return Err(format!("the batch ends by [{method}], not by agreement"));
         };
         if !self.clients.agree(client_uuid) {
