@@ -11,6 +11,9 @@ pub struct Args {
     /// How many bytes of standard input are the program's.
     #[arg(long, default_value_t = 0)]
     input: u64,
+    /// A word of the command that is run when the program has ended.
+    #[arg(long, allow_hyphen_values = true)]
+    stop: Vec<OsString>,
     /// The program and its arguments.
     #[arg(last = true, required = true)]
     argv: Vec<OsString>,
@@ -21,5 +24,5 @@ pub struct Args {
 /// # Errors
 /// It cannot be watched.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    Ok(ExitCode::from(supervise(&args.argv, args.input)?))
+    Ok(ExitCode::from(supervise(&args.argv, args.input, &args.stop)?))
 }

@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Serialize;
-use serde_json::Value;
 
-use super::{Access, AgentError, Rollout};
+use super::{Access, AgentError, Rollout, answer};
 use crate::client::ModelApi;
 use crate::config::small_file::{DOCUMENT_BYTES, read_text};
 use crate::roll::process::{self, Program};
@@ -106,6 +105,7 @@ impl Command {
             env: environment(task, access, &task_file, &output_file),
             stdin: text,
             timeout: self.timeout,
+            ..Program::default()
         };
         let finished = process::run(program).await?;
         if !finished.stderr.is_empty() {
@@ -116,10 +116,11 @@ impl Command {
             );
         }
         match read_text(&output_file, DOCUMENT_BYTES) {
-            Ok(text) => parse_object(&text)
-                .ok_or_else(|| AgentError::Answer("no JSON object in AJET_OUTPUT_FILE".into()))?
-                .try_into(),
-            Err(_) => answer_in(&finished.stdout),
+            Ok(text) => match serde_json::from_str(&text) {
+                Ok(fields) => answer::in_object(fields),
+                Err(reason) => Err(AgentError::Answer(format!("no JSON object in AJET_OUTPUT_FILE ({reason})"))),
+            },
+            Err(_) => answer::in_text(&finished.stdout),
         }
     }
 }
@@ -148,70 +149,6 @@ fn environment(task: &Task, access: &Access, task_file: &Path, output_file: &Pat
     .to_vec()
 }
 
-/// The object that an agent answers with.
-struct Answer(serde_json::Map<String, Value>);
-
-fn parse_object(text: &str) -> Option<Answer> {
-    serde_json::from_str(text.trim()).ok().map(Answer)
-}
-
-/// The answer in what a program printed: its last line that is a JSON object, or else the text itself.
-fn answer_in(stdout: &str) -> Result<Rollout, AgentError> {
-    let is_object = |line: &&str| line.trim_start().starts_with('{');
-    match stdout.lines().rev().filter(is_object).find_map(parse_object) {
-        Some(answer) => answer.try_into(),
-        None => Ok(Rollout {
-            output: stdout.trim().to_string(),
-            ..Rollout::default()
-        }),
-    }
-}
-
-impl TryFrom<Answer> for Rollout {
-    type Error = AgentError;
-
-    fn try_from(Answer(mut fields): Answer) -> Result<Self, AgentError> {
-        let mut take = |name: &str| fields.remove(name).filter(|value| !value.is_null());
-        let wrong = |name: &str, value: &Value, allowed: &str| {
-            let value: String = value.to_string().chars().take(80).collect();
-            AgentError::Answer(format!("{name} {value}, which is not {allowed}"))
-        };
-        let map = |name: &str, value: Option<Value>| match value {
-            None => Ok(Default::default()),
-            Some(Value::Object(map)) => Ok(map.into_iter().collect()),
-            Some(other) => Err(wrong(name, &other, "an object")),
-        };
-        let reward = match take("reward") {
-            None => None,
-            Some(value) => Some(
-                value
-                    .as_f64()
-                    .ok_or_else(|| wrong("the reward", &value, "a finite number"))?,
-            ),
-        };
-        let is_success = match take("is_success") {
-            None => None,
-            Some(value) => Some(
-                value
-                    .as_bool()
-                    .ok_or_else(|| wrong("is_success", &value, "true or false"))?,
-            ),
-        };
-        Ok(Self {
-            reward,
-            is_success,
-            output: match take("output") {
-                None => String::new(),
-                Some(Value::String(text)) => text,
-                Some(other) => other.to_string(),
-            },
-            metadata: map("metadata", take("metadata"))?,
-            log_metrics: map("log_metrics", take("log_metrics"))?,
-            ..Self::default()
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::rc::Rc;
@@ -231,37 +168,6 @@ mod tests {
             model: ModelApi::new("http://localhost:1/v1", "sk-ajet-1").unwrap(),
             model_name: "m".into(),
             episode_uuid: "e".into(),
-        }
-    }
-
-    #[test]
-    fn the_last_json_object_is_the_answer() {
-        let answer =
-            answer_in("log\n{\"reward\": 0}\n{\"reward\": 0.5, \"is_success\": true, \"output\": [1]}\n{bad\n")
-                .unwrap();
-        assert_eq!((answer.reward, answer.is_success), (Some(0.5), Some(true)));
-        assert_eq!(answer.output, "[1]");
-        let text = answer_in(" 42\n").unwrap();
-        assert_eq!((text.output.as_str(), text.reward), ("42", None));
-    }
-
-    #[test]
-    fn an_answer_of_the_wrong_type_says_so() {
-        for (stdout, told) in [
-            (
-                r#"{"reward": "high"}"#,
-                r#"the reward "high", which is not a finite number"#,
-            ),
-            (
-                r#"{"reward": -1e400}"#,
-                "the reward -1e+400, which is not a finite number",
-            ),
-            (r#"{"is_success": 1}"#, "is_success 1, which is not true or false"),
-            (r#"{"metadata": [1]}"#, "metadata [1], which is not an object"),
-        ] {
-            let error = answer_in(stdout).unwrap_err();
-            assert!(error.to_string().contains(told), "{error}");
-            assert_eq!(error.reason(), "no_reward");
         }
     }
 

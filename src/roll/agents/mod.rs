@@ -1,7 +1,10 @@
 //! Agents: what turns a task into an answer by calling the model.
 
+mod answer;
 mod chat;
 mod command;
+
+use std::os::unix::process::ExitStatusExt;
 
 use indexmap::IndexMap;
 use serde::Serialize;
@@ -74,9 +77,12 @@ pub enum AgentError {
     /// The program's files could not be made.
     #[error("the task's file could not be written: {0}")]
     Files(#[from] std::io::Error),
-    /// The program's answer is not usable.
+    /// The agent's answer is not usable.
     #[error("the agent's answer has {0}")]
     Answer(String),
+    /// The agent's reward is not usable; it is never taken as 0.
+    #[error("the agent's answer has the reward {0}, which is not a finite number")]
+    Reward(String),
 }
 
 impl AgentError {
@@ -86,16 +92,28 @@ impl AgentError {
             Self::Model(ClientError::Refused { status: 401 | 404, .. }) => "episode_lost",
             Self::Model(_) => "model_error",
             Self::Template(_) => "template_error",
-            Self::Program(ProgramError::Timeout { .. }) => "agent_timeout",
-            Self::Program(ProgramError::Exit { .. }) => "agent_failed",
-            Self::Program(ProgramError::Start { .. }) | Self::Files(_) => "agent_not_started",
-            Self::Answer(_) => "no_reward",
+            Self::Program(error) => program_reason(error),
+            Self::Files(_) => "agent_not_started",
+            Self::Answer(_) => "bad_answer",
+            Self::Reward(_) => "bad_reward",
         }
     }
 
     /// Whether the next try must fail too, so that the run should end with a sentence instead of trying.
     pub fn is_permanent(&self) -> bool {
         matches!(self, Self::Template(_) | Self::Program(ProgramError::Start { .. }))
+    }
+}
+
+/// The name under which episodes are counted whose program failed.
+fn program_reason(error: &ProgramError) -> &'static str {
+    match error {
+        ProgramError::Start { .. } => "agent_not_started",
+        ProgramError::Timeout { .. } => "agent_timeout",
+        ProgramError::Memory { .. } => "agent_memory",
+        ProgramError::Output { .. } => "agent_output",
+        ProgramError::Exit { status, .. } if status.signal().is_some() => "agent_killed",
+        ProgramError::Exit { .. } => "agent_failed",
     }
 }
 

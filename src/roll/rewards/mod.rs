@@ -187,9 +187,9 @@ impl Reward {
                         .map(|argument| argument.render(task))
                         .collect::<Result<_, _>>()?,
                     cwd: cwd.clone(),
-                    env: vec![],
                     stdin: input.to_string().into_bytes(),
                     timeout: *timeout,
+                    ..Program::default()
                 };
                 parse_score(&process::run(program).await?.stdout)
             }

@@ -14,22 +14,28 @@ use nix::sys::signal::{Signal, kill, killpg, raise};
 use nix::sys::wait::{WaitStatus, wait};
 use nix::unistd::Pid;
 
+use super::table::Table;
+
 /// What standard error begins with where the program could not be started.
 pub(super) const NOT_STARTED: &str = "ajet-swarm supervise: cannot start the program: ";
 
 /// How long processes are killed that start others as fast as they are.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long `stop_argv` may run.
+pub(super) const STOP: Duration = Duration::from_secs(20);
+
 enum Event {
     Ended(i32, ExitStatus),
     ParentGone,
 }
 
-/// Runs a program as a child, with the first `input` bytes of standard input as its own, and ends as it does.
+/// Runs a program as a child, with the first `input` bytes of standard input as its own, and ends as it does. When all
+/// that it started is gone, `stop` is run, unless it is empty: it ends what is no process of ours, such as a container.
 ///
 /// # Errors
 /// It cannot be watched; that it cannot be started is an exit code, 127.
-pub fn supervise(argv: &[OsString], input: u64) -> io::Result<u8> {
+pub fn supervise(argv: &[OsString], input: u64, stop: &[OsString]) -> io::Result<u8> {
     // What the program's children leave behind becomes ours and not the system's.
     #[cfg(target_os = "linux")]
     nix::sys::prctl::set_child_subreaper(true)?;
@@ -57,7 +63,33 @@ pub fn supervise(argv: &[OsString], input: u64) -> io::Result<u8> {
         }
     };
     end_all(group);
+    if !stop.is_empty() {
+        run_stop(stop, status.is_some());
+    }
     Ok(status.map_or(1, exit_code))
+}
+
+/// Runs `stop_argv` for at most [`STOP`]. Its complaints go to standard error where `someone_reads`.
+fn run_stop(argv: &[OsString], someone_reads: bool) {
+    let complaints = if someone_reads { Stdio::inherit() } else { Stdio::null() };
+    let started = Instant::now();
+    let stopping = Command::new(&argv[0])
+        .args(&argv[1..])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(complaints)
+        .process_group(0)
+        .spawn();
+    match stopping {
+        Err(error) => crate::terminal::note(&format!("cannot run stop_argv, {:?}: {error}", argv[0])),
+        Ok(mut child) => {
+            // An error means that `reap` was faster: it has ended.
+            while matches!(child.try_wait(), Ok(None)) && started.elapsed() < STOP {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            end_all(Pid::from_raw(child.id() as i32));
+        }
+    }
 }
 
 fn start(argv: &[OsString]) -> io::Result<Child> {
@@ -70,12 +102,28 @@ fn start(argv: &[OsString]) -> io::Result<Child> {
 }
 
 /// Passes the program's input on and reads until the other end closes.
-fn feed(program: Option<impl Write>, input: u64) {
-    let mut stdin = io::stdin().lock();
-    let mut mine = (&mut stdin).take(input);
-    // A program that does not read its input closes the pipe, which is its right.
-    let _ = program.map(|mut program| io::copy(&mut mine, &mut program));
-    while matches!(stdin.read(&mut [0; 4096]), Ok(1..)) {}
+fn feed(program: Option<impl Write + Send + 'static>, input: u64) {
+    // A thread of its own: a program that reads slowly must not keep us from seeing that the other end closes.
+    let (chunks, received) = mpsc::channel::<Vec<u8>>();
+    let writer = std::thread::Builder::new().spawn(move || {
+        let Some(mut program) = program else { return };
+        // A program that does not read its input closes the pipe, which is its right.
+        while received.recv().is_ok_and(|chunk| program.write_all(&chunk).is_ok()) {}
+    });
+    let (mut stdin, mut left) = (io::stdin().lock(), input);
+    // Without the writer's thread there is no input; the program sees the pipe closed.
+    let mut chunks = writer.ok().map(|_| chunks);
+    let mut chunk = [0; 16 << 10];
+    loop {
+        if left == 0 {
+            chunks = None;
+        }
+        let Ok(length @ 1..) = stdin.read(&mut chunk) else { return };
+        let mine = length.min(usize::try_from(left).unwrap_or(usize::MAX));
+        left -= mine as u64;
+        // The writer ends where the program has closed the pipe.
+        let _ = chunks.as_ref().map(|chunks| chunks.send(chunk[..mine].to_vec()));
+    }
 }
 
 /// Tells the end of every child, adopted ones too.
@@ -99,7 +147,7 @@ fn end_all(group: Pid) {
     loop {
         // A group or a process that is gone by now is no error.
         let _ = killpg(group, Signal::SIGKILL);
-        let running = descendants(std::process::id());
+        let running = Table::read().descendants(std::process::id());
         for pid in &running {
             let _ = kill(Pid::from_raw(*pid as i32), Signal::SIGKILL);
         }
@@ -110,35 +158,6 @@ fn end_all(group: Pid) {
     }
 }
 
-/// Every running process that descends from `ancestor`, as far as the system shows: where there is no `/proc`, none.
-fn descendants(ancestor: u32) -> Vec<u32> {
-    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let parents: Vec<(u32, u32)> = processes
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter_map(|pid| {
-            Some((
-                pid,
-                parent_in(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?,
-            ))
-        })
-        .collect();
-    let mut found = vec![ancestor];
-    let mut at = 0;
-    while let Some(parent) = found.get(at).copied() {
-        found.extend(parents.iter().filter(|(_, its)| *its == parent).map(|(pid, _)| *pid));
-        at += 1;
-    }
-    found.split_off(1)
-}
-
-/// The parent in a line of `/proc/PID/stat`, `PID (NAME) STATE PARENT …`; `None` of a process that has ended.
-fn parent_in(stat: &str) -> Option<u32> {
-    let (_, after_name) = stat.rsplit_once(')')?;
-    let mut fields = after_name.split_whitespace();
-    let state = fields.next()?;
-    (!matches!(state, "Z" | "X")).then(|| fields.next()?.parse().ok())?
-}
-
 /// The program's exit code. Where a signal ended it, this process ends by the same one.
 fn exit_code(status: ExitStatus) -> u8 {
     if let Some(signal) = status.signal() {
@@ -147,27 +166,4 @@ fn exit_code(status: ExitStatus) -> u8 {
         return 128_u8.saturating_add(signal as u8);
     }
     status.code().map_or(1, |code| code as u8)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parents_are_read_whatever_the_name() {
-        assert_eq!(parent_in("7 (sh) S 3 7 7 0"), Some(3));
-        assert_eq!(parent_in("7 (a) R 9) S (b) S 12 7"), Some(12));
-        assert_eq!(parent_in("7 (sh) Z 3 7"), None);
-        assert_eq!(parent_in(""), None);
-    }
-
-    #[test]
-    fn children_are_descendants_until_they_end() {
-        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
-        let me = std::process::id();
-        assert!(descendants(me).contains(&child.id()));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(!descendants(me).contains(&child.id()));
-    }
 }
