@@ -246,11 +246,6 @@ impl Running {
         })
     }
 
-    /// Whether it still runs.
-    pub fn is_alive(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(None))
-    }
-
     /// Waits until the program ends or holds too much memory.
     async fn end(&mut self) -> End {
         let memory = table::memory_above(self.child.id(), self.memory_mb.map(|limit| limit.saturating_mul(MIB)));
@@ -258,17 +253,6 @@ impl Running {
             status = self.child.wait() => End::Exited(status),
             bytes = memory => End::Memory(bytes.div_ceil(MIB)),
         }
-    }
-
-    /// Waits until the program fails: it ends, with whatever status, or holds too much memory. Then it is ended.
-    pub async fn failure(mut self) -> ProgramError {
-        let end = self.end().await;
-        self.fail(end, Duration::MAX, 0).await
-    }
-
-    /// Ends a program that took longer than `timeout`.
-    pub async fn time_out(self, timeout: Duration) -> ProgramError {
-        self.fail(End::Timeout, timeout, 0).await
     }
 
     /// Ends the program and waits until it is gone.
