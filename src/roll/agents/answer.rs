@@ -14,7 +14,10 @@ const FIELDS: [&str; 5] = ["reward", "is_success", "output", "metadata", "log_me
 pub(super) fn in_text(stdout: &str) -> Result<Rollout, AgentError> {
     let last = stdout.trim_end().lines().next_back().unwrap_or_default().trim();
     if let Some(reason) = is_broken(last) {
-        return Err(AgentError::Answer(format!("a last line that is not JSON ({reason}): {}", short(last))));
+        return Err(AgentError::Answer(format!(
+            "a last line that is not JSON ({reason}): {}",
+            short(last)
+        )));
     }
     let is_object = |line: &&str| line.trim_start().starts_with('{');
     let mut objects = stdout.lines().rev().filter(is_object);
@@ -30,7 +33,11 @@ pub(super) fn in_text(stdout: &str) -> Result<Rollout, AgentError> {
 /// Why a line that names a field of an answer, as JSON or as Python prints a dictionary, is no JSON object.
 fn is_broken(line: &str) -> Option<String> {
     let names_field = || {
-        let names = |quote: char| FIELDS.iter().any(|field| line.contains(&format!("{quote}{field}{quote}:")));
+        let names = |quote: char| {
+            FIELDS
+                .iter()
+                .any(|field| line.contains(&format!("{quote}{field}{quote}:")))
+        };
         names('"') || names('\'')
     };
     let is_meant = line.starts_with('{') && line.ends_with('}') && names_field();
@@ -104,7 +111,14 @@ mod tests {
 
     #[test]
     fn text_that_only_looks_like_an_answer_stays_text() {
-        for text in ["\\frac{1}{2}", "{x}", "{'a': 1}", "f(x) = {reward}", "", "\u{fffd}\u{0}{"] {
+        for text in [
+            "\\frac{1}{2}",
+            "{x}",
+            "{'a': 1}",
+            "f(x) = {reward}",
+            "",
+            "\u{fffd}\u{0}{",
+        ] {
             let answer = in_text(text).unwrap();
             assert_eq!((answer.output.as_str(), answer.reward), (text.trim(), None), "{text:?}");
         }
@@ -113,16 +127,40 @@ mod tests {
     #[test]
     fn a_wrong_answer_is_an_error_with_its_reason() {
         for (stdout, reason, message) in [
-            (r#"{"reward": "high"}"#, "bad_reward", r#"the reward "high", which is not a finite number"#),
+            (
+                r#"{"reward": "high"}"#,
+                "bad_reward",
+                r#"the reward "high", which is not a finite number"#,
+            ),
             (r#"{"reward": "1"}"#, "bad_reward", r#"the reward "1""#),
             (r#"{"reward": true}"#, "bad_reward", "the reward true"),
             (r#"{"reward": -1e400}"#, "bad_reward", "the reward -1e+400"),
-            (r#"{"is_success": 1}"#, "bad_answer", "is_success 1, which is not true or false"),
-            (r#"{"metadata": [1]}"#, "bad_answer", "metadata [1], which is not an object"),
+            (
+                r#"{"is_success": 1}"#,
+                "bad_answer",
+                "is_success 1, which is not true or false",
+            ),
+            (
+                r#"{"metadata": [1]}"#,
+                "bad_answer",
+                "metadata [1], which is not an object",
+            ),
             // Seen with Python, which prints NaN: all of the text became the output, and could be rewarded.
-            ("{\"reward\": NaN, \"output\": \"4\"}\n", "bad_answer", "a last line that is not JSON"),
-            ("{\"reward\": 0}\n{\"reward\": Infinity}", "bad_answer", "a last line that is not JSON"),
-            ("{'reward': 1.0, 'is_success': True}", "bad_answer", "a last line that is not JSON"),
+            (
+                "{\"reward\": NaN, \"output\": \"4\"}\n",
+                "bad_answer",
+                "a last line that is not JSON",
+            ),
+            (
+                "{\"reward\": 0}\n{\"reward\": Infinity}",
+                "bad_answer",
+                "a last line that is not JSON",
+            ),
+            (
+                "{'reward': 1.0, 'is_success': True}",
+                "bad_answer",
+                "a last line that is not JSON",
+            ),
         ] {
             let error = in_text(stdout).unwrap_err();
             assert!(error.to_string().contains(message), "{error}");

@@ -118,7 +118,9 @@ impl Command {
         match read_text(&output_file, DOCUMENT_BYTES) {
             Ok(text) => match serde_json::from_str(&text) {
                 Ok(fields) => answer::in_object(fields),
-                Err(reason) => Err(AgentError::Answer(format!("no JSON object in AJET_OUTPUT_FILE ({reason})"))),
+                Err(reason) => Err(AgentError::Answer(format!(
+                    "no JSON object in AJET_OUTPUT_FILE ({reason})"
+                ))),
             },
             Err(_) => answer::in_text(&finished.stdout),
         }

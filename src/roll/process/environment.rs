@@ -87,7 +87,10 @@ mod tests {
             ("PATHS", "z"),
         ];
         assert_eq!(names(&variables, &[], None), ["PATH", "LC_ALL"]);
-        assert_eq!(names(&variables, &["SERPER_*"], None), ["PATH", "LC_ALL", "SERPER_API_KEY"]);
+        assert_eq!(
+            names(&variables, &["SERPER_*"], None),
+            ["PATH", "LC_ALL", "SERPER_API_KEY"]
+        );
         assert_eq!(names(&variables, &["*"], None).len(), variables.len());
     }
 

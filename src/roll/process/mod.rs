@@ -13,8 +13,8 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use tokio::io::AsyncWriteExt;
-use tokio::sync::Notify;
 use tokio::process::{Child, ChildStdin, ChildStdout};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 pub use environment::keep_from_programs;
@@ -417,13 +417,26 @@ mod tests {
             ..shell("head -c 300m /dev/zero | tail -c 200m | sleep 600")
         };
         let error = run(memory).await.unwrap_err();
-        assert!(matches!(error, ProgramError::Memory { limit: 64, used: 65.., .. }), "{error}");
+        assert!(
+            matches!(
+                error,
+                ProgramError::Memory {
+                    limit: 64,
+                    used: 65..,
+                    ..
+                }
+            ),
+            "{error}"
+        );
         let output = Program {
             max_output_mb: 1,
             ..shell("echo why >&2; yes")
         };
         let message = run(output).await.unwrap_err().to_string();
-        assert!(message.contains("printed more than `max_output_mb: 1` and was killed") && message.contains("why"), "{message}");
+        assert!(
+            message.contains("printed more than `max_output_mb: 1` and was killed") && message.contains("why"),
+            "{message}"
+        );
         let silent = Program {
             max_output_mb: 1,
             ..shell("head -c 1m /dev/zero; exec >&-; sleep 0.1")

@@ -64,10 +64,19 @@ mod tests {
 
     #[tokio::test]
     async fn output_is_kept_whole_or_is_too_much() {
-        for (length, most, is_whole) in [(7, 7, true), (8, 7, false), (99_999, 50_000, false), (99_999, 99_999, true)] {
+        for (length, most, is_whole) in [
+            (7, 7, true),
+            (8, 7, false),
+            (99_999, 50_000, false),
+            (99_999, 99_999, true),
+        ] {
             let text = vec![b'x'; length];
             let captured = Captured::default();
-            assert_eq!(captured.clone().keep_all(Some(&text[..]), most).await, is_whole, "{length} of {most}");
+            assert_eq!(
+                captured.clone().keep_all(Some(&text[..]), most).await,
+                is_whole,
+                "{length} of {most}"
+            );
             assert!(!is_whole || captured.text().len() == length);
         }
     }

@@ -118,7 +118,9 @@ fn feed(program: Option<impl Write + Send + 'static>, input: u64) {
         if left == 0 {
             chunks = None;
         }
-        let Ok(length @ 1..) = stdin.read(&mut chunk) else { return };
+        let Ok(length @ 1..) = stdin.read(&mut chunk) else {
+            return;
+        };
         let mine = length.min(usize::try_from(left).unwrap_or(usize::MAX));
         left -= mine as u64;
         // The writer ends where the program has closed the pipe.
