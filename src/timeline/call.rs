@@ -55,6 +55,10 @@ pub struct Call {
     pub agent: String,
     /// The weights that sampled.
     pub weight_version: u64,
+    /// When the request came, in Unix seconds.
+    pub begun: f64,
+    /// When its answer was complete, in Unix seconds.
+    pub ended: f64,
 }
 
 impl Call {

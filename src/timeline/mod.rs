@@ -5,6 +5,7 @@
 
 pub mod bridge;
 pub mod call;
+pub mod conversation;
 pub mod counters;
 #[cfg(test)]
 pub(crate) mod fake;
@@ -16,6 +17,7 @@ mod tests;
 
 pub use bridge::{Prompt, after_text, prompt_for};
 pub use call::{Call, Conversation, RenderError, Renderer, TurnEnd};
+pub use conversation::{Branch, branches};
 pub use counters::{Counters, SplitReason};
 pub use merge::{MergePolicy, merge};
 pub use row::Row;

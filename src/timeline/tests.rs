@@ -70,6 +70,8 @@ impl Episode {
             answer: answer.clone(),
             agent: String::new(),
             weight_version: 0,
+            begun: 0.0,
+            ended: 0.0,
         });
         answer
     }
@@ -381,6 +383,8 @@ fn text_level_takes_the_tokens_that_were_sampled() {
             answer: Value::Null,
             agent: String::new(),
             weight_version: 0,
+            begun: 0.0,
+            ended: 0.0,
         }
     };
     // "ab" + "c" was sampled; encoded again it is the one token "abc".
