@@ -261,6 +261,7 @@ fn logs_listings_and_errors_hold_no_secret() {
         ("POST", "/v1/chat/completions", Some(key), &json!([])),
         ("POST", &format!("/t/{TOKEN}/v1/chat/completions"), Some(key), &chat),
         ("GET", "/v1/models", Some(key), &Value::Null),
+        ("GET", "/v1/episode/conversations", Some(key), &Value::Null),
         ("GET", &format!("/t/{TOKEN}/nothing"), None, &Value::Null),
         ("DELETE", &format!("/t/{TOKEN}/health"), None, &Value::Null),
         ("GET", &format!("/t/{TOKEN}/health%zz"), None, &Value::Null),

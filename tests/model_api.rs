@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use ajet_swarm::engine::boot::{EngineError, Options, run};
 use ajet_swarm::model::{PackedBatch, Trainable, Transformer, Weights, load};
 use ajet_swarm::protocol::engine::{ChatCall, EndEpisode, EndOutcome};
-use ajet_swarm::protocol::swarm::EpisodeType;
+use ajet_swarm::protocol::swarm::{EpisodeConversations, EpisodeType};
 use ajet_swarm::server::engine::client::{EngineAnswer, EngineClient};
 use ajet_swarm::timeline::Row;
 use candle_core::{DType, Device, Tensor};
@@ -505,6 +505,42 @@ async fn an_answer_whose_agent_hangs_up_is_not_recorded() {
     let rows = engine.end_with_rows("e", &[call]).await;
     assert_eq!(rows.len(), 1);
     assert_eq!(engine.journaled("e")["usage"]["llm_calls"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_said_is_told_with_answers_counts_and_times() {
+    let engine = Engine::scripted(&[
+        json!({"contains": "sure", "text": "yes"}),
+        json!({"contains": "2 + 2", "text": "4"}),
+    ])
+    .await;
+    let told = async || {
+        let answer = engine.client.conversations("e").await.unwrap();
+        let body: Vec<u8> = answer
+            .into_bytes_stream()
+            .map(|bytes| bytes.unwrap().to_vec())
+            .concat()
+            .await;
+        serde_json::from_slice::<EpisodeConversations>(&body).unwrap()
+    };
+    assert_eq!(told().await.conversations, []);
+    let mut messages = vec![user("2 + 2?")];
+    let (first, first_call) = engine.chat("e", json!({"messages": messages, "model": "solver"})).await;
+    messages.extend([first["message"].clone(), user("sure?")]);
+    let (_, second_call) = engine.chat("e", json!({"messages": messages, "model": "solver"})).await;
+    let told = told().await;
+    assert_eq!((told.llm_calls, told.main, told.conversations.len()), (2, Some(0), 1));
+    let main = &told.conversations[0];
+    assert_eq!((main.model.as_str(), main.messages.len()), ("solver", 4));
+    assert_eq!(main.messages[1]["content"], first["message"]["content"]);
+    assert_eq!(main.messages[3]["content"], "yes");
+    for (answer, (place, call)) in main.answers.iter().zip([(1, first_call), (3, second_call)]) {
+        assert_eq!((answer.message, answer.finish_reason.as_str()), (place, "stop"));
+        assert_eq!(answer.prompt_tokens, call.prompt.len() as u64);
+        assert_eq!(answer.completion_tokens, call.sampled.len() as u64);
+        assert!(answer.begun > 1.0e9 && answer.seconds < 60.0, "{answer:?}");
+    }
+    engine.end("e").await;
 }
 
 /// Four answers run at once, so that a fifth begins only where one has given its place and cache back.

@@ -86,6 +86,9 @@ async fn an_episode_is_begun_used_and_ended() {
     assert!(episode.base_url().starts_with(&swarm.url), "{}", episode.base_url());
     let answer = episode.model().chat(&question()).await.unwrap();
     assert_eq!(answer.choices[0].message.content, "hi (train)");
+    let told = episode.model().conversations().await.unwrap();
+    assert_eq!((told.episode_uuid.as_str(), told.main), (episode.uuid(), Some(0)));
+    assert_eq!(told.conversations[0].messages[1]["content"], "hi (train)");
     assert!(episode.can_continue().await.unwrap());
     assert_eq!(episode.end("t", reward(0.5)).await.unwrap(), EndOutcome::Accepted);
     assert_eq!(

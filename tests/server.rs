@@ -1422,6 +1422,58 @@ async fn a_chat_call_reaches_the_engine_and_can_be_replayed() {
     assert_eq!((status, &refused["type"]), (401, &json!("error")));
 }
 
+/// The key is the right to it: neither another episode's key nor an ended one shows what was said.
+#[tokio::test]
+async fn an_episodes_conversations_are_for_its_key_while_it_runs() {
+    let swarm = Swarm::start().await;
+    swarm.rolling(TASKS, 2, 2).await;
+    let (mine, other) = (swarm.claim("a").await, swarm.claim("b").await);
+    let told = async |key: &str| {
+        let request = swarm.request(Method::GET, "/v1/episode/conversations");
+        answer(request.bearer_auth(key)).await
+    };
+    let (status, before) = told(&mine.key).await;
+    assert_eq!(
+        (status, &before["main"], &before["conversations"]),
+        (200, &Value::Null, &json!([]))
+    );
+    swarm.chat(&mine.key).await;
+    let (status, after) = told(&mine.key).await;
+    assert_eq!(
+        (status, &after["episode_uuid"], &after["main"]),
+        (200, &json!(mine.uuid), &json!(0))
+    );
+    assert_eq!(after["conversations"][0]["messages"][1]["content"], "hi (train)");
+    let (status, others) = told(&other.key).await;
+    assert_eq!((status, &others["llm_calls"]), (200, &json!(0)));
+    let running = &swarm.pool().await["running_episode_details"][&mine.uuid];
+    assert_eq!(running["llm_call_count"], "1", "a look is no LLM call");
+    swarm.end(&mine, "t", 1.0).await;
+    for (key, wanted) in [(mine.key.as_str(), 404), ("sk-ajet-0123", 401)] {
+        let (status, refused) = told(key).await;
+        assert_eq!(status, wanted, "{refused}");
+        assert!(refused["error"]["message"].is_string(), "{refused}");
+    }
+}
+
+/// An episode that is held until others of its task have ended must not be discarded as idle meanwhile.
+#[tokio::test]
+async fn a_look_at_the_conversations_keeps_an_episode() {
+    let swarm = Swarm::start().await;
+    swarm.rolling(TASKS, 2, 2).await;
+    let claim = json!({"client_uuid": "a", "episode_type": "train", "discard_episode_timeout": 0.4});
+    let (_, claimed) = swarm.post("/claim_episode", claim).await;
+    let key = claimed["openai_api_key"].as_str().unwrap();
+    for _ in 0..8 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let request = swarm.request(Method::GET, "/v1/episode/conversations");
+        assert_eq!(answer(request.bearer_auth(key)).await.0, 200);
+    }
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    let request = swarm.request(Method::GET, "/v1/episode/conversations");
+    assert_eq!(answer(request.bearer_auth(key)).await.0, 404);
+}
+
 #[tokio::test]
 async fn errors_of_the_model_api_are_openais() {
     let swarm = Swarm::start().await;

@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
+
 use super::ClientError;
 use super::http::{backoff, http_client, is_busy, retry_after, root_cause};
 use super::url::blank_token;
 use crate::protocol::openai::{ChatCompletion, ChatRequest, ErrorBody};
+use crate::protocol::swarm::EpisodeConversations;
 
 const TRIES: u32 = 8;
 
@@ -61,17 +64,33 @@ impl ModelApi {
             model: Some(request.model.clone().unwrap_or_else(|| "default".into())),
             ..request.clone()
         };
+        self.answer(CALL, || self.http.post(self.to(CALL)).json(request)).await
+    }
+
+    /// What the agents of an episode and the model said to each other so far, as the server recorded it. It counts as
+    /// activity of the episode.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`], with 404 from servers that do not record; [`ClientError::Unreachable`],
+    /// [`ClientError::Answer`].
+    pub async fn conversations(&self) -> Result<EpisodeConversations, ClientError> {
+        const CALL: &str = "/episode/conversations";
+        self.answer(CALL, || self.http.get(self.to(CALL))).await
+    }
+
+    fn to(&self, call: &str) -> String {
+        format!("{}{call}", self.base_url)
+    }
+
+    /// The answer to a call, which is sent again where the model is busy or not there.
+    async fn answer<A: DeserializeOwned>(
+        &self,
+        call: &'static str,
+        request: impl Fn() -> reqwest::RequestBuilder,
+    ) -> Result<A, ClientError> {
         let mut tried = 1;
         let answer = loop {
-            let url = format!("{}{CALL}", self.base_url);
-            let sent = self
-                .http
-                .post(url)
-                .bearer_auth(&self.api_key)
-                .json(request)
-                .send()
-                .await;
-            let pause = match sent {
+            let pause = match request().bearer_auth(&self.api_key).send().await {
                 Ok(answer) if tried < TRIES && is_busy(answer.status()) => {
                     retry_after(answer.headers()).unwrap_or_else(|| backoff(tried))
                 }
@@ -90,14 +109,14 @@ impl ModelApi {
                 Err(_) => String::from_utf8_lossy(&body).chars().take(300).collect(),
             };
             return Err(ClientError::Refused {
-                call: CALL,
+                call,
                 status: status.as_u16(),
                 detail,
             });
         }
         serde_json::from_slice(&body).map_err(|error| ClientError::Answer {
             url: blank_token(&self.base_url),
-            call: CALL,
+            call,
             reason: error.to_string(),
         })
     }

@@ -18,7 +18,7 @@ use super::events::EventHub;
 use super::metrics::{self, Metrics};
 use super::model_thread::{ModelGone, ModelHandle, UpdateOutcome};
 use super::session::registry::Sessions;
-use super::session::{ChatAnswer, ChatBackend, ChatError, EpisodeRecord, Sampler};
+use super::session::{ChatAnswer, ChatBackend, ChatError, ConversationTooLarge, EpisodeRecord, Sampler};
 use super::storage::checkpoint::{CheckpointError, CheckpointStore};
 use super::storage::lock::DirectoryLock;
 use super::storage::trajectories::Trajectories;
@@ -26,7 +26,7 @@ use crate::inference::SampleRequest;
 use crate::protocol::engine::{
     ChatCall, DropReason, EndEpisode, EndOutcome, EngineEvent, EnginePhase, PoolChange, PoolSnapshot, Update,
 };
-use crate::protocol::swarm::EpisodeType;
+use crate::protocol::swarm::{EpisodeConversations, EpisodeType};
 use crate::train::TrainEpisode;
 
 /// A booted engine.
@@ -117,6 +117,14 @@ impl Core {
     pub async fn count_tokens(&self, episode_uuid: &str, call: ChatCall) -> Result<u64, ChatError> {
         let session = self.sessions.running(episode_uuid, &self.backend)?;
         session.count_tokens(call.request, call.episode_type).await
+    }
+
+    /// What was said so far in an episode. Computes for some milliseconds on long episodes.
+    ///
+    /// # Errors
+    /// The longest conversation is too large.
+    pub fn conversations(&self, episode_uuid: &str) -> Result<EpisodeConversations, ConversationTooLarge> {
+        self.sessions.conversations(episode_uuid)
     }
 
     /// Takes a finished episode in. Waits for the disk.

@@ -19,8 +19,10 @@ use super::batch::ledger::LedgerError;
 use super::core::Core;
 use super::events::EventHub;
 use super::model_thread::ModelGone;
-use super::session::respond;
-use crate::protocol::engine::{BatchState, ChatCall, EndEpisode, EndOutcome, ForgetEpisode, Hello, TokenCount, Update};
+use super::session::{ConversationTooLarge, respond};
+use crate::protocol::engine::{
+    BatchState, ChatCall, EndEpisode, EndOutcome, EpisodeConversations, ForgetEpisode, Hello, TokenCount, Update,
+};
 use crate::protocol::openai::{ErrorBody, ErrorObject};
 
 /// Seconds after which a call that the engine could not serve may be tried again.
@@ -68,6 +70,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/hello", get(hello))
         .route("/episodes/{id}/chat", post(chat))
         .route("/episodes/{id}/count_tokens", post(count_tokens))
+        .route("/episodes/{id}/conversations", get(conversations))
         .route("/episodes/{id}/end", post(end_episode))
         .route("/episodes/{id}/forget", post(forget))
         .route("/agree", post(agree))
@@ -112,6 +115,14 @@ async fn count_tokens(
         Ok(input_tokens) => Json(TokenCount { input_tokens }).into_response(),
         Err(error) => error.into_response(),
     })
+}
+
+async fn conversations(
+    State(app): State<Arc<App>>,
+    Path(episode): Path<String>,
+) -> Result<Json<EpisodeConversations>, Refusal> {
+    let core = app.core()?.clone();
+    Ok(Json(on_disk_thread(move || core.conversations(&episode)).await??))
 }
 
 async fn end_episode(
@@ -217,6 +228,12 @@ impl From<LedgerError> for Refusal {
                 Self::new(StatusCode::CONFLICT, error.to_string())
             }
         }
+    }
+}
+
+impl From<ConversationTooLarge> for Refusal {
+    fn from(error: ConversationTooLarge) -> Self {
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, error.to_string())
     }
 }
 

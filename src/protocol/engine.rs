@@ -7,6 +7,7 @@
 //! | GET `/hello` | → [`Hello`] |
 //! | POST `/episodes/{id}/chat` | [`ChatCall`] → an OpenAI chat completion, or server-sent events when it streams; the last is `[DONE]` or an error object |
 //! | POST `/episodes/{id}/count_tokens` | [`ChatCall`] → [`TokenCount`]: of the prompt that it would be sampled from |
+//! | GET `/episodes/{id}/conversations` | → [`EpisodeConversations`]; empty before the episode's first call |
 //! | POST `/episodes/{id}/end` | [`EndEpisode`] → [`EndOutcome`] |
 //! | POST `/episodes/{id}/forget` | [`ForgetEpisode`] → `{}`; unknown episodes too |
 //! | POST `/agree` | `{}` → [`BatchState`]: the clients agreed, close the batch |
@@ -27,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use super::swarm::EpisodeType;
 
 /// Version of this contract. A control plane refuses an engine that speaks another one, naming both numbers.
-pub const CONTRACT_VERSION: u32 = 4;
+pub const CONTRACT_VERSION: u32 = 5;
 
 /// File in an experiment directory that an engine holds locked for as long as it may write there.
 pub const LOCK_FILE: &str = "engine.lock";
@@ -68,6 +69,9 @@ pub struct ChatCall {
 
 /// Answer of `POST /episodes/{id}/count_tokens`, which is Anthropic's.
 pub use super::anthropic::TokenCount;
+
+/// Answer of `GET /episodes/{id}/conversations`, which is the swarm API's.
+pub use super::swarm::EpisodeConversations;
 
 /// Body of `POST /episodes/{id}/end`. The control plane has already checked it: the reward is finite, the ids are set.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -509,6 +509,59 @@ pub struct ReplayLatestLlmCallAnswer {
     pub output: serde_json::Value,
 }
 
+/// Answer of `GET /v1/episode/conversations`: what an episode's agents and the model said to each other so far.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct EpisodeConversations {
+    /// The episode.
+    pub episode_uuid: String,
+    /// Answers that the model gave, in all conversations.
+    #[serde(default)]
+    pub llm_calls: u64,
+    /// Index in `conversations` of the one with the most messages, of equal ones the latest; null before the first answer.
+    #[serde(default)]
+    pub main: Option<usize>,
+    /// One for each answer that no later request continues, in the order of these answers.
+    #[serde(default)]
+    pub conversations: Vec<RecordedConversation>,
+    /// Shorter conversations that are not in `conversations`, because the answer would be larger than 32 MiB.
+    #[serde(default)]
+    pub left_out: u64,
+}
+
+/// One conversation of an episode.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct RecordedConversation {
+    /// The `model` of its requests, by which the agents of one episode may tell themselves apart.
+    #[serde(default)]
+    pub model: String,
+    /// The functions on offer in its last request.
+    #[serde(default)]
+    pub tools: Vec<serde_json::Value>,
+    /// OpenAI's messages, the model's last answer included. Thinking is `reasoning_content`.
+    #[serde(default)]
+    pub messages: Vec<serde_json::Value>,
+    /// The model's answers among `messages`, oldest first.
+    #[serde(default)]
+    pub answers: Vec<RecordedAnswer>,
+}
+
+/// One answer of the model in a conversation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct RecordedAnswer {
+    /// Its index in `messages`.
+    pub message: usize,
+    /// Tokens that the model was given.
+    pub prompt_tokens: u64,
+    /// Tokens that the model sampled.
+    pub completion_tokens: u64,
+    /// `stop` or `tool_calls`, or `length` where a token limit cut it.
+    pub finish_reason: String,
+    /// When its request came, in Unix seconds.
+    pub begun: f64,
+    /// Seconds from its request to its last token.
+    pub seconds: f64,
+}
+
 /// Body of every error outside `/v1`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorDetail {

@@ -32,7 +32,7 @@ impl Branch {
     }
 
     /// Number of messages.
-    pub fn len(&self, calls: &[Call]) -> usize {
+    pub fn message_count(&self, calls: &[Call]) -> usize {
         self.answers(calls).last().map_or(0, |(place, _)| place + 1)
     }
 }
@@ -108,10 +108,7 @@ mod tests {
             call(&[user("2 + 2?"), assistant("4"), user("and 3 + 3?")], assistant("6")),
             call(&[user("2 + 2?")], assistant("5")),
             call(&[user("something else")], assistant("yes")),
-            call(
-                &[user("2 + 2?"), assistant("4"), user("and 4 + 4?")],
-                assistant("8"),
-            ),
+            call(&[user("2 + 2?"), assistant("4"), user("and 4 + 4?")], assistant("8")),
         ];
         let told = branches(&calls);
         let told: Vec<_> = told.iter().map(|branch| contents(branch, &calls)).collect();
@@ -138,6 +135,6 @@ mod tests {
         assert_eq!(told.len(), 1);
         assert_eq!(told[0].messages(&calls)[1], &thought);
         let places: Vec<usize> = told[0].answers(&calls).map(|(place, _)| place).collect();
-        assert_eq!((places, told[0].len(&calls)), (vec![1, 3], 4));
+        assert_eq!((places, told[0].message_count(&calls)), (vec![1, 3], 4));
     }
 }

@@ -11,7 +11,7 @@ use ajet_swarm::config::{Strictness, load};
 use ajet_swarm::engine::batch::pool::{Pool, StopRule};
 use ajet_swarm::protocol::engine::*;
 use ajet_swarm::protocol::openai::{ErrorBody, ErrorObject};
-use ajet_swarm::protocol::swarm::EpisodeType;
+use ajet_swarm::protocol::swarm::{EpisodeType, RecordedConversation};
 use ajet_swarm::server::{EngineHandle, EngineLauncher, Kill, Launch};
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
@@ -156,6 +156,7 @@ impl EngineLauncher for FakeLauncher {
             model: ajet.model.path.clone(),
             pool: Arc::new(Mutex::new(Pool::new(StopRule::new(&ajet), 1))),
             calls: Arc::default(),
+            said: Arc::default(),
             phase: Arc::new(Mutex::new(EnginePhase::Booting)),
             events: broadcast::channel(1024).0,
             ending: Arc::new(ending),
@@ -195,6 +196,8 @@ struct Engine {
     pool: Arc<Mutex<Pool>>,
     /// Finished chats by episode.
     calls: Arc<Mutex<HashMap<String, u64>>>,
+    /// Finished chats' messages by episode, each with its answer.
+    said: Arc<Mutex<HashMap<String, Vec<Vec<Value>>>>>,
     phase: Arc<Mutex<EnginePhase>>,
     events: broadcast::Sender<String>,
     ending: Arc<watch::Sender<Option<String>>>,
@@ -209,6 +212,7 @@ impl Engine {
             .route("/hello", get(hello))
             .route("/episodes/{id}/chat", post(chat))
             .route("/episodes/{id}/count_tokens", post(count_tokens))
+            .route("/episodes/{id}/conversations", get(conversations))
             .route("/episodes/{id}/end", post(end))
             .route("/episodes/{id}/forget", post(forget))
             .route("/agree", post(agree))
@@ -324,8 +328,17 @@ async fn chat(State(engine): State<Engine>, Path(id): Path<String>, Json(call): 
             "train"
         }
     );
+    let mut said = request["messages"].as_array().cloned().unwrap_or_default();
+    said.push(json!({"role": "assistant", "content": echo}));
     let counted = move |cut: &mut Cut| {
         cut.1 = false;
+        cut.0
+            .said
+            .lock()
+            .unwrap()
+            .entry(id.clone())
+            .or_default()
+            .push(said.clone());
         *cut.0.calls.lock().unwrap().entry(id.clone()).or_default() += 1;
     };
     if request["stream"] != true {
@@ -358,6 +371,24 @@ async fn chat(State(engine): State<Engine>, Path(id): Path<String>, Json(call): 
     });
     let body = Body::from_stream(chunks.map(Ok::<_, io::Error>));
     ([("content-type", "text/event-stream")], body).into_response()
+}
+
+/// Every chat is a conversation of its own.
+async fn conversations(State(engine): State<Engine>, Path(id): Path<String>) -> Json<EpisodeConversations> {
+    let said = engine.said.lock().unwrap().get(&id).cloned().unwrap_or_default();
+    Json(EpisodeConversations {
+        episode_uuid: id,
+        llm_calls: said.len() as u64,
+        main: said.len().checked_sub(1),
+        conversations: said
+            .into_iter()
+            .map(|messages| RecordedConversation {
+                messages,
+                ..RecordedConversation::default()
+            })
+            .collect(),
+        left_out: 0,
+    })
 }
 
 /// A token a character of the first message.

@@ -6,6 +6,7 @@
 
 mod answer;
 mod backend;
+mod conversations;
 mod error;
 mod madness;
 pub mod registry;
@@ -33,6 +34,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 pub use backend::{ChatBackend, ChatModel, ChatSettings, Sampler};
+pub use conversations::{ConversationTooLarge, conversations};
 pub use error::ChatError;
 pub use respond::respond;
 pub use script::Script;
@@ -44,7 +46,7 @@ use crate::protocol::openai::{
     ChatCompletion, ChatCompletionChunk, ChatMessage, Choice, CompletionTokensDetails, FinishReason,
     PromptTokensDetails, Usage,
 };
-use crate::protocol::swarm::EpisodeType;
+use crate::protocol::swarm::{EpisodeConversations, EpisodeType};
 use crate::timeline::{Call, Counters, MergePolicy, Prompt, Row, SplitReason, merge, prompt_for};
 use answer::Sampled;
 use request::Request;
@@ -190,6 +192,14 @@ impl Session {
             mad: !state.madness.is_empty(),
             calls: state.calls,
         }
+    }
+
+    /// What was said so far. Computes for some milliseconds on long episodes.
+    ///
+    /// # Errors
+    /// The longest conversation is too large.
+    pub fn conversations(&self) -> Result<EpisodeConversations, ConversationTooLarge> {
+        conversations(&self.episode_uuid, &self.lock().calls)
     }
 
     /// LLM calls answered so far.

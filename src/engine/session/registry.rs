@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{ChatBackend, ChatError, EpisodeRecord, Session};
+use super::{ChatBackend, ChatError, ConversationTooLarge, EpisodeRecord, Session, conversations};
+use crate::protocol::swarm::EpisodeConversations;
 
 enum Entry {
     Running(Arc<Session>),
@@ -42,6 +43,20 @@ impl Sessions {
         self.lock()
             .insert(episode_uuid.to_owned(), Entry::Ended(recording.clone()));
         Some(recording)
+    }
+
+    /// What was said so far in an episode; nothing where it made no call or is gone. Computes for some milliseconds on
+    /// long episodes.
+    ///
+    /// # Errors
+    /// The longest conversation is too large.
+    pub fn conversations(&self, episode_uuid: &str) -> Result<EpisodeConversations, ConversationTooLarge> {
+        let session = match self.lock().get(episode_uuid) {
+            Some(Entry::Running(session)) => session.clone(),
+            Some(Entry::Ended(record)) => return conversations(episode_uuid, &record.calls),
+            Some(Entry::Gone) | None => return conversations(episode_uuid, &[]),
+        };
+        session.conversations()
     }
 
     /// Cancels what an episode still samples and refuses its further calls.

@@ -1,6 +1,7 @@
 //! One answer being sampled.
 
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -25,6 +26,8 @@ pub struct Turn {
     /// Prompt tokens that the prefix cache gave; none before the prompt is in the cache.
     cached_tokens: Option<usize>,
     weight_version: u64,
+    /// In Unix seconds.
+    begun: f64,
     /// Given back when the turn is over, however it ends.
     _place: OwnedSemaphorePermit,
 }
@@ -99,6 +102,7 @@ impl Turn {
             writer: AnswerWriter::new(backend, request, prompt),
             cached_tokens: None,
             weight_version,
+            begun: unix_seconds(),
             _place: place,
         })
     }
@@ -182,6 +186,8 @@ impl Turn {
             answer: answer.as_history(),
             agent: self.request.model.clone(),
             weight_version: self.weight_version,
+            begun: self.begun,
+            ended: unix_seconds(),
         };
         let first = (self.index == 0).then_some((self.prompt.split, cached_tokens));
         self.session.record(call, first)?;
@@ -209,6 +215,11 @@ impl Turn {
         };
         Ok((choice, sampled))
     }
+}
+
+fn unix_seconds() -> f64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0.0, |since| since.as_secs_f64())
 }
 
 /// The seed of one of a request's choices: the first has the request's own, the others are far from the first choices of

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::durable;
 use crate::engine::batch::finished::FinishedEpisode;
 use crate::protocol::swarm::EpisodeType;
-use crate::timeline::Call;
+use crate::timeline::{Call, branches};
 
 /// The folder in the experiment directory; below it one for train or eval and one a step.
 const DIR_NAME: &str = "trajectories";
@@ -61,21 +61,13 @@ fn trajectory(episode: &FinishedEpisode, calls: &[Call]) -> Value {
     })
 }
 
-/// The conversations of the calls in OpenAI's form, each with the model's last answer. One that a later call goes on with
-/// is left out.
+/// The conversations of the calls in OpenAI's form, each with the model's last answer.
 fn conversations(calls: &[Call]) -> Vec<Value> {
-    let whole: Vec<Vec<&Value>> = calls
-        .iter()
-        .map(|call| call.conversation.messages.iter().chain([&call.answer]).collect())
-        .collect();
-    let goes_on = |at: usize| {
-        whole[at + 1..]
-            .iter()
-            .any(|later| later.len() > whole[at].len() && later.starts_with(&whole[at]))
-    };
-    let last = (0..calls.len()).filter(|at| !goes_on(*at));
-    last.map(|at| json!({"model": calls[at].agent, "tools": calls[at].conversation.tools, "messages": whole[at]}))
-        .collect()
+    let told = branches(calls).into_iter().filter_map(|branch| {
+        let last = calls.get(*branch.calls.last()?)?;
+        Some(json!({"model": last.agent, "tools": last.conversation.tools, "messages": branch.messages(calls)}))
+    });
+    told.collect()
 }
 
 /// Ids come over the wire; a file's name holds neither slashes nor dots in front.
@@ -108,6 +100,8 @@ mod tests {
             answer: message("assistant", answer),
             agent: "m".into(),
             weight_version: 0,
+            begun: 0.0,
+            ended: 0.0,
         }
     }
 

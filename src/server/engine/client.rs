@@ -24,6 +24,7 @@ use crate::protocol::engine::{
     BatchState, ChatCall, EndEpisode, EndOutcome, EngineEvent, ForgetEpisode, Hello, Update,
 };
 use crate::protocol::openai::ErrorBody;
+use crate::server::http::error::Error;
 use crate::server::http::lane::aside;
 
 /// Largest line of the event stream: a pool of some ten thousand episodes.
@@ -48,6 +49,15 @@ pub enum EngineCallError {
 impl EngineCallError {
     fn unreachable(error: impl std::fmt::Display) -> Self {
         Self::Unreachable(error.to_string())
+    }
+}
+
+impl From<EngineCallError> for Error {
+    fn from(error: EngineCallError) -> Self {
+        match error {
+            EngineCallError::Unreachable(reason) => Self::EngineUnreachable(reason),
+            EngineCallError::Refused { status, message } => Self::Engine { status, message },
+        }
     }
 }
 
@@ -114,6 +124,18 @@ impl EngineClient {
     pub async fn count_tokens(&self, episode: &str, call: &ChatCall) -> Result<EngineAnswer> {
         self.send(Method::POST, &format!("/episodes/{episode}/count_tokens"), call)
             .await
+    }
+
+    /// `GET /episodes/{id}/conversations`; the answer's body may be large and is passed on unread.
+    ///
+    /// # Errors
+    ///
+    /// The engine cannot be reached, or refuses.
+    pub async fn conversations(&self, episode: &str) -> Result<EngineAnswer> {
+        let answer = self
+            .send(Method::GET, &format!("/episodes/{episode}/conversations"), &())
+            .await?;
+        refuse_errors(answer).await
     }
 
     /// `POST /episodes/{id}/end`.

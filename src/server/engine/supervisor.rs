@@ -52,7 +52,7 @@ pub async fn start(shared: &Arc<Shared>, awaited: bool) -> Result<(u32, u64), Er
     let generation = shared.with(|core, now| {
         let generation = core.start(directory, now)?;
         core.await_boot(generation, awaited);
-        Ok(generation)
+        Ok::<_, Error>(generation)
     })?;
     match launch_engine(shared, &launch, generation) {
         Ok(process) => {

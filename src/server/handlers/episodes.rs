@@ -93,10 +93,7 @@ async fn end_once(shared: &Shared, mut request: EndEpisodeRequest) -> Result<(),
         }
         Err(error) => {
             shared.with(|core, _| core.end_failed(&uuid));
-            Err(match error {
-                EngineCallError::Unreachable(reason) => Error::EngineUnreachable(reason),
-                EngineCallError::Refused { status, message } => Error::Engine { status, message },
-            })
+            Err(error.into())
         }
     };
     shared.end_is_through.notify_waiters();

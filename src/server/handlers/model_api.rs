@@ -176,6 +176,21 @@ pub async fn kept_response(
     Ok(Json(shared.with(|core, _| core.kept_response(key, &id))?))
 }
 
+/// `GET /v1/episode/conversations`. It counts as activity of the episode, as an LLM request does.
+pub async fn conversations(State(shared): Server, headers: HeaderMap) -> Result<Response, ModelApiError> {
+    let key = bearer(&headers).ok_or(Error::KeyMissing)?;
+    let in_flight = InFlight::begin(&shared, key)?;
+    let answer = in_flight.engine()?.conversations(&in_flight.episode).await;
+    let bytes = answer.map_err(Error::from)?.into_bytes_stream().inspect(move |_| {
+        // Owned by the stream, so that the episode is busy until the answer is through.
+        let _ = &in_flight;
+    });
+    let mut response = Response::new(Body::from_stream(bytes));
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(CONTENT_TYPE, json);
+    Ok(response)
+}
+
 /// A request that is counted as the episode's activity for as long as this lives.
 struct InFlight {
     shared: Arc<Shared>,

@@ -69,6 +69,8 @@ fn routes() -> Vec<Route> {
             "the tokens of the prompt that such a request leads to"),
         get("/v1/responses/{id}", model_api::kept_response, json::<Value>(),
             "an answer of the key's episode that was given with `store`"),
+        get("/v1/episode/conversations", model_api::conversations, json::<EpisodeConversations>(),
+            "what the agents of the key's episode and the model said to each other so far, while the episode runs"),
         get("/v1/models", models::list, json::<Value>(),
             "the model in training, as OpenAI lists models, or Anthropic where the request says its version"),
         get("/v1/models/{*id}", models::one, json::<Value>(), "the same by any name"),
