@@ -71,7 +71,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         Action::Check { path } => {
             let job = Job::load(&path)?;
-            let sets = tasks::read(&job.ajet.task_reader)?;
+            let sets = tasks::read(&job.ajet.task_reader).await?;
             for warning in job.warnings.iter().chain(&sets.warnings) {
                 note!("warning: {warning}");
             }

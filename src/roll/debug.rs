@@ -55,7 +55,7 @@ fn player_of(job: &Job) -> Player {
 /// There is no task, or no episode to be had.
 pub async fn debug_one(job: &Job, api: Option<&Api>, program: &Path) -> Result<String, RollError> {
     let progress = Progress::new(false, Interrupt::default());
-    let tasks = read_tasks(job, &progress)?;
+    let tasks = read_tasks(job, &progress).await?;
     let task = tasks.training.first();
     let task = task.ok_or_else(|| RollError::Check("there is no task".into()))?;
     if let Some(api) = api {
@@ -132,7 +132,7 @@ fn transcript(task: &Task, played: Result<(Rollout, Score), Failure>, seconds: f
 /// The job is wrong. Episodes that come to nothing are told and counted.
 pub async fn play_on_api(job: &Job, api: &Api, json: bool, interrupt: &Interrupt) -> Result<Summary, RollError> {
     let progress = Progress::new(json, interrupt.clone());
-    let tasks = read_tasks(job, &progress)?;
+    let tasks = read_tasks(job, &progress).await?;
     let (player, access) = (player_of(job), api.access()?);
     let tasks = if tasks.validation.is_empty() {
         tasks.training

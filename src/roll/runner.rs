@@ -42,7 +42,7 @@ pub struct Options {
 /// The job is wrong, server or engine fail, or no episode ever comes to an end.
 pub async fn run(job: Job, options: Options, interrupt: Interrupt) -> Result<End, RollError> {
     let progress = Arc::new(Progress::new(options.json, interrupt.clone()));
-    let tasks = read_tasks(&job, &progress)?;
+    let tasks = read_tasks(&job, &progress).await?;
     if tasks.validation.is_empty() && (job.roll.eval.is_some() || options.eval_only) {
         return Err(RollError::NoValidation);
     }
@@ -74,8 +74,8 @@ pub async fn run(job: Job, options: Options, interrupt: Interrupt) -> Result<End
 ///
 /// # Errors
 /// They cannot be read.
-pub fn read_tasks(job: &Job, progress: &Progress) -> Result<TaskSets, RollError> {
-    let tasks = tasks::read(&job.ajet.task_reader)?;
+pub async fn read_tasks(job: &Job, progress: &Progress) -> Result<TaskSets, RollError> {
+    let tasks = tasks::read(&job.ajet.task_reader).await?;
     for warning in job.warnings.iter().chain(&tasks.warnings) {
         progress.note(&format!("warning: {warning}"));
     }
@@ -319,7 +319,7 @@ impl Run {
 /// Something is missing: tasks, the agent's program, a server that cannot be started.
 pub async fn dry_run(job: &Job) -> Result<Vec<String>, RollError> {
     let progress = Progress::new(false, Interrupt::default());
-    let tasks = read_tasks(job, &progress)?;
+    let tasks = read_tasks(job, &progress).await?;
     if tasks.validation.is_empty() && job.roll.eval.is_some() {
         return Err(RollError::NoValidation);
     }

@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::json;
 
 use super::{Task, TaskError, TaskSets};
-use crate::config::schema::Generated;
+use crate::config::schema::{Generated, RandomDummy};
 
 /// Sums of two numbers with `min_length` to `max_length` digits. Metadata: `a`, `b`, `answer`.
 pub fn arithmetic(config: &Generated) -> Result<TaskSets, TaskError> {
@@ -43,6 +43,24 @@ pub fn reverse_text(config: &Generated) -> Result<TaskSets, TaskError> {
             json!({ "text": text, "answer": answer }),
         )
     })
+}
+
+/// Tasks without a question. Metadata: `random_number`, between 0 and 1.
+pub fn random_dummy(config: &RandomDummy) -> TaskSets {
+    let mut rng = ChaCha8Rng::seed_from_u64(config.seed);
+    let mut make = |set: &str, count: usize| {
+        let task = |number: usize| Task {
+            task_id: format!("random_dummy_{set}{number}"),
+            metadata: json!({ "random_number": rng.random::<f64>() }),
+            ..Task::default()
+        };
+        (0..count).map(task).collect()
+    };
+    TaskSets {
+        validation: make("validation_", config.validation_tasks),
+        training: make("", config.tasks),
+        warnings: vec![],
+    }
 }
 
 fn lengths(kind: &'static str, config: &Generated, most: u32) -> Result<(u32, u32), TaskError> {
@@ -138,6 +156,20 @@ mod tests {
             .unwrap();
             assert_ne!(another_seed.validation, sets.validation);
         }
+    }
+
+    #[test]
+    fn dummies_are_repeatable_and_distinct() {
+        let config = RandomDummy {
+            tasks: 3,
+            validation_tasks: 2,
+            seed: 1,
+        };
+        let sets = random_dummy(&config);
+        assert_eq!((sets.training.len(), sets.validation.len()), (3, 2));
+        assert_eq!(sets.training, random_dummy(&config).training);
+        assert_ne!(sets.training[0].metadata, sets.training[1].metadata);
+        assert_eq!(sets.validation[1].task_id, "random_dummy_validation_1");
     }
 
     #[test]

@@ -1,17 +1,14 @@
 //! Tasks from files with a JSON object a line.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use serde::Deserialize;
-use serde_json::Value;
-
+use super::rows::{self, Format, Options};
+use super::select::Selection;
 use super::{Task, TaskError, TaskSets};
 use crate::config::schema::JsonlDatasetFile;
-use crate::config::small_file::{DATASET_BYTES, read_text};
-use crate::protocol::openai::ChatMessage;
 
 /// Reads both files; the validation file may be left out.
-pub fn read(files: &JsonlDatasetFile) -> Result<TaskSets, TaskError> {
+pub fn read(files: &JsonlDatasetFile, selection: &Selection) -> Result<TaskSets, TaskError> {
     if files.training.file_path.is_empty() {
         return Err(TaskError::Missing {
             key: "ajet.task_reader.jsonl_dataset_file.training.file_path",
@@ -20,96 +17,35 @@ pub fn read(files: &JsonlDatasetFile) -> Result<TaskSets, TaskError> {
     }
     let validation = match files.validation.file_path.as_str() {
         "" => vec![],
-        path => read_file(Path::new(path))?,
+        path => read_file(Path::new(path), selection)?,
     };
     Ok(TaskSets {
-        training: read_file(Path::new(&files.training.file_path))?,
+        training: read_file(Path::new(&files.training.file_path), selection)?,
         validation,
         warnings: vec![],
     })
 }
 
-fn read_file(path: &Path) -> Result<Vec<Task>, TaskError> {
-    let text = read_text(path, DATASET_BYTES).map_err(|reason| TaskError::File {
-        path: path.to_path_buf(),
-        reason,
-    })?;
-    let tasks = parse(path, &text)?;
-    match tasks.is_empty() {
-        true => Err(TaskError::Empty(path.to_path_buf())),
-        false => Ok(tasks),
-    }
-}
-
-/// The fields that mean something; whatever else a line has is reached through `metadata`.
-#[derive(Deserialize)]
-struct Line {
-    #[serde(default)]
-    task_id: Option<Value>,
-    #[serde(default)]
-    main_query: Option<String>,
-    #[serde(default)]
-    init_messages: Option<Vec<ChatMessage>>,
-    #[serde(default)]
-    env_type: Option<String>,
-    #[serde(default)]
-    metadata: Option<Value>,
-}
-
-/// `path` only names the file in errors.
-fn parse(path: &Path, text: &str) -> Result<Vec<Task>, TaskError> {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    lines
-        .enumerate()
-        .map(|(row, (index, line))| {
-            task(row, line).map_err(|reason| TaskError::Line {
-                path: PathBuf::from(path),
-                line: index + 1,
-                reason,
-            })
-        })
-        .collect()
-}
-
-/// A line's task; `row` counts tasks from 0 and names those without an id.
-fn task(row: usize, line: &str) -> Result<Task, String> {
-    let object: Value = serde_json::from_str(line).map_err(|error| format!("not JSON: {}", without_line(&error)))?;
-    if !object.is_object() {
-        return Err(format!(
-            "not a JSON object: {}",
-            line.trim().chars().take(80).collect::<String>()
-        ));
-    }
-    let fields: Line = serde_json::from_str(line).map_err(|error| without_line(&error))?;
-    let task_id = match fields.task_id {
-        None | Some(Value::Null) => format!("task_{row}"),
-        Some(Value::String(id)) if !id.is_empty() => id,
-        Some(Value::Number(id)) => id.to_string(),
-        Some(other) => return Err(format!("task_id is {other}, but it must be a text that is not empty")),
-    };
-    Ok(Task {
-        task_id,
-        main_query: fields.main_query.unwrap_or_default(),
-        init_messages: fields.init_messages.unwrap_or_default(),
-        env_type: fields.env_type.unwrap_or_default(),
-        metadata: fields.metadata.unwrap_or(object),
-    })
-}
-
-/// serde_json counts lines within the one line that it was given; only the column means something.
-fn without_line(error: &serde_json::Error) -> String {
-    let message = error.to_string();
-    match message.rsplit_once(" at line ") {
-        Some((what, _)) => format!("{what} at column {}", error.column()),
-        None => message,
-    }
+fn read_file(path: &Path, selection: &Selection) -> Result<Vec<Task>, TaskError> {
+    let mut tasks = selection.begin();
+    rows::read(path, Format::JsonLines, &Options::default(), &mut |row| tasks.take(row))?;
+    tasks.finish(&path.display().to_string())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::schema::TaskReader;
     use serde_json::json;
+
+    /// The tasks of a file with this text, or what is wrong with it.
+    fn parse(text: &[u8]) -> Result<Vec<Task>, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tasks.jsonl");
+        std::fs::write(&path, text).unwrap();
+        let selection = Selection::new(&TaskReader::default()).unwrap();
+        read_file(&path, &selection).map_err(|error| error.to_string())
+    }
 
     #[test]
     fn lines_become_tasks() {
@@ -117,18 +53,20 @@ mod tests {
             "\u{feff}{\"main_query\": \"1+1\", \"answer\": 2}\n",
             "\n",
             "{\"task_id\": \"t\", \"metadata\": {\"answer\": 3}, \"init_messages\": [{\"role\": \"user\", \"content\": \"hi\"}]}\r\n",
-            "{\"task_id\": 7, \"env_type\": \"shop\"}",
+            "{\"task_id\": 7, \"env_type\": \"shop\"}\n",
+            "{\"question\": \"2+2\", \"main_query\": null}",
         );
-        let tasks = parse(Path::new("tasks.jsonl"), text).unwrap();
+        let tasks = parse(text.as_bytes()).unwrap();
         assert_eq!(
             tasks.iter().map(|task| task.task_id.as_str()).collect::<Vec<_>>(),
-            ["task_0", "t", "7"]
+            ["task_0", "t", "7", "task_3"]
         );
         assert_eq!(tasks[0].main_query, "1+1");
         assert_eq!(tasks[0].metadata, json!({"main_query": "1+1", "answer": 2}));
         assert_eq!(tasks[1].metadata, json!({"answer": 3}));
         assert_eq!(tasks[1].init_messages[0].content, "hi");
         assert_eq!(tasks[2].env_type, "shop");
+        assert_eq!(tasks[3].main_query, "2+2");
     }
 
     /// Seen with a big integer, which came out as a float.
@@ -140,9 +78,9 @@ mod tests {
             r#"{"π":3.14159265358979323846264338327950288}"#,
         ] {
             let line = format!("{{\"metadata\": {metadata}}}");
-            let tasks = parse(Path::new("tasks.jsonl"), &line).unwrap();
+            let tasks = parse(line.as_bytes()).unwrap();
             assert_eq!(serde_json::to_string(&tasks[0].metadata).unwrap(), metadata);
-            let tasks = parse(Path::new("tasks.jsonl"), metadata).unwrap();
+            let tasks = parse(metadata.as_bytes()).unwrap();
             assert_eq!(serde_json::to_string(&tasks[0].metadata).unwrap(), metadata);
             let sent: Task = serde_json::from_str(&serde_json::to_string(&tasks[0]).unwrap()).unwrap();
             assert_eq!(serde_json::to_string(&sent.metadata).unwrap(), metadata);
@@ -153,37 +91,26 @@ mod tests {
     fn a_bad_line_is_told_with_file_and_line() {
         for (line, told) in [
             (
-                "{\"main_query\": \"x\"",
-                "not JSON: EOF while parsing an object at column 18",
+                &b"{\"main_query\": \"x\""[..],
+                "not JSON: EOF while parsing an object at column",
             ),
-            ("[1, 2]", "not a JSON object: [1, 2]"),
-            ("{\"main_query\": 5}", "invalid type"),
-            ("{\"task_id\": \"\"}", "task_id is \"\""),
+            (b"[1, 2]", "not a JSON object: [1, 2]"),
+            (b"{\"main_query\": 5}", "main_query is 5, but it must be text"),
+            (b"{\"task_id\": \"\"}", "task_id is \"\""),
+            (b"{\"init_messages\": [5]}", "init_messages: "),
+            (b"{\"a\": \"\xff\"}", "not UTF-8"),
         ] {
-            let text = format!("{{}}\n\n{line}\n");
-            let message = parse(Path::new("a/tasks.jsonl"), &text).unwrap_err().to_string();
-            assert!(message.starts_with("a/tasks.jsonl, line 3: "), "{message}");
+            let message = parse(&[b"{}\n\n", line, b"\n"].concat()).unwrap_err();
+            assert!(message.contains("tasks.jsonl, line 3: "), "{message}");
             assert!(message.contains(told), "{message}");
         }
     }
 
     #[test]
     fn a_missing_or_empty_file_is_told_by_name() {
-        let dir = tempfile::tempdir().unwrap();
-        let missing = dir.path().join("none.jsonl");
-        assert!(
-            read_file(&missing)
-                .unwrap_err()
-                .to_string()
-                .contains("none.jsonl cannot be read")
-        );
-        let empty = dir.path().join("empty.jsonl");
-        std::fs::write(&empty, "\n\n").unwrap();
-        assert!(
-            read_file(&empty)
-                .unwrap_err()
-                .to_string()
-                .contains("empty.jsonl holds no task")
-        );
+        let selection = Selection::new(&TaskReader::default()).unwrap();
+        let missing = read_file(Path::new("/nonexistent/none.jsonl"), &selection).unwrap_err();
+        assert!(missing.to_string().contains("none.jsonl cannot be read"), "{missing}");
+        assert!(parse(b"\n\n").unwrap_err().contains("tasks.jsonl holds no task"));
     }
 }

@@ -1,10 +1,14 @@
 //! Tasks, and where they come from.
 
+mod command;
+mod dataset;
+mod error;
 mod generated;
 mod jsonl;
+mod rows;
+mod select;
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -12,6 +16,8 @@ use sha2::{Digest, Sha256};
 
 use crate::config::schema::TaskReader;
 use crate::protocol::openai::ChatMessage;
+pub use error::TaskError;
+use select::Selection;
 
 /// One task. Templates see its fields by these names.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -47,86 +53,62 @@ pub struct TaskSets {
     pub warnings: Vec<String>,
 }
 
-/// Why tasks could not be had.
-#[derive(Debug, thiserror::Error)]
-pub enum TaskError {
-    /// No reader of that name.
-    #[error("ajet.task_reader.type: {0:?} is not one of jsonl_dataset_file, arithmetic, reverse_text")]
-    Kind(String),
-    /// A key that the reader needs.
-    #[error("{key} is missing: {what}")]
-    Missing {
-        /// The key.
-        key: &'static str,
-        /// What it is for.
-        what: &'static str,
-    },
-    /// A file that cannot be read.
-    #[error("the task file {} cannot be read: {reason}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The system's reason.
-        reason: std::io::Error,
-    },
-    /// A file without tasks.
-    #[error("the task file {} holds no task", .0.display())]
-    Empty(PathBuf),
-    /// A line that is not a task.
-    #[error("{}, line {line}: {reason}", path.display())]
-    Line {
-        /// The file.
-        path: PathBuf,
-        /// Counted from 1.
-        line: usize,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// More distinct tasks than there are.
-    #[error(
-        "ajet.task_reader.{kind} is asked for {asked} distinct tasks, but only {exist} exist with lengths from {min_length} to {max_length}"
-    )]
-    TooMany {
-        /// The reader.
-        kind: &'static str,
-        /// Training and validation tasks.
-        asked: usize,
-        /// How many there are.
-        exist: f64,
-        /// Of the configuration.
-        min_length: usize,
-        /// Of the configuration.
-        max_length: usize,
-    },
-    /// Lengths out of order.
-    #[error("ajet.task_reader.{kind}: lengths from {min_length} to {max_length} are not a range within 1 to {most}")]
-    Lengths {
-        /// The reader.
-        kind: &'static str,
-        /// Of the configuration.
-        min_length: usize,
-        /// Of the configuration.
-        max_length: usize,
-        /// Longest that the reader makes.
-        most: usize,
-    },
-}
+/// Names of the readers.
+const READERS: [&str; 6] = [
+    "jsonl_dataset_file",
+    "huggingface_dat_repo",
+    "command",
+    "random_dummy",
+    "arithmetic",
+    "reverse_text",
+];
 
 /// Reads or makes the tasks of a job.
 ///
 /// # Errors
-/// A file that is missing, empty or has a bad line, told with file and line; a generated set that is too large.
-pub fn read(reader: &TaskReader) -> Result<TaskSets, TaskError> {
+/// A file that is missing, empty or has a bad row, with file and row; a generated set that is too large.
+pub async fn read(reader: &TaskReader) -> Result<TaskSets, TaskError> {
+    let selection = Selection::new(reader)?;
     let mut sets = match reader.kind.as_str() {
-        "jsonl_dataset_file" => jsonl::read(&reader.jsonl_dataset_file)?,
         "arithmetic" => generated::arithmetic(&reader.arithmetic)?,
         "reverse_text" => generated::reverse_text(&reader.reverse_text)?,
-        other => return Err(TaskError::Kind(other.to_string())),
+        "random_dummy" => generated::random_dummy(&reader.random_dummy),
+        "command" => command::read(&reader.command, &selection).await?,
+        _ => read_files(reader.clone(), selection).await?,
     };
     for (what, tasks) in [("training", &sets.training), ("validation", &sets.validation)] {
         sets.warnings.extend(duplicates(what, tasks));
+        sets.warnings.extend(without_query(what, tasks));
     }
     Ok(sets)
+}
+
+/// Reads files, which may take minutes where they are large or come from the hub.
+async fn read_files(reader: TaskReader, selection: Selection) -> Result<TaskSets, TaskError> {
+    let read = tokio::task::spawn_blocking(move || match reader.kind.as_str() {
+        "jsonl_dataset_file" => jsonl::read(&reader.jsonl_dataset_file, &selection),
+        "huggingface_dat_repo" => dataset::read(&reader.huggingface_dat_repo, &selection),
+        other => Err(TaskError::Kind {
+            given: other.to_owned(),
+            known: &READERS,
+        }),
+    });
+    read.await.unwrap_or_else(|error| Err(TaskError::Thread(error.to_string())))
+}
+
+/// A sentence on tasks that ask nothing.
+fn without_query(what: &str, tasks: &[Task]) -> Option<String> {
+    let asks_nothing = |task: &&Task| task.main_query.is_empty() && task.init_messages.is_empty();
+    let count = tasks.iter().filter(asks_nothing).count();
+    let first = tasks.iter().find(asks_nothing)?;
+    let fields = first.metadata.as_object()?.keys().take(20).cloned().collect::<Vec<_>>();
+    let example = fields.first().filter(|_| !first.task_id.is_empty())?;
+    Some(format!(
+        "{count} of {} {what} tasks have no main_query; their fields are {}\nhint: set ajet.task_reader.columns, such as \
+         main_query: \"{{{{ {example} }}}}\", unless the agent needs none",
+        tasks.len(),
+        fields.join(", ")
+    ))
 }
 
 /// A sentence on ids that occur more than once, since their episodes would be one group.
@@ -174,16 +156,33 @@ mod tests {
         assert_eq!(task("").seed(), 0xe3b0_c442);
     }
 
-    #[test]
-    fn an_unknown_reader_is_an_error_that_names_the_known_ones() {
+    #[tokio::test]
+    async fn an_unknown_reader_is_an_error_that_names_the_known_ones() {
         let reader = TaskReader {
             kind: "jsonl".into(),
             ..TaskReader::default()
         };
-        let message = read(&reader).unwrap_err().to_string();
+        let message = read(&reader).await.unwrap_err().to_string();
         assert!(
             message.contains("\"jsonl\" is not one of jsonl_dataset_file"),
             "{message}"
         );
+    }
+
+    #[test]
+    fn tasks_that_ask_nothing_are_reported_with_what_could_be_asked() {
+        let with = |metadata: Value| Task {
+            metadata,
+            ..task("a")
+        };
+        let problem = serde_json::json!({"problem": "1+1", "solution": 2});
+        let sentence = without_query("training", &[with(problem.clone())]).unwrap();
+        assert!(sentence.starts_with("1 of 1 training tasks have no main_query; their fields are problem, solution"));
+        assert!(sentence.contains(r#"main_query: "{{ problem }}""#), "{sentence}");
+        let asked = Task {
+            main_query: "1+1".into(),
+            ..with(problem)
+        };
+        assert_eq!(without_query("training", &[asked, task("b")]), None);
     }
 }
