@@ -11,6 +11,9 @@ use crate::roll::process::{self, Program};
 /// Tells the program which set of tasks is wanted: `training` or `validation`.
 const SET_VARIABLE: &str = "AJET_TASK_SET";
 
+/// MiB of tasks that a program may print.
+const MAX_OUTPUT_MB: u64 = 1024;
+
 /// Runs both programs; the one for validation may be left out.
 pub async fn read(commands: &TaskCommands, selection: &Selection) -> Result<TaskSets, TaskError> {
     if commands.training.is_empty() {
@@ -35,10 +38,10 @@ async fn run(set: &str, argv: &[String], timeout: Duration, selection: &Selectio
     let program = argv.first().cloned().unwrap_or_default();
     let finished = process::run(Program {
         argv: argv.to_vec(),
-        cwd: None,
         env: vec![(SET_VARIABLE.into(), set.into())],
-        stdin: vec![],
         timeout,
+        max_output_mb: MAX_OUTPUT_MB,
+        ..Program::default()
     });
     let stdout = finished.await?.stdout;
     let mut tasks = selection.begin();
