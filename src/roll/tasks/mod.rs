@@ -93,7 +93,8 @@ async fn read_files(reader: TaskReader, selection: Selection) -> Result<TaskSets
             known: &READERS,
         }),
     });
-    read.await.unwrap_or_else(|error| Err(TaskError::Thread(error.to_string())))
+    read.await
+        .unwrap_or_else(|error| Err(TaskError::Thread(error.to_string())))
 }
 
 /// A sentence on tasks that ask nothing.
@@ -171,10 +172,7 @@ mod tests {
 
     #[test]
     fn tasks_that_ask_nothing_are_reported_with_what_could_be_asked() {
-        let with = |metadata: Value| Task {
-            metadata,
-            ..task("a")
-        };
+        let with = |metadata: Value| Task { metadata, ..task("a") };
         let problem = serde_json::json!({"problem": "1+1", "solution": 2});
         let sentence = without_query("training", &[with(problem.clone())]).unwrap();
         assert!(sentence.starts_with("1 of 1 training tasks have no main_query; their fields are problem, solution"));

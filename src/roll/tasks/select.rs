@@ -98,7 +98,12 @@ impl Selection {
             None => format!("task_{index}"),
             Some(Value::String(id)) if !id.is_empty() => id.clone(),
             Some(Value::Number(id)) => id.to_string(),
-            Some(other) => return Err(format!("task_id is {}, but it must be text that is not empty", shown(other))),
+            Some(other) => {
+                return Err(format!(
+                    "task_id is {}, but it must be text that is not empty",
+                    shown(other)
+                ));
+            }
         };
         let own_metadata = field("metadata").cloned();
         mapped.retain(|name, _| !FIELDS.contains(&name.as_str()));

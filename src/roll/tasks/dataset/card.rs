@@ -94,7 +94,9 @@ fn patterns(value: &Value) -> Result<Patterns, String> {
         let split = entry.get("split").and_then(text).ok_or_else(wrong)?;
         let paths = entry.get("path").and_then(texts).ok_or_else(wrong)?;
         if patterns.insert(split.clone(), paths).is_some() {
-            return Err(format!("the README's configs: data_files names the split {split:?} twice"));
+            return Err(format!(
+                "the README's configs: data_files names the split {split:?} twice"
+            ));
         }
     }
     Ok(patterns)
@@ -139,7 +141,10 @@ mod tests {
             - config_name: many\n  data_files: [x/*, y/*]\n  data_dir: sub\n  field: data\n  encoding: latin-1\n\
             ---\n# Title\n---\n";
         let found = configurations(readme).unwrap();
-        assert_eq!(found.iter().map(named).collect::<Vec<_>>(), [("main", true), ("one", false), ("many", false)]);
+        assert_eq!(
+            found.iter().map(named).collect::<Vec<_>>(),
+            [("main", true), ("one", false), ("many", false)]
+        );
         let patterns = |index: usize| format!("{:?}", found[index].patterns.as_ref().unwrap());
         assert_eq!(patterns(0), r#"{"train": ["main/train-*"], "test": ["a", "b"]}"#);
         assert_eq!(patterns(1), r#"{"train": ["one.csv"]}"#);
@@ -152,7 +157,13 @@ mod tests {
 
     #[test]
     fn a_readme_without_configurations_has_none() {
-        for readme in ["", "# Title\n---\na: b\n---\n", "---\nlicense: mit\n---\n", "---\n---\n", "---"] {
+        for readme in [
+            "",
+            "# Title\n---\na: b\n---\n",
+            "---\nlicense: mit\n---\n",
+            "---\n---\n",
+            "---",
+        ] {
             assert_eq!(configurations(readme), Ok(vec![]), "{readme:?}");
         }
     }
@@ -162,7 +173,10 @@ mod tests {
         for (header, told) in [
             ("configs: [", "header"),
             ("configs: [{data_files: x}]", "no config_name"),
-            ("configs: [{config_name: a, data_files: [{split: t}]}]", "data_files is not"),
+            (
+                "configs: [{config_name: a, data_files: [{split: t}]}]",
+                "data_files is not",
+            ),
             (
                 "configs: [{config_name: a, data_files: [{split: t, path: a}, {split: t, path: b}]}]",
                 "\"t\" twice",

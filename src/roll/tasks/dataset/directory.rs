@@ -69,6 +69,11 @@ mod tests {
         symlink(root.path(), below.join("circle")).unwrap();
         symlink("/nonexistent", below.join("nothing")).unwrap();
         assert_eq!(files(root.path()).unwrap(), ["a.csv", "data/b.csv"]);
-        assert!(files(&root.path().join("none")).unwrap_err().to_string().contains("none cannot be read"));
+        assert!(
+            files(&root.path().join("none"))
+                .unwrap_err()
+                .to_string()
+                .contains("none cannot be read")
+        );
     }
 }

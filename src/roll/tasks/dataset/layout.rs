@@ -37,7 +37,10 @@ const NOT_DATA: [&str; 6] = [
 pub fn resolve<'a>(files: &'a [String], pattern: &str) -> Vec<&'a String> {
     let names_it = |file: &str| pattern.rsplit('/').next() == file.rsplit('/').next();
     let is_data = |file: &str| file.rsplit('/').next().is_some_and(|name| !NOT_DATA.contains(&name)) || names_it(file);
-    files.iter().filter(|file| is_data(file) && fits(pattern, file)).collect()
+    files
+        .iter()
+        .filter(|file| is_data(file) && fits(pattern, file))
+        .collect()
 }
 
 /// The patterns of a data set that does not give any: shards below `data/`, else keywords in the names of directories,
@@ -46,7 +49,9 @@ pub fn default_patterns(files: &[String]) -> Patterns {
     const SHARD: &str = "-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9]*.*";
     let shards = resolve(files, &format!("data/*{SHARD}"));
     if !shards.is_empty() {
-        let splits = shards.iter().filter_map(|file| shard_split(file.strip_prefix("data/")?));
+        let splits = shards
+            .iter()
+            .filter_map(|file| shard_split(file.strip_prefix("data/")?));
         let mut splits: Vec<&str> = splits.collect();
         splits.sort_unstable_by_key(|split| (rank(split), *split));
         splits.dedup();
@@ -125,7 +130,9 @@ pub fn data_files(files: &[String], patterns: &[String]) -> Result<Vec<DataFile>
             }
         }
     }
-    let formats = found.iter().filter_map(|file| Some(((*file).clone(), Format::of_name(base_name(file))?)));
+    let formats = found
+        .iter()
+        .filter_map(|file| Some(((*file).clone(), Format::of_name(base_name(file))?)));
     let formats: Vec<DataFile> = formats.collect();
     let Some(most) = most_frequent(&formats) else {
         return Err(match found.first() {
@@ -136,7 +143,10 @@ pub fn data_files(files: &[String], patterns: &[String]) -> Result<Vec<DataFile>
             ),
         });
     };
-    Ok(formats.into_iter().filter(|(_, format)| family(*format) == family(most)).collect())
+    Ok(formats
+        .into_iter()
+        .filter(|(_, format)| family(*format) == family(most))
+        .collect())
 }
 
 fn base_name(file: &str) -> &str {
@@ -149,7 +159,9 @@ fn most_frequent(files: &[DataFile]) -> Option<Format> {
     for (_, format) in files {
         counts.entry(family(*format)).or_insert((0, *format)).0 += 1;
     }
-    let best = counts.into_iter().max_by_key(|(family, (count, _))| (*count, std::cmp::Reverse(*family)));
+    let best = counts
+        .into_iter()
+        .max_by_key(|(family, (count, _))| (*count, std::cmp::Reverse(*family)));
     best.map(|(_, (_, format))| format)
 }
 
@@ -168,7 +180,11 @@ pub fn missing_shards(files: &[DataFile], patterns: &[String]) -> Vec<String> {
     let sets = files.iter().filter_map(|(file, _)| {
         let split = shard_split(file)?;
         // `-00000-of-00002`, and what follows.
-        Some((split, file.get(split.len() + 10..split.len() + 15)?, file.get(split.len() + 15..)?))
+        Some((
+            split,
+            file.get(split.len() + 10..split.len() + 15)?,
+            file.get(split.len() + 15..)?,
+        ))
     });
     let sets: BTreeSet<(&str, &str, &str)> = sets.collect();
     let expected = sets.into_iter().flat_map(|(split, count, rest)| {
@@ -176,7 +192,9 @@ pub fn missing_shards(files: &[DataFile], patterns: &[String]) -> Vec<String> {
         shards.map(move |shard| format!("{split}-{shard:05}-of-{count}{rest}"))
     });
     let is_wanted = |shard: &str| patterns.iter().any(|pattern| fits(pattern, shard));
-    expected.filter(|shard| !names.contains(shard.as_str()) && is_wanted(shard)).collect()
+    expected
+        .filter(|shard| !names.contains(shard.as_str()) && is_wanted(shard))
+        .collect()
 }
 
 #[cfg(test)]
@@ -192,7 +210,8 @@ mod tests {
         let files = owned(files);
         let patterns = default_patterns(&files);
         let splits = patterns.iter().map(|(split, patterns)| {
-            let found = data_files(&files, patterns).map(|files| files.into_iter().map(|(file, _)| file).collect::<Vec<_>>());
+            let found =
+                data_files(&files, patterns).map(|files| files.into_iter().map(|(file, _)| file).collect::<Vec<_>>());
             format!("{split}: {}", found.unwrap_or_else(|error| vec![error]).join(" "))
         });
         splits.collect::<Vec<_>>().join("; ")
@@ -202,19 +221,49 @@ mod tests {
     fn splits_are_told_from_names() {
         for (files, expected) in [
             (
-                vec!["README.md", "data/random-00000-of-00001.parquet", "data/test-00000-of-00001.parquet", "data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet"],
+                vec![
+                    "README.md",
+                    "data/random-00000-of-00001.parquet",
+                    "data/test-00000-of-00001.parquet",
+                    "data/train-00000-of-00002.parquet",
+                    "data/train-00001-of-00002.parquet",
+                ],
                 "train: data/train-00000-of-00002.parquet data/train-00001-of-00002.parquet; test: data/test-00000-of-00001.parquet; random: data/random-00000-of-00001.parquet",
             ),
-            (vec!["test.jsonl", "train.jsonl"], "train: train.jsonl; test: test.jsonl"),
-            (vec!["dev.csv", "training_1.csv", "training_2.csv"], "train: training_1.csv training_2.csv; validation: dev.csv"),
-            (vec!["test/a.json", "train/a.json", "val/a.json"], "train: train/a.json; validation: val/a.json; test: test/a.json"),
-            (vec!["main/test-00000-of-00001.parquet", "main/train-00000-of-00001.parquet"], "train: main/train-00000-of-00001.parquet; test: main/test-00000-of-00001.parquet"),
+            (
+                vec!["test.jsonl", "train.jsonl"],
+                "train: train.jsonl; test: test.jsonl",
+            ),
+            (
+                vec!["dev.csv", "training_1.csv", "training_2.csv"],
+                "train: training_1.csv training_2.csv; validation: dev.csv",
+            ),
+            (
+                vec!["test/a.json", "train/a.json", "val/a.json"],
+                "train: train/a.json; validation: val/a.json; test: test/a.json",
+            ),
+            (
+                vec!["main/test-00000-of-00001.parquet", "main/train-00000-of-00001.parquet"],
+                "train: main/train-00000-of-00001.parquet; test: main/test-00000-of-00001.parquet",
+            ),
             (vec!["README.md", "a.parquet", "notes.txt"], "train: a.parquet"),
-            (vec!["train.jsonl.gz", "my_evaluation.jsonl.zst"], "train: train.jsonl.gz; test: my_evaluation.jsonl.zst"),
-            (vec!["pretraining.csv", "attestation.csv"], "train: pretraining.csv attestation.csv"),
-            (vec!["a.txt"], "train: there are 1 files, such as \"a.txt\", but none is .parquet, .jsonl, .json, .csv or .tsv"),
+            (
+                vec!["train.jsonl.gz", "my_evaluation.jsonl.zst"],
+                "train: train.jsonl.gz; test: my_evaluation.jsonl.zst",
+            ),
+            (
+                vec!["pretraining.csv", "attestation.csv"],
+                "train: pretraining.csv attestation.csv",
+            ),
+            (
+                vec!["a.txt"],
+                "train: there are 1 files, such as \"a.txt\", but none is .parquet, .jsonl, .json, .csv or .tsv",
+            ),
             (vec!["config.json"], "train: no file fits **"),
-            (vec!["train-validation.csv"], "train: train-validation.csv; validation: train-validation.csv"),
+            (
+                vec!["train-validation.csv"],
+                "train: train-validation.csv; validation: train-validation.csv",
+            ),
         ] {
             assert_eq!(splits(&files), expected);
         }
@@ -223,9 +272,15 @@ mod tests {
     #[test]
     fn named_files_have_to_be_there() {
         let files = owned(&["a.csv", "config.json"]);
-        assert_eq!(data_files(&files, &owned(&["b.csv"])), Err("there is no file \"b.csv\"".into()));
+        assert_eq!(
+            data_files(&files, &owned(&["b.csv"])),
+            Err("there is no file \"b.csv\"".into())
+        );
         assert_eq!(data_files(&files, &owned(&["b/*"])), Err("no file fits b/*".into()));
-        assert_eq!(data_files(&files, &owned(&["config.json"])), Ok(vec![("config.json".into(), Format::Json)]));
+        assert_eq!(
+            data_files(&files, &owned(&["config.json"])),
+            Ok(vec![("config.json".into(), Format::Json)])
+        );
     }
 
     #[test]
@@ -239,7 +294,9 @@ mod tests {
         );
         assert_eq!(missing(&files, "data/train-00001*").len(), 0);
         assert_eq!(missing(&[file("train-00000-of-00001.parquet")], "**").len(), 0);
-        let many: Vec<_> = (0..2000).map(|shard| file(&format!("train-{shard:05}-of-99999.x"))).collect();
+        let many: Vec<_> = (0..2000)
+            .map(|shard| file(&format!("train-{shard:05}-of-99999.x")))
+            .collect();
         assert_eq!(missing(&many, "**").len(), 97_999);
     }
 }

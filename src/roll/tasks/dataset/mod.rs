@@ -114,7 +114,10 @@ impl Dataset {
         let mut warnings = vec![];
         if !chosen.ignored.is_empty() {
             let ignored = chosen.ignored.join(", ");
-            warnings.push(format!("{}: parameters of the README's configs have no effect: {ignored}", source.path));
+            warnings.push(format!(
+                "{}: parameters of the README's configs have no effect: {ignored}",
+                source.path
+            ));
         }
         Ok(Self {
             path: source.path.clone(),
@@ -177,20 +180,35 @@ impl Dataset {
                     "the hub's cache lacks {first}\nhint: run this once with the network, without HF_HUB_OFFLINE"
                 )));
             }
-            self.warnings.push(format!("{}: {first} is missing; only the shards that are there are read", self.path));
+            self.warnings.push(format!(
+                "{}: {first} is missing; only the shards that are there are read",
+                self.path
+            ));
         }
         Ok(files)
     }
 }
 
 /// The configuration of that name, or the default one. A directory of the name will do where the README has none.
-fn choose(source: &Source, mut configurations: Vec<Configuration>, name: Option<&str>) -> Result<Configuration, TaskError> {
-    let known = || configurations.iter().map(|known| known.name.clone()).collect::<Vec<_>>();
+fn choose(
+    source: &Source,
+    mut configurations: Vec<Configuration>,
+    name: Option<&str>,
+) -> Result<Configuration, TaskError> {
+    let known = || {
+        configurations
+            .iter()
+            .map(|known| known.name.clone())
+            .collect::<Vec<_>>()
+    };
     let Some(name) = name else {
         return match configurations.len() {
             0 => Ok(Configuration::default()),
             1 => Ok(configurations.swap_remove(0)),
-            _ => match configurations.iter().position(|known| known.is_default || known.name == "default") {
+            _ => match configurations
+                .iter()
+                .position(|known| known.is_default || known.name == "default")
+            {
                 Some(index) => Ok(configurations.swap_remove(index)),
                 None => Err(TaskError::NoConfig {
                     path: source.path.clone(),
@@ -210,7 +228,10 @@ fn choose(source: &Source, mut configurations: Vec<Configuration>, name: Option<
     }
     let mut known = known();
     if known.is_empty() {
-        let directories = source.files.iter().filter_map(|file| Some(file.split_once('/')?.0.to_owned()));
+        let directories = source
+            .files
+            .iter()
+            .filter_map(|file| Some(file.split_once('/')?.0.to_owned()));
         known = directories.collect();
         known.dedup();
     }
@@ -227,14 +248,20 @@ fn files_below(files: &[String], directory: Option<&str>) -> Vec<String> {
         return files.to_vec();
     };
     let prefix = prefix(directory);
-    files.iter().filter_map(|file| Some(file.strip_prefix(&prefix)?.to_owned())).collect()
+    files
+        .iter()
+        .filter_map(|file| Some(file.strip_prefix(&prefix)?.to_owned()))
+        .collect()
 }
 
 /// Patterns of files in a directory, as patterns of the data set.
 fn below(directory: Option<&str>, patterns: Patterns) -> Patterns {
     let prefix = directory.map(prefix).unwrap_or_default();
     let within = |patterns: Vec<String>| patterns.iter().map(|pattern| format!("{prefix}{pattern}")).collect();
-    patterns.into_iter().map(|(split, patterns)| (split, within(patterns))).collect()
+    patterns
+        .into_iter()
+        .map(|(split, patterns)| (split, within(patterns)))
+        .collect()
 }
 
 fn prefix(directory: &str) -> String {

@@ -14,7 +14,10 @@ pub fn fits(pattern: &str, path: &str) -> bool {
 
 /// How many of the names are hidden.
 fn hidden(names: &[&str]) -> usize {
-    names.iter().filter(|name| name.starts_with('.') && !name.trim_matches('.').is_empty()).count()
+    names
+        .iter()
+        .filter(|name| name.starts_with('.') && !name.trim_matches('.').is_empty())
+        .count()
 }
 
 /// How many of the directories are such as `__pycache__`.

@@ -84,7 +84,9 @@ impl Source {
                     }
                     told = true;
                 };
-                remote.fetch(name, &mut progress).map_err(|error| no_dataset(&self.path, error))
+                remote
+                    .fetch(name, &mut progress)
+                    .map_err(|error| no_dataset(&self.path, error))
             }
         }
     }

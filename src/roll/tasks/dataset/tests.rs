@@ -51,7 +51,11 @@ fn compare(root: &Path) {
         let sets = read(&config, &selection()).unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!(sets.training.len(), case.rows.len(), "{what}");
         for (row, (task, expected)) in sets.training.iter().zip(&case.rows).enumerate() {
-            assert!(same(&task.metadata, expected), "{what} row {row}\nread     {}\nexpected {expected}", task.metadata);
+            assert!(
+                same(&task.metadata, expected),
+                "{what} row {row}\nread     {}\nexpected {expected}",
+                task.metadata
+            );
             if let Some(question) = expected["question"].as_str() {
                 assert_eq!(task.main_query, question, "{what} row {row}");
             }
@@ -114,7 +118,14 @@ fn validation_is_read_where_there_is_such_a_split() {
 #[test]
 fn a_single_file_is_its_training_split() {
     for file in ["gsm8k/main/test-00000-of-00001.parquet", "compressed/test.jsonl.zst"] {
-        assert_eq!(read(&config(&fixtures().join(file)), &selection()).unwrap().training.len(), 3, "{file}");
+        assert_eq!(
+            read(&config(&fixtures().join(file)), &selection())
+                .unwrap()
+                .training
+                .len(),
+            3,
+            "{file}"
+        );
     }
 }
 
@@ -128,10 +139,19 @@ fn what_is_not_there_is_named_with_what_is() {
     };
     for (config, told) in [
         (gsm8k.clone(), "dataset_name to one of main, socratic"),
-        (named("mian", "train"), "no configuration \"mian\"\nhint: set ajet.task_reader.huggingface_dat_repo.dataset_name to one of main, socratic"),
-        (named("main", "dev"), "no split \"dev\"\nhint: set ajet.task_reader.huggingface_dat_repo.training_split to one of train, test"),
+        (
+            named("mian", "train"),
+            "no configuration \"mian\"\nhint: set ajet.task_reader.huggingface_dat_repo.dataset_name to one of main, socratic",
+        ),
+        (
+            named("main", "dev"),
+            "no split \"dev\"\nhint: set ajet.task_reader.huggingface_dat_repo.training_split to one of train, test",
+        ),
         (config(&fixtures().join("none")), "no file or directory"),
-        (config(&fixtures().join("configs/hard/notes.txt")), "its name does not end in"),
+        (
+            config(&fixtures().join("configs/hard/notes.txt")),
+            "its name does not end in",
+        ),
         (config(Path::new("")), "dataset_path is missing"),
         (
             HuggingfaceDatRepo {
@@ -153,7 +173,11 @@ fn a_missing_shard_is_reported() {
     std::fs::copy(shard, root.path().join("train-00001-of-00002.parquet")).unwrap();
     let sets = read(&config(root.path()), &selection()).unwrap();
     assert_eq!(sets.training.len(), 2);
-    assert!(sets.warnings[0].contains("train-00000-of-00002.parquet is missing"), "{:?}", sets.warnings);
+    assert!(
+        sets.warnings[0].contains("train-00000-of-00002.parquet is missing"),
+        "{:?}",
+        sets.warnings
+    );
 }
 
 #[test]

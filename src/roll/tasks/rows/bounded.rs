@@ -46,7 +46,9 @@ impl<R: BufRead> Bounded<R> {
 
 impl<R: BufRead> Read for Bounded<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let length = buffer.len().min(usize::try_from(self.budget.0.get()).unwrap_or(usize::MAX));
+        let length = buffer
+            .len()
+            .min(usize::try_from(self.budget.0.get()).unwrap_or(usize::MAX));
         if length == 0 && !buffer.is_empty() {
             return Err(too_long());
         }

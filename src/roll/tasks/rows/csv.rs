@@ -31,7 +31,9 @@ pub fn read(path: &Path, options: &Options, delimiter: u8, sink: &mut Sink) -> R
         // Rows may be short, as pandas has it; what they lack is null.
         let texts = record.iter().chain(std::iter::repeat(""));
         let fields = table.names.iter().zip(&types).zip(texts);
-        let row: Row = fields.map(|((name, kind), text)| (name.clone(), kind.value(text))).collect();
+        let row: Row = fields
+            .map(|((name, kind), text)| (name.clone(), kind.value(text)))
+            .collect();
         let flow = sink(row).map_err(|reason| table.wrong(line_of(&record), reason))?;
         if flow.is_break() {
             break;

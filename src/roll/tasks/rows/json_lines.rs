@@ -19,7 +19,9 @@ pub fn read(path: &Path, mut reader: impl BufRead, sink: &mut Sink) -> Result<()
         };
         line.clear();
         let mut bounded = reader.by_ref().take(ROW_BYTES + 1);
-        let read = bounded.read_until(b'\n', &mut line).map_err(|error| fail(error.to_string()))?;
+        let read = bounded
+            .read_until(b'\n', &mut line)
+            .map_err(|error| fail(error.to_string()))?;
         if read == 0 {
             break;
         }
@@ -51,7 +53,10 @@ pub fn parse_line(line: &str) -> Result<Option<Row>, String> {
     }
     match serde_json::from_str(text) {
         Ok(Value::Object(row)) => Ok(Some(row)),
-        Ok(_) => Err(format!("not a JSON object: {}", text.chars().take(80).collect::<String>())),
+        Ok(_) => Err(format!(
+            "not a JSON object: {}",
+            text.chars().take(80).collect::<String>()
+        )),
         Err(error) => Err(format!("not JSON: {}", without_line(&error))),
     }
 }

@@ -33,7 +33,10 @@ pub fn read(path: &Path, needed: Option<&[String]>, sink: &mut Sink) -> Result<(
         let mut columns = Columns(vec![]);
         for (column, is_read) in is_read.iter().enumerate() {
             columns.0.push(match is_read {
-                true => Some(Column::new(group.get_column_reader(column).map_err(told)?, &schema.column(column))),
+                true => Some(Column::new(
+                    group.get_column_reader(column).map_err(told)?,
+                    &schema.column(column),
+                )),
                 false => None,
             });
         }

@@ -70,7 +70,11 @@ impl Column {
     /// The row has no further value.
     pub fn definition(&self) -> Result<i16, String> {
         match self.taken < self.length {
-            true => Ok(self.definitions.get(self.taken).copied().unwrap_or(self.most_definition)),
+            true => Ok(self
+                .definitions
+                .get(self.taken)
+                .copied()
+                .unwrap_or(self.most_definition)),
             false => Err(self.wrong("a row ends early")),
         }
     }
@@ -117,7 +121,9 @@ impl Column {
                 batch(reader, &mut levels, |value: &ByteArray| meaning.bytes(value.data()))
             }
             ColumnReader::FixedLenByteArrayColumnReader(reader) => {
-                batch(reader, &mut levels, |value: &FixedLenByteArray| meaning.bytes(value.data()))
+                batch(reader, &mut levels, |value: &FixedLenByteArray| {
+                    meaning.bytes(value.data())
+                })
             }
         };
         let (values, length) = batch.map_err(|reason| self.wrong(&reason))?;

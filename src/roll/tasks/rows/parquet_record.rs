@@ -29,7 +29,11 @@ enum Kind {
     /// A list, which a value with this repetition level continues.
     List { element: Box<Node>, repetition: i16 },
     /// An object of any keys.
-    Map { key: Box<Node>, value: Box<Node>, repetition: i16 },
+    Map {
+        key: Box<Node>,
+        value: Box<Node>,
+        repetition: i16,
+    },
 }
 
 /// Definition and repetition level of a place in the schema.
@@ -227,7 +231,9 @@ impl Builder {
             _ => None,
         };
         match (annotation(group), repeated) {
-            (Annotation::List, Some(repeated)) => Ok(self.list(levels, |builder, levels| builder.element(repeated, levels))?.kind),
+            (Annotation::List, Some(repeated)) => Ok(self
+                .list(levels, |builder, levels| builder.element(repeated, levels))?
+                .kind),
             (Annotation::Map, Some(entry)) if !entry.is_primitive() => self.map(entry, levels),
             _ => {
                 let mut named = vec![];
