@@ -358,7 +358,7 @@ fn center(state: &mut State, value: &Value, width: Option<i64>) -> Result<Value,
     super::methods::call(state, &text, "center", &[Value::from(width.unwrap_or(80))])
 }
 
-fn escape(state: &State, value: &Value) -> Result<Value, Error> {
+pub(super) fn escape(state: &State, value: &Value) -> Result<Value, Error> {
     if value.is_safe() {
         return Ok(value.clone());
     }

@@ -7,7 +7,7 @@ use minijinja::{Environment, Error, State, Value};
 
 use super::methods::Method;
 use super::objects::{Generator, Range};
-use super::{MAX_DEPTH, charge, defined, format, invalid, is_strict, python, tests, usable};
+use super::{MAX_DEPTH, charge, defined, filters, format, invalid, is_strict, python, tests, usable};
 
 /// Values of a container that are looked at for one step.
 const STEP_VALUES: usize = 2;
@@ -82,6 +82,9 @@ pub(super) fn operate(state: &State, left: &Value, operator: &str, right: &Value
         && let Some(text) = left.as_str()
         && !(is_strict(state) && right.is_undefined())
     {
+        if left.is_safe() {
+            return Err(invalid("`%` after text that was escaped is not supported"));
+        }
         return format::percent(state, text, right).map(Value::from);
     }
     defined(right)?;
@@ -183,10 +186,12 @@ fn sequence(like: &Value, items: Vec<Value>) -> Value {
 
 fn add(state: &State, left: &Value, right: &Value) -> Result<Value> {
     if let (Some(a), Some(b)) = (left.as_str(), right.as_str()) {
-        if left.is_safe() || right.is_safe() {
-            return Err(invalid("`+` with text that was escaped is not supported"));
-        }
         charge(state, a.len() + b.len())?;
+        if left.is_safe() || right.is_safe() {
+            // As markupsafe: what is added to escaped text is escaped too.
+            let (left, right) = (filters::escape(state, left)?, filters::escape(state, right)?);
+            return Ok(Value::from_safe_string(left.to_string() + &right.to_string()));
+        }
         return Ok(Value::from(format!("{a}{b}")));
     }
     if !is_list(left) || !is_list(right) || left.is_tuple() != right.is_tuple() {

@@ -1,6 +1,7 @@
 //! One transformer driven by the Hugging Face `config.json`: configuration, weights, tokenizer, the differentiable
 //! forward pass and the kernels.
 
+mod call_content;
 pub mod chat_template;
 pub mod config;
 mod config_fields;

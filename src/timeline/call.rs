@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value};
 
-/// What a chat template is given. Messages are OpenAI's, with contents as strings and tool-call arguments as JSON text.
+/// What a chat template is given. Messages are OpenAI's, with contents as strings (null where an assistant only calls
+/// tools) and tool-call arguments as JSON text.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Conversation {
     /// The messages, oldest first.

@@ -1,7 +1,10 @@
 """Makes tests/fixtures/chat_templates/renders.json: conversations as `transformers` renders them.
 
     pip install torch transformers jinja2
-    python tests/reference/make_chat_templates.py
+    python tests/reference/make_chat_templates.py [DIRECTORY]
+
+With a directory, its .jinja files are rendered instead; `AJET_CHAT_TEMPLATES=DIRECTORY cargo test --lib chat_template`
+then compares them too.
 
 The .jinja files beside it were published with the models that they are named after; `python.jinja` is ours. A case
 that the template refuses (or that Python cannot compute, such as a string plus None) has null as its text.
@@ -9,6 +12,7 @@ that the template refuses (or that Python cannot compute, such as a string plus 
 
 import json
 import pathlib
+import sys
 
 from transformers.utils.chat_template_utils import render_jinja_template
 
@@ -16,6 +20,7 @@ DIRECTORY = pathlib.Path(__file__).resolve().parent.parent / "fixtures" / "chat_
 
 LLAMA3 = dict(bos_token="<|begin_of_text|>", eos_token="<|eot_id|>")
 CHATML = dict(bos_token="<|im_start|>", eos_token="<|im_end|>")
+OTHERS = dict(bos_token="<s>", eos_token="</s>", unk_token="<unk>", pad_token="<pad>")
 TEMPLATES = {
     "smollm2": CHATML,
     "qwen2_5": dict(eos_token="<|im_end|>"),
@@ -66,6 +71,7 @@ CONVERSATIONS = {
     "no content": [USER, dict(role="assistant"), USER],
     "one call": [USER, message("assistant", "", tool_calls=CALLS[:1]), message("tool", "rain", tool_call_id="call_0")],
     "one call, null content": [USER, message("assistant", None, tool_calls=CALLS[:1]), message("tool", '{"t": 3}'), USER],
+    "one call, no content": [USER, dict(role="assistant", tool_calls=CALLS[:1]), message("tool", '{"t": 3}'), USER],
     "two calls, two answers": [
         SYSTEM,
         USER,
@@ -118,7 +124,7 @@ VARIANTS = {
 }
 # beside the plain variant, which every conversation gets
 MORE = {
-    "tools": ["user", "system and user", "one call", "one call, null content", "two calls, two answers", "nothing"],
+    "tools": ["user", "system and user", "one call", "one call, null content", "one call, no content", "two calls, two answers", "nothing"],
     "no prompt": ["several turns", "thinking in the text", "thinking apart", "thinking before calls"],
     "no thinking": ["user", "thinking apart"],
     "tools in the system message": ["system and user"],
@@ -135,19 +141,21 @@ def render(template, special_tokens, messages, arguments):
 
 
 def main():
+    directory = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else DIRECTORY
+    templates = TEMPLATES if directory == DIRECTORY else {path.stem: OTHERS for path in sorted(directory.glob("*.jinja"))}
     cases = []
-    for name, special_tokens in TEMPLATES.items():
-        template = (DIRECTORY / f"{name}.jinja").read_text()
+    for name, special_tokens in templates.items():
+        template = (directory / f"{name}.jinja").read_text()
         for conversation, messages in CONVERSATIONS.items():
             for variant, arguments in VARIANTS.items():
                 if variant and conversation not in MORE[variant]:
                     continue
                 text = render(template, special_tokens, messages, arguments)
                 cases.append(dict(template=name, conversation=conversation, variant=variant, text=text))
-    fixture = dict(special_tokens=TEMPLATES, conversations=CONVERSATIONS, variants=VARIANTS, cases=cases)
-    (DIRECTORY / "renders.json").write_text(json.dumps(fixture, ensure_ascii=False, indent=1) + "\n")
+    fixture = dict(special_tokens=templates, conversations=CONVERSATIONS, variants=VARIANTS, cases=cases)
+    (directory / "renders.json").write_text(json.dumps(fixture, ensure_ascii=False, indent=1) + "\n")
     refused = sum(case["text"] is None for case in cases)
-    print(f"{len(cases)} cases, {refused} of them refused")
+    print(f"{len(cases)} cases of {len(templates)} templates, {refused} of them refused")
 
 
 if __name__ == "__main__":

@@ -109,6 +109,7 @@ s | upper ¦ s | lower ¦ 'hello wORLD-foo bar's' | title ¦ "it's a-b (c)" | ti
 1 | upper ¦ pad | trim ~ '|' ¦ s | trim('Hd') ¦ nil | trim ¦ 'xaxx' | trim('x') ¦ s | replace('o', '0')
 s | replace('o', '0', 1) ¦ s | replace('o', '0', count=1) ¦ i | replace('7', '8') ¦ s | list ¦ nil | list ¦ i | list
 i | string ¦ 1.0 | string ¦ nil | string ¦ l | string ¦ undef | string ~ '|' ¦ s | wordcount ¦ uni | wordcount
+'<b>' + html | safe ¦ (html | safe) + '<b>' ¦ ('<b>' | safe) + (html | safe) ¦ (html | e) + html ¦ (html | safe) ~ '<b>' ¦ '<' + (l | tojson | safe) ¦ (html | safe) + 1 ¦ (html | safe) % 1
 html | striptags ¦ '<p>a  b</p><!-- c --> d' | striptags ¦ html | escape ¦ html | e ¦ html | safe ¦ html | forceescape
 html | string ¦ 'a & b' | urlencode ¦ 'a/b?c=é' | urlencode ¦ {'a': 1, 'b c': 'é'} | urlencode
 [('a', 1)] | urlencode ¦ 'a\nb\n' | indent ~ '|' ¦ 'a\nb\n\nc' | indent(2) ¦ 'a\nb' | indent(2, true)

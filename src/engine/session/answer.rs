@@ -263,12 +263,16 @@ impl Answer {
         })
     }
 
-    /// The message in the form of a request's: the content a string, no empty fields.
+    /// The message in the form of a request's: the content a string, or null where there are only calls; no empty
+    /// fields.
     pub fn as_history(&self) -> Value {
         let mut out = Map::new();
         out.insert("role".into(), "assistant".into());
-        let content = self.message.content.as_str().unwrap_or_default();
-        out.insert("content".into(), format!("{}{content}", self.given).into());
+        let content = match self.message.content.as_str() {
+            None if self.given.is_empty() => Value::Null,
+            content => format!("{}{}", self.given, content.unwrap_or_default()).into(),
+        };
+        out.insert("content".into(), content);
         if let Some(reasoning) = &self.message.reasoning_content {
             out.insert("reasoning_content".into(), reasoning.as_str().into());
         }

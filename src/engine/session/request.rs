@@ -374,7 +374,8 @@ fn messages(given: &[ChatMessage], rollout: &Rollout) -> Result<Vec<Value>, Chat
     Ok(messages)
 }
 
-/// A message as chat templates and timelines take it: the content a string, no empty fields.
+/// A message as chat templates and timelines take it: the content a string, or null where an assistant only calls tools;
+/// no empty fields.
 fn template_message(at: usize, message: &ChatMessage) -> Result<Value, ChatError> {
     let role = match message.role.as_str() {
         // Templates do not know OpenAI's newer name for it.
@@ -388,7 +389,13 @@ fn template_message(at: usize, message: &ChatMessage) -> Result<Value, ChatError
     };
     let mut out = Map::new();
     out.insert("role".into(), role.into());
-    out.insert("content".into(), text_content(at, message)?.into());
+    let calls = message.tool_calls.as_ref().is_some_and(|calls| !calls.is_empty());
+    let says_nothing = message.content.is_null() && message.refusal.is_none();
+    let content = match calls && says_nothing {
+        true => Value::Null,
+        false => text_content(at, message)?.into(),
+    };
+    out.insert("content".into(), content);
     let reasoning = message.reasoning_content.as_deref().or(message.reasoning.as_str());
     if let Some(reasoning) = reasoning.filter(|text| !text.is_empty()) {
         out.insert("reasoning_content".into(), reasoning.into());
@@ -680,7 +687,7 @@ mod tests {
         let expected = json!([
             {"role": "system", "content": "a\nb"},
             {"role": "user", "content": "q", "name": "ann"},
-            {"role": "assistant", "content": "", "tool_calls": [
+            {"role": "assistant", "content": null, "tool_calls": [
                 {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
             {"role": "tool", "content": "", "tool_call_id": "1"},
             {"role": "assistant", "content": ""},

@@ -69,9 +69,12 @@ fn model(name: &str) -> Arc<TextModel> {
         "{}/tests/fixtures/chat_templates/{name}.jinja",
         env!("CARGO_MANIFEST_DIR")
     );
-    let source = std::fs::read_to_string(path).unwrap();
+    model_of(&std::fs::read_to_string(path).unwrap())
+}
+
+fn model_of(source: &str) -> Arc<TextModel> {
     let config = json!({"bos_token": "<|begin_of_text|>", "eos_token": "<|im_end|>"});
-    let template = ChatTemplate::new(&config, Some(&source), &BTreeMap::new()).unwrap();
+    let template = ChatTemplate::new(&config, Some(source), &BTreeMap::new()).unwrap();
     Arc::new(TextModel::from_parts(tokenizer(), template, &[]))
 }
 
@@ -263,6 +266,50 @@ async fn a_forced_call_is_begun_as_the_template_writes_it() {
                 record.rows[0].response_tokens(),
                 sampled,
                 "{name}: the beginning is context"
+            );
+        }
+    }
+}
+
+/// Hermes calls, which the template recognises by a content that is none, or prints beside whatever the content is.
+const CALLS_WITHOUT_CONTENT: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content is none %}CALLS\
+    {% else %}{{ '' + m.content }}{% endif %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n\
+    {% endif %}";
+const CALLS_WITH_CONTENT: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ '' + m.content }}CALLS<|im_end|>\n\
+    {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+const CALLS: &str = "{% for c in m.tool_calls %}<tool_call>\n\
+    {\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments | tojson }}}\n</tool_call>{% endfor %}";
+
+#[tokio::test]
+async fn calls_without_content_are_one_row_however_clients_replay_them() {
+    let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+    for source in [CALLS_WITHOUT_CONTENT, CALLS_WITH_CONTENT] {
+        for replayed in [None, Some(Value::Null), Some(json!(""))] {
+            let model = model_of(&source.replace("CALLS", CALLS));
+            let bench = Bench::with_model(model.clone(), [call, "done"].map(Script::Spells), &Ajet::default());
+            let mut messages = vec![json!({"role": "user", "content": "q"})];
+            let answer = bench.whole(json!({"messages": messages, "tools": tools()})).await;
+            let mut said = json!(answer.choices[0].message);
+            let fields = said.as_object_mut().unwrap();
+            assert_eq!(fields.remove("content"), Some(Value::Null));
+            fields.extend(replayed.clone().map(|content| ("content".to_owned(), content)));
+            messages.extend([said, answered("t")[0].clone()]);
+            // another conversation, whose calls the template sees in the client's form only
+            let mut other = messages.clone();
+            other[0]["content"] = json!("p");
+            bench.whole(json!({"messages": messages, "tools": tools()})).await;
+            let request = super::request::Request::read(
+                json!({"messages": other}),
+                crate::protocol::swarm::EpisodeType::Train,
+                &Ajet::default().rollout,
+            );
+            let rendered = model.render(&request.unwrap().conversation, true).unwrap();
+            assert!(rendered.contains("\"name\": \"f\""), "{rendered}");
+            let record = bench.session.finish();
+            assert_eq!(
+                (record.rows.len(), record.usage.counters.len()),
+                (1, 0),
+                "{source} {replayed:?}"
             );
         }
     }

@@ -64,7 +64,10 @@ impl TextModel {
 
 impl Renderer for TextModel {
     fn render(&self, conversation: &Conversation, add_generation_prompt: bool) -> Result<String, RenderError> {
-        let messages: Vec<Value> = conversation.messages.iter().map(with_parsed_arguments).collect();
+        let mut messages: Vec<Value> = conversation.messages.iter().map(with_parsed_arguments).collect();
+        messages
+            .iter_mut()
+            .for_each(|message| self.template.adapt_content(message));
         let tools = (!conversation.tools.is_empty()).then_some(conversation.tools.as_slice());
         self.template
             .render(&messages, tools, add_generation_prompt, &conversation.template_kwargs)

@@ -58,7 +58,10 @@ fn build(thinking: &[String], text: &[String], calls: &[(ToolCall, usize)], end:
     let whole_calls: Vec<ToolCall> = calls.iter().map(|(call, _)| call.clone()).collect();
     let message = ChatMessage {
         role: "assistant".into(),
-        content: text.concat().into(),
+        content: match text.iter().all(String::is_empty) && !calls.is_empty() {
+            true => Value::Null,
+            false => text.concat().into(),
+        },
         reasoning_content: Some(thinking.concat()).filter(|text| !text.is_empty()),
         tool_calls: (!whole_calls.is_empty()).then_some(whole_calls),
         ..ChatMessage::default()

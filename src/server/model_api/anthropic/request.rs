@@ -197,9 +197,13 @@ fn assistant(content: &Value, at: &str) -> Result<ChatMessage, Error> {
             _ => texts.push(text_part(block, &["text"], &at)?),
         }
     }
+    let content = match texts.is_empty() && !calls.is_empty() {
+        true => Value::Null,
+        false => texts.join("\n").into(),
+    };
     Ok(ChatMessage {
         reasoning_content: (!thinking.is_empty()).then(|| thinking.join("\n")),
         tool_calls: (!calls.is_empty()).then_some(calls),
-        ..message("assistant", texts.join("\n"))
+        ..message("assistant", content)
     })
 }

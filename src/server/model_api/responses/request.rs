@@ -218,7 +218,7 @@ fn add_call(messages: &mut Vec<ChatMessage>, reasoning: Option<String>, call: To
         _ => messages.push(ChatMessage {
             reasoning_content: reasoning,
             tool_calls: Some(vec![call]),
-            ..message("assistant", "")
+            ..message("assistant", Value::Null)
         }),
     }
 }
