@@ -23,6 +23,8 @@ pub struct BeginEpisode {
     pub episode_type: EpisodeType,
     /// Seconds without an LLM call after which the server discards the episode.
     pub discard_episode_timeout: f64,
+    /// The episode's task, told to other clients; empty where it is not known yet.
+    pub task_id: String,
     /// Keeps this client's share of a batch.
     pub throttle: Option<ThrottlePolicy>,
 }
@@ -32,6 +34,7 @@ impl Default for BeginEpisode {
         Self {
             episode_type: EpisodeType::Train,
             discard_episode_timeout: 240.0,
+            task_id: String::new(),
             throttle: None,
         }
     }
@@ -161,7 +164,7 @@ impl SwarmClient {
             client_uuid: self.client_uuid().to_string(),
             episode_type: episode_type.into(),
             discard_episode_timeout: begin.discard_episode_timeout,
-            throttle_policy: begin.throttle.clone(),
+            throttle_policy: begin.throttle.clone().or_else(|| told_task(&begin.task_id)),
         };
         // A claim whose answer is lost leaves a slot taken until the server discards it; giving up would cost the run.
         let call = Call::new("/claim_episode", 30, Retry::Idempotent);
@@ -219,6 +222,16 @@ impl SwarmClient {
         };
         self.close("/abort_episode", request).await
     }
+}
+
+/// The protocol has a claim's task in the throttle policy only; a server does not enforce that.
+fn told_task(task_id: &str) -> Option<ThrottlePolicy> {
+    (!task_id.is_empty()).then(|| ThrottlePolicy {
+        ratio: 1.0,
+        expected_batch_size: 1,
+        expected_num_repeat: 1,
+        current_task_id: task_id.to_owned(),
+    })
 }
 
 impl Episode {

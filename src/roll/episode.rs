@@ -11,7 +11,7 @@ use super::report::EpisodeReport;
 use super::rewards::{Reward, RewardError, Score};
 use super::tasks::Task;
 use crate::client::{BeginEpisode, ClientError, EndOutcome, Episode, SwarmClient};
-use crate::protocol::swarm::{EpisodeType, ThrottlePolicy, WorkflowOutput};
+use crate::protocol::swarm::{EpisodeType, WorkflowOutput};
 
 /// Why an episode came to nothing.
 #[derive(Debug)]
@@ -84,8 +84,6 @@ pub(super) struct Episodes {
     pub player: Player,
     pub model_name: String,
     pub discard_episode_timeout: f64,
-    /// Of a throttled job; the task is filled in.
-    pub throttle: Option<ThrottlePolicy>,
     /// Give every episode up at its end, so that nothing is trained.
     pub abort: bool,
     pub progress: Arc<Progress>,
@@ -102,7 +100,6 @@ impl Episodes {
             player,
             model_name: String::new(),
             discard_episode_timeout: BeginEpisode::default().discard_episode_timeout,
-            throttle: None,
             abort: false,
             progress,
             failures: AtomicUsize::new(0),
@@ -112,14 +109,16 @@ impl Episodes {
 
     /// Claims an episode for a task.
     pub async fn begin(&self, task: &Task, episode_type: EpisodeType) -> Result<Episode, ClientError> {
-        let throttle = self.throttle.clone().filter(|_| episode_type == EpisodeType::Train);
+        // Eval episodes are in no batch, so no other client needs to know their tasks.
+        let task_id = match episode_type {
+            EpisodeType::Train => task.task_id.clone(),
+            EpisodeType::Eval => String::new(),
+        };
         let begin = BeginEpisode {
             episode_type,
             discard_episode_timeout: self.discard_episode_timeout,
-            throttle: throttle.map(|policy| ThrottlePolicy {
-                current_task_id: task.task_id.clone(),
-                ..policy
-            }),
+            task_id,
+            throttle: None,
         };
         self.swarm.begin_episode(&begin).await
     }

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use serde::Deserialize;
 use serde_yaml::Value;
 
 use super::agents::Agent;
@@ -50,6 +51,10 @@ pub struct Roll {
     pub seed: u64,
     /// Share of a batch that this client may fill, where it is throttled.
     pub throttle_ratio: Option<f64>,
+    /// Tasks begun beyond the batch, so that slow ones do not hold it up.
+    pub spare_tasks: u64,
+    /// What becomes of episodes that still run when the batch is full.
+    pub stragglers: Stragglers,
     /// Evaluation, where there is any.
     pub eval: Option<Eval>,
     /// The agent.
@@ -65,6 +70,19 @@ pub enum Length {
     Epochs(u64),
     /// The engine has done this many weight updates.
     Steps(u64),
+}
+
+/// What becomes of episodes that still run when the batch is full: spare ones, or where others filled it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stragglers {
+    /// They run to their end and are trained on with the batch, which waits for them.
+    #[default]
+    Finish,
+    /// They are aborted, and their task is run again as a whole in the next batch.
+    CarryOver,
+    /// They are aborted, and their task is not run again in this epoch.
+    GiveUp,
 }
 
 /// `roll.eval`.
@@ -193,6 +211,15 @@ impl Roll {
             throttle.finish();
             ratio
         });
+        let spare_tasks = section.whole("spare_tasks", 0).unwrap_or(0);
+        let stragglers = section.text("stragglers").map(|text| Stragglers::read(&text));
+        let stragglers = match stragglers.transpose() {
+            Ok(stragglers) => stragglers.unwrap_or_default(),
+            Err(problem) => {
+                section.problem(problem);
+                Stragglers::default()
+            }
+        };
         let eval = section.section("eval").map(Eval::read);
         // Both are read before either is asked for, so that the problems of both are told.
         let agent = section.section("agent");
@@ -216,10 +243,19 @@ impl Roll {
             retries,
             seed,
             throttle_ratio,
+            spare_tasks,
+            stragglers,
             eval,
             agent: agent?,
             reward: reward?,
         })
+    }
+}
+
+impl Stragglers {
+    fn read(text: &str) -> Result<Self, String> {
+        serde_yaml::from_value(Value::from(text))
+            .map_err(|_| format!("roll.stragglers: {text:?} is not one of finish, carry_over, give_up"))
     }
 }
 

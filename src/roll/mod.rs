@@ -4,6 +4,8 @@
 //! what the training changed. The client keeps no state: a run that is started again goes on where the engine is.
 
 pub mod agents;
+mod batch_plan;
+mod batch_view;
 mod concerns;
 mod debug;
 mod episode;

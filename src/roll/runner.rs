@@ -15,8 +15,8 @@ use super::report::{End, EpisodeReport, Evaluation, Outcome, Summary};
 use super::server::OwnServer;
 use super::tasks::{self, Task, TaskSets};
 use super::training::Training;
-use crate::client::{ClientError, Started, SwarmClient};
-use crate::protocol::swarm::{EngineStatus, EpisodeType, PoolInformation, ThrottlePolicy};
+use crate::client::{ClientError, Started, SwarmClient, throttle};
+use crate::protocol::swarm::{EngineStatus, EpisodeType, PoolInformation};
 
 /// How long the aborts of given-up episodes may take.
 const SETTLE: Duration = Duration::from_secs(3);
@@ -140,13 +140,16 @@ impl Run {
             );
         }
         let batch = self.batch(&pool, started);
-        let episodes = Arc::new(self.episodes(batch, model));
+        let episodes = Arc::new(self.episodes(model));
         if self.job.roll.eval.is_some() || self.options.eval_only {
             self.end.eval_before = self.evaluate(&episodes).await?;
         }
         if !self.options.eval_only && !self.interrupt.happened() {
             let step = self.swarm.status().await?.global_step;
             let method = self.swarm.collection_method(&pool);
+            if self.job.roll.throttle_ratio.is_some() && !method.is_empty() && method != throttle::METHOD {
+                return Err(ClientError::Throttle(method).into());
+            }
             Training::new(self, episodes.clone(), batch, step, &method)
                 .run()
                 .await?;
@@ -202,7 +205,7 @@ impl Run {
         )
     }
 
-    fn episodes(&self, (batch, repeats): (u64, u64), model_name: String) -> Episodes {
+    fn episodes(&self, model_name: String) -> Episodes {
         let roll = &self.job.roll;
         let player = Player {
             agent: roll.agent.clone(),
@@ -213,12 +216,6 @@ impl Run {
         episodes.model_name = model_name;
         episodes.discard_episode_timeout = roll.discard_episode_timeout;
         episodes.abort = self.options.abort;
-        episodes.throttle = roll.throttle_ratio.map(|ratio| ThrottlePolicy {
-            ratio,
-            expected_batch_size: batch,
-            expected_num_repeat: repeats,
-            current_task_id: String::new(),
-        });
         episodes
     }
 

@@ -1,27 +1,35 @@
-//! The training of a run: episodes in parallel, and an eye on the engine's steps.
+//! The training of a run: episodes in parallel, as many as the batch can use, and an eye on the engine's steps.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::collections::{HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use indexmap::IndexMap;
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::JoinSet;
-use tokio::time::MissedTickBehavior;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{AbortHandle, JoinSet};
 
+use super::batch_plan::{Company, Next, Plan, Rule, Target, Work};
+use super::batch_view::BatchView;
 use super::concerns;
 use super::episode::Episodes;
 use super::error::RollError;
-use super::job::Length;
-use super::order::Queue;
+use super::job::{Length, Stragglers};
+use super::order::TaskOrder;
 use super::report::{EpisodeReport, Step};
 use super::runner::{Run, is_updating};
 use super::tasks::Task;
 use crate::client::ClientError;
-use crate::protocol::swarm::{EngineStatus, EngineStatusAnswer, EpisodeType};
+use crate::protocol::swarm::{EngineStatus, EngineStatusAnswer, EpisodeType, PoolInformation};
 
 /// Between two looks at the engine.
 const TICK: Duration = Duration::from_millis(250);
+
+/// The same while nothing is left to do in this batch, so that the next one begins at once.
+const SHORT_TICK: Duration = Duration::from_millis(40);
+
+/// Between two looks at the batch where neither a terminal nor another client wants one.
+const RARE_LOOK: Duration = Duration::from_secs(1);
 
 /// How often a run warns of the same thing.
 const CONCERNS_TOLD: u32 = 3;
@@ -32,45 +40,53 @@ const BATCHES_WITHOUT_UPDATE: u64 = 20;
 /// How long running episodes may go on after Ctrl-C.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// Whether train episodes may begin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Gate {
-    Open,
-    /// An evaluation is due.
-    Closed,
-    /// The run ends.
-    Stopped,
-}
+/// How long a batch that is not full may be quiet, and an episode that the server took missing in it. A Python server
+/// tells of its pool some seconds late.
+const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What the workers share.
-struct Shared {
-    episodes: Arc<Episodes>,
-    tasks: Vec<Task>,
-    queue: Mutex<Queue>,
-    retries: u32,
-    /// Those that ended since the last update.
-    ended: Mutex<Vec<EpisodeReport>>,
-    /// Under an agree method: episodes of ours after which we agree to an update.
-    agree_after: Option<u64>,
-    ended_since_agreed: AtomicU64,
-    /// Asks for a look at the engine, and is answered when it is done.
-    looks: mpsc::UnboundedSender<oneshot::Sender<()>>,
+/// How long another client is expected to take part again.
+const COMPANY: Duration = Duration::from_secs(10);
+
+/// What became of an attempt to run an episode.
+enum Attempt {
+    /// The batch was over before it was claimed.
+    NotBegun,
+    Over(EpisodeReport),
 }
 
 /// A training under way.
 pub(super) struct Training<'a> {
     run: &'a mut Run,
-    shared: Arc<Shared>,
-    gate: watch::Sender<Gate>,
-    asked: mpsc::UnboundedReceiver<oneshot::Sender<()>>,
+    episodes: Arc<Episodes>,
+    tasks: Arc<[Task]>,
+    plan: Plan,
+    attempts: JoinSet<(u64, Result<Attempt, RollError>)>,
+    /// Of the attempts by ticket: how to end them, and the episode once it is claimed.
+    running: HashMap<u64, (AbortHandle, Option<String>)>,
+    claims: (
+        mpsc::UnboundedSender<(u64, String)>,
+        mpsc::UnboundedReceiver<(u64, String)>,
+    ),
+    /// Whether episodes may be claimed.
+    gate: watch::Sender<bool>,
+    /// Episodes of this client that ended since the last update.
+    ended: Vec<EpisodeReport>,
+    /// When the server took each of them.
+    ended_at: HashMap<String, Instant>,
+    /// Whether the update of this batch was agreed to.
+    has_agreed: bool,
     /// The step whose batch is sampled.
     step: u64,
     /// When the last update ended.
     since: Instant,
+    next_look: Instant,
+    looked_at_batch: Instant,
+    /// When an episode last began or ended here, or ran elsewhere.
+    busy: Instant,
+    /// When another client was last seen.
+    company: Option<Instant>,
     /// Where the tasks of a job by epochs are used up before the first episode, or too few for another batch.
     is_complete: bool,
-    /// Tasks of a batch, and episodes.
-    batch: (u64, u64),
     /// Tasks that are to be run, if there is an end to them.
     work: Option<u64>,
     /// How often each concern was told.
@@ -81,7 +97,7 @@ pub(super) struct Training<'a> {
 }
 
 impl<'a> Training<'a> {
-    /// A training that goes on at the server's present step, with batches of so many tasks of so many episodes.
+    /// A training that continues at the server's present step, with batches of so many tasks of so many episodes.
     pub fn new(
         run: &'a mut Run,
         episodes: Arc<Episodes>,
@@ -89,36 +105,44 @@ impl<'a> Training<'a> {
         step: u64,
         method: &str,
     ) -> Self {
-        let tasks = run.tasks.training.clone();
+        let tasks: Arc<[Task]> = run.tasks.training.clone().into();
         let step = step.max(1);
-        let (position, end) = span(
-            run.job.roll.length,
-            run.options.abort,
-            step - 1,
-            batch,
-            tasks.len() as u64,
-        );
-        let queue = Queue::new(tasks.len(), repeats as usize, run.job.roll.seed, position, end);
-        let (looks, asked) = mpsc::unbounded_channel();
-        let shared = Shared {
-            looks,
+        let roll = &run.job.roll;
+        let (position, end) = span(roll.length, run.options.abort, step - 1, batch, tasks.len() as u64);
+        let target = Target {
+            rule: match run.options.abort {
+                true => Rule::Never,
+                false => Rule::of_method(method),
+            },
+            tasks: batch,
+            repeats: repeats.max(1),
+            share: roll.throttle_ratio,
+            spare_tasks: roll.spare_tasks,
+            retries: roll.retries,
+        };
+        let order = TaskOrder::new(tasks.len(), roll.seed, position, end);
+        let ids = tasks.iter().map(|task| task.task_id.clone()).collect();
+        let now = Instant::now();
+        Self {
+            plan: Plan::new(target, ids, order, offset(run.swarm.client_uuid())),
+            run,
             episodes,
             tasks,
-            queue: Mutex::new(queue),
-            retries: run.job.roll.retries,
-            ended: Mutex::default(),
-            agree_after: method.contains("agree_sync_weight").then_some(batch * repeats),
-            ended_since_agreed: AtomicU64::new(0),
-        };
-        Self {
-            run,
-            shared: Arc::new(shared),
-            gate: watch::Sender::new(Gate::Open),
-            asked,
+            attempts: JoinSet::new(),
+            running: HashMap::new(),
+            claims: mpsc::unbounded_channel(),
+            gate: watch::Sender::new(true),
+            ended: Vec::new(),
+            ended_at: HashMap::new(),
+            has_agreed: false,
             step,
-            since: Instant::now(),
+            since: now,
+            next_look: now,
+            looked_at_batch: now,
+            busy: now,
+            // A client that is to share is given the time to come.
+            company: target.share.map(|_| now),
             is_complete: is_complete(position, end, batch),
-            batch: (batch, batch * repeats),
             work: end.map(|end| end.saturating_sub(position)),
             concerns: IndexMap::new(),
             untrained: None,
@@ -137,50 +161,17 @@ impl<'a> Training<'a> {
             ));
             return Ok(());
         }
-        let mut workers = JoinSet::new();
-        for _ in 0..self.run.job.roll.max_parallel {
-            workers.spawn(work(self.shared.clone(), self.gate.subscribe()));
-        }
-        let interrupt = self.run.interrupt.clone();
-        let mut ticks = tokio::time::interval(TICK);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let ended = loop {
-            tokio::select! {
-                () = interrupt.wait() => {
-                    self.gate.send_replace(Gate::Stopped);
-                    let all = async { while workers.join_next().await.is_some() {} };
-                    let _ = tokio::time::timeout(GRACE, all).await;
-                    break Ok(());
-                }
-                worker = workers.join_next() => match worker {
-                    None => break self.last_update().await,
-                    Some(Ok(Ok(()))) => {}
-                    Some(Ok(Err(error))) => break Err(error),
-                    Some(Err(error)) => break Err(error.into()),
-                },
-                // Those who asked by now are answered when they are dropped, after the look.
-                _answered = asked_by_now(&mut self.asked) => match self.look().await {
-                    Ok(false) => {}
-                    Ok(true) => break Ok(()),
-                    Err(error) => break Err(error),
-                },
-                _ = ticks.tick() => match self.show().await.and(self.look().await) {
-                    Ok(false) => {}
-                    Ok(true) => break Ok(()),
-                    Err(error) => break Err(error),
-                },
-            }
-        };
+        let trained = self.train().await;
         // Episodes that still run are dropped here and so aborted.
-        workers.shutdown().await;
-        match ended {
+        self.attempts.shutdown().await;
+        match trained {
             Err(RollError::Swarm(error)) if error.is_regular_end() => {
                 // The engine ended behind its last update, which no step after it tells of.
                 self.tell_update(self.step + 1).await?;
                 self.run.progress.note(&error.to_string());
                 self.run.engine_is_done = true;
             }
-            ended => ended?,
+            trained => trained?,
         }
         if self.run.end.steps == 0 && !self.run.options.abort && !self.run.interrupt.happened() {
             if !self.run.others_are_active().await? {
@@ -199,33 +190,214 @@ impl<'a> Training<'a> {
         }
     }
 
+    async fn train(&mut self) -> Result<(), RollError> {
+        let interrupt = self.run.interrupt.clone();
+        if self.look(true).await? {
+            return Ok(());
+        }
+        loop {
+            let is_out_of_tasks = self.begin_episodes();
+            if is_out_of_tasks && self.attempts.is_empty() {
+                return self.last_update().await;
+            }
+            if self.attempts.is_empty() {
+                self.next_look = self.next_look.min(Instant::now() + SHORT_TICK);
+            }
+            tokio::select! {
+                () = interrupt.wait() => {
+                    self.gate.send_replace(false);
+                    let all = async { while self.attempts.join_next().await.is_some() {} };
+                    let _ = tokio::time::timeout(GRACE, all).await;
+                    return Ok(());
+                }
+                Some(over) = self.attempts.join_next() => {
+                    self.account_for(over)?;
+                    self.agree_if_due().await?;
+                    if !self.attempts.is_empty() {
+                        continue;
+                    }
+                }
+                () = tokio::time::sleep_until(self.next_look.into()) => {}
+            }
+            if self.look(false).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Begins what the batch can use and there are slots for. Returns whether it has room and no task is left.
+    fn begin_episodes(&mut self) -> bool {
+        while *self.gate.borrow() && self.attempts.len() < self.run.job.roll.max_parallel {
+            match self.plan.next(self.company()) {
+                Next::Begin(work) => self.spawn(work),
+                Next::Wait => return false,
+                Next::NoTask => return true,
+            }
+        }
+        false
+    }
+
+    fn spawn(&mut self, work: Work) {
+        self.busy = Instant::now();
+        let attempt = attempt(
+            self.episodes.clone(),
+            self.tasks.clone(),
+            work,
+            self.gate.subscribe(),
+            self.claims.0.clone(),
+        );
+        let handle = self.attempts.spawn(attempt);
+        self.running.insert(work.ticket, (handle, None));
+    }
+
+    fn company(&self) -> Company {
+        match self.company {
+            _ if self.attempts.is_empty() && self.busy.elapsed() > PATIENCE => Company::Stalled,
+            Some(seen) if seen.elapsed() < COMPANY => Company::Others,
+            _ => Company::Alone,
+        }
+    }
+
+    /// Takes the end of an attempt into account.
+    fn account_for(&mut self, over: Joined) -> Result<(), RollError> {
+        self.busy = Instant::now();
+        let (ticket, attempt) = match over {
+            Ok(over) => over,
+            // Given up here.
+            Err(error) if error.is_cancelled() => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let is_of_this_batch = self.running.remove(&ticket).is_some();
+        match attempt? {
+            Attempt::NotBegun => self.plan.not_begun(ticket),
+            Attempt::Over(report) if report.reward.is_none() => self.plan.failed(ticket),
+            Attempt::Over(report) => {
+                self.plan.ended(ticket, &report.episode_uuid);
+                if is_of_this_batch {
+                    self.ended_at.insert(report.episode_uuid.clone(), Instant::now());
+                }
+                self.ended.push(report);
+            }
+        }
+        Ok(())
+    }
+
+    /// Under an agree method: agrees to the update once a batch of this client's episodes has ended.
+    async fn agree_if_due(&mut self) -> Result<(), RollError> {
+        let target = self.plan.target();
+        let is_due = target.rule == Rule::Agreement && self.plan.own_ended() >= target.episodes();
+        if is_due && !self.has_agreed {
+            self.has_agreed = self.run.swarm.agree_sync_weight().await?;
+        }
+        Ok(())
+    }
+
     async fn no_update(&self) -> Result<RollError, RollError> {
         let pool = self.run.swarm.pool_information().await?;
-        let reason = concerns::of_no_update(&pool, &self.run.progress.dropped(), self.work, self.batch.0);
+        let reason = concerns::of_no_update(&pool, &self.run.progress.dropped(), self.work, self.plan.target().tasks);
         Ok(RollError::NoUpdate { reason })
     }
 
-    /// Looks at the engine: tells updates, evaluates where that is due. Whether the job is done.
-    async fn look(&mut self) -> Result<bool, RollError> {
+    /// Looks at the engine and the batch: tells updates, evaluates where that is due. Returns whether the job is done.
+    async fn look(&mut self, at_batch: bool) -> Result<bool, RollError> {
         let status = self.online().await?;
         if status.global_step > self.step {
+            self.finish_batch();
             self.tell_update(status.global_step).await?;
             if self.is_done() {
                 return Ok(true);
             }
             if self.eval_is_due(self.step - 1) {
-                self.gate.send_replace(Gate::Closed);
-                self.run.evaluate(&self.shared.episodes).await?;
+                self.run.evaluate(&self.episodes).await?;
                 self.since = Instant::now();
             }
         } else if !self.run.options.abort && self.is_stuck() && !self.run.others_are_active().await? {
             return Err(self.no_update().await?);
         }
-        // Closed before the update is over, so that no train episode begins under weights that are to be evaluated.
-        let pause = is_updating(status.engine_status) && (self.is_last() || self.eval_is_due(self.step));
+        let is_rolling = status.engine_status == EngineStatus::Rolling;
         self.gate
-            .send_if_modified(|gate| std::mem::replace(gate, if pause { Gate::Closed } else { Gate::Open }) != *gate);
+            .send_if_modified(|gate| std::mem::replace(gate, is_rolling) != is_rolling);
+        if !is_rolling {
+            self.busy = Instant::now();
+            if is_updating(status.engine_status) && self.run.job.roll.stragglers != Stragglers::Finish {
+                self.give_up_running();
+            }
+        }
+        let wants_look = self.run.progress.is_live() || self.company() != Company::Alone;
+        if at_batch || wants_look || self.looked_at_batch.elapsed() > RARE_LOOK {
+            self.look_at_batch(is_rolling).await?;
+        }
+        self.next_look = Instant::now() + TICK;
         Ok(false)
+    }
+
+    /// Looks at what others have in the batch, and at what became of our own episodes.
+    async fn look_at_batch(&mut self, is_rolling: bool) -> Result<(), RollError> {
+        let asked = Instant::now();
+        let pool = self.run.swarm.pool_information().await?;
+        self.looked_at_batch = asked;
+        if self.run.progress.is_live() {
+            self.run.progress.batch(&pool);
+        }
+        // A Python server tells of the last run's pool until its first update.
+        if !is_rolling || pool.global_step != self.step || self.plan.target().rule == Rule::Never {
+            return Ok(());
+        }
+        self.take_claims();
+        let is_claimed = |uuid: &str| {
+            self.running
+                .values()
+                .any(|(_, claimed)| claimed.as_deref() == Some(uuid))
+        };
+        let me = self.run.swarm.client_uuid();
+        let view = BatchView::new(&pool, me, |uuid| self.plan.has_ended(uuid) || is_claimed(uuid));
+        if view.others_run() {
+            self.busy = asked;
+        }
+        if view.begun_by_others() > 0 || others_of(&pool, me) {
+            self.company = Some(asked);
+        }
+        self.plan.see(view);
+        let ended = self
+            .ended_at
+            .iter()
+            .filter(|(_, ended)| asked.duration_since(**ended) > PATIENCE);
+        let settled: HashSet<String> = ended.map(|(uuid, _)| uuid.clone()).collect();
+        let vanished = self.plan.replace_vanished(&settled);
+        if vanished > 0 {
+            tracing::warn!("the server took {vanished} episodes that are not in the batch; others are run instead");
+        }
+        Ok(())
+    }
+
+    /// Learns which episodes were claimed.
+    fn take_claims(&mut self) {
+        while let Ok((ticket, uuid)) = self.claims.1.try_recv() {
+            if let Some((_, claimed)) = self.running.get_mut(&ticket) {
+                *claimed = Some(uuid);
+            }
+        }
+    }
+
+    /// The batch was trained on: what still runs of it is void.
+    fn finish_batch(&mut self) {
+        while let Some(over) = self.attempts.try_join_next() {
+            // An error is met again by what is begun next.
+            let _ = self.account_for(over);
+        }
+        self.give_up_running();
+        self.plan.advance(self.run.job.roll.stragglers != Stragglers::GiveUp);
+        self.ended_at.clear();
+        self.has_agreed = false;
+        self.busy = Instant::now();
+    }
+
+    /// Gives up the episodes that run, and those that are yet to be claimed.
+    fn give_up_running(&mut self) {
+        for (ticket, (attempt, _)) in self.running.drain() {
+            attempt.abort();
+            self.plan.not_begun(ticket);
+        }
     }
 
     /// Where the engine is.
@@ -238,14 +410,6 @@ impl<'a> Training<'a> {
             }));
         }
         Ok(status)
-    }
-
-    async fn show(&self) -> Result<(), RollError> {
-        if self.run.progress.is_live() {
-            let pool = self.run.swarm.pool_information().await?;
-            self.run.progress.batch(&pool);
-        }
-        Ok(())
     }
 
     /// The batch that was full when the last episode ended is yet to be trained on.
@@ -264,12 +428,11 @@ impl<'a> Training<'a> {
         }
         let finished = global_step - 1;
         let metrics = self.metrics_of(finished).await?;
-        let ended = std::mem::take(&mut *lock(&self.shared.ended));
+        let ended = std::mem::take(&mut self.ended);
         self.warn(&metrics);
         let step = Step::new(finished, metrics, &ended, self.since.elapsed().as_secs_f64());
         self.run.progress.step(&step);
         self.run.end.steps += global_step - self.step;
-        self.shared.ended_since_agreed.store(0, Ordering::Relaxed);
         self.step = global_step;
         self.since = Instant::now();
         Ok(())
@@ -301,17 +464,11 @@ impl<'a> Training<'a> {
 
     /// Whether episodes end and end, and none of them comes to an update.
     fn is_stuck(&self) -> bool {
-        let ended = lock(&self.shared.ended).len() as u64;
-        ended >= BATCHES_WITHOUT_UPDATE.saturating_mul(self.batch.1.max(1))
+        self.ended.len() as u64 >= BATCHES_WITHOUT_UPDATE.saturating_mul(self.plan.target().episodes().max(1))
     }
 
     fn is_done(&self) -> bool {
         matches!(self.run.job.roll.length, Length::Steps(steps) if self.step > steps)
-    }
-
-    /// Whether the update of the present batch is the job's last.
-    fn is_last(&self) -> bool {
-        self.run.job.roll.length == Length::Steps(self.step)
     }
 
     fn eval_is_due(&self, updates: u64) -> bool {
@@ -323,59 +480,42 @@ impl<'a> Training<'a> {
     }
 }
 
-/// One of the job's parallel episodes after the other.
-async fn work(shared: Arc<Shared>, mut gate: watch::Receiver<Gate>) -> Result<(), RollError> {
-    loop {
-        if moved_from(&mut gate, Gate::Closed).await == Gate::Stopped {
-            return Ok(());
-        }
-        let Some(work) = lock(&shared.queue).next() else {
-            return Ok(());
-        };
-        let task = &shared.tasks[work.task];
+/// What a finished attempt leaves.
+type Joined = Result<(u64, Result<Attempt, RollError>), tokio::task::JoinError>;
+
+/// Claims an episode and runs it to its end, unless the gate closes before it is claimed.
+async fn attempt(
+    episodes: Arc<Episodes>,
+    tasks: Arc<[Task]>,
+    work: Work,
+    mut gate: watch::Receiver<bool>,
+    claims: mpsc::UnboundedSender<(u64, String)>,
+) -> (u64, Result<Attempt, RollError>) {
+    let task = &tasks[work.task];
+    let attempt = async {
         let episode = tokio::select! {
-            episode = shared.episodes.begin(task, EpisodeType::Train) => episode?,
-            _ = moved_from(&mut gate, Gate::Open) => {
-                lock(&shared.queue).put_back(work);
-                continue;
-            }
+            biased;
+            _ = gate.wait_for(|is_open| !is_open) => return Ok(Attempt::NotBegun),
+            episode = episodes.begin(task, EpisodeType::Train) => episode?,
         };
-        let report = shared.episodes.run(episode, task, EpisodeType::Train).await?;
-        if report.reward.is_some() {
-            lock(&shared.ended).push(report);
-            agree_if_due(&shared).await?;
-        } else if work.tried < shared.retries {
-            lock(&shared.queue).try_again(work);
-        }
-        // This may have been the batch's last episode. Without a look before the next one begins, that one could be
-        // sampled in a step after the job's last, or where an evaluation is due.
-        let (ask, answer) = oneshot::channel();
-        let _ = shared.looks.send(ask);
-        let _ = answer.await;
-    }
+        // Nobody listens any more where the training is over.
+        let _ = claims.send((work.ticket, episode.uuid().to_owned()));
+        episodes.run(episode, task, EpisodeType::Train).await.map(Attempt::Over)
+    };
+    (work.ticket, attempt.await)
 }
 
-/// Everyone who asked until now, once someone has.
-async fn asked_by_now(asked: &mut mpsc::UnboundedReceiver<oneshot::Sender<()>>) -> Vec<oneshot::Sender<()>> {
-    let mut all = vec![];
-    // The sender is alive as long as the training, so there is always one to wait for.
-    asked.recv_many(&mut all, usize::MAX).await;
-    all
+/// Whether another client takes part.
+fn others_of(pool: &PoolInformation, client: &str) -> bool {
+    let active = &pool.swarm_client_instruction.active_clients;
+    active.iter().any(|other| other.client_uuid != client)
 }
 
-async fn agree_if_due(shared: &Shared) -> Result<(), RollError> {
-    let ended = shared.ended_since_agreed.fetch_add(1, Ordering::Relaxed) + 1;
-    if shared.agree_after.is_some_and(|batch| ended.is_multiple_of(batch)) {
-        shared.episodes.swarm.agree_sync_weight().await?;
-    }
-    Ok(())
-}
-
-/// Waits until the gate is not `state`, and says what it is.
-async fn moved_from(gate: &mut watch::Receiver<Gate>, state: Gate) -> Gate {
-    gate.wait_for(|gate| *gate != state)
-        .await
-        .map_or(Gate::Stopped, |gate| *gate)
+/// Differs from client to client.
+fn offset(client_uuid: &str) -> usize {
+    let mut hasher = DefaultHasher::new();
+    client_uuid.hash(&mut hasher);
+    hasher.finish() as usize
 }
 
 /// From where to where the shuffled tasks are run: the training's `updates` have taken a batch each, and a job by
@@ -393,11 +533,6 @@ fn span(length: Length, abort: bool, updates: u64, batch: u64, tasks: u64) -> (u
 /// error, and that comes of running them.
 fn is_complete(position: u64, end: Option<u64>, batch: u64) -> bool {
     end.is_some_and(|end| position >= end || position > 0 && end - position < batch)
-}
-
-/// Nothing panics while it holds one of these locks, so they are not poisoned.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 #[cfg(test)]

@@ -56,6 +56,10 @@ pub struct Behaviour {
     pub hold_shutdown: bool,
     /// Pieces of a streamed answer, and the pause between them.
     pub stream: (usize, Duration),
+    /// Shortest and longest time of a chat; each episode's lies between them, log-uniformly.
+    pub chat_takes: (Duration, Duration),
+    /// Time of an update for each episode that it trains on.
+    pub update_takes: Duration,
 }
 
 impl Default for Behaviour {
@@ -72,6 +76,8 @@ impl Default for Behaviour {
             hold_ends: false,
             hold_shutdown: false,
             stream: (3, Duration::ZERO),
+            chat_takes: (Duration::ZERO, Duration::ZERO),
+            update_takes: Duration::ZERO,
         }
     }
 }
@@ -85,6 +91,8 @@ pub struct Record {
     /// Chats that were cut off before their answer was out.
     pub chats_cut: u32,
     pub updates: u32,
+    /// What each update trained on.
+    pub batches: Vec<Vec<PooledEpisode>>,
     /// Updates that a full disk refused.
     pub updates_put_off: u32,
     /// What each update was told of the episodes that did not get there.
@@ -314,6 +322,8 @@ impl Drop for Cut {
 async fn chat(State(engine): State<Engine>, Path(id): Path<String>, Json(call): Json<ChatCall>) -> Response {
     let mut cut = Cut(engine.clone(), true);
     engine.while_held(|behaviour| behaviour.hold_chats).await;
+    let takes = chat_time(&id, engine.behaviour().chat_takes);
+    tokio::time::sleep(takes).await;
     let request = &call.request;
     let Some(text) = request["messages"][0]["content"].as_str() else {
         cut.1 = false;
@@ -391,6 +401,18 @@ async fn conversations(State(engine): State<Engine>, Path(id): Path<String>) -> 
     })
 }
 
+/// Differs from episode to episode.
+fn chat_time(episode: &str, (shortest, longest): (Duration, Duration)) -> Duration {
+    if longest.is_zero() {
+        return longest;
+    }
+    let hash = episode.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    });
+    let share = (hash >> 11) as f64 / (1_u64 << 53) as f64;
+    shortest.mul_f64((longest.as_secs_f64() / shortest.as_secs_f64()).powf(share))
+}
+
 /// A token a character of the first message.
 async fn count_tokens(Json(call): Json<ChatCall>) -> Json<TokenCount> {
     let text = call.request["messages"][0]["content"].as_str().unwrap_or_default();
@@ -455,10 +477,14 @@ async fn update(State(engine): State<Engine>, Json(update): Json<Update>) -> Res
         let mut record = engine.record.lock().unwrap();
         record.updates += 1;
         record.dropped.push(update.dropped);
+        record.batches.push(engine.pool.lock().unwrap().snapshot().episodes);
     }
     tokio::spawn(async move {
         engine.set_phase(EnginePhase::WeightSyncing, Some("exporting step 1".into()));
         engine.while_held(|behaviour| behaviour.hold_updates).await;
+        let episodes = engine.pool.lock().unwrap().snapshot().episodes.len() as u32;
+        let takes = engine.behaviour().update_takes * episodes;
+        tokio::time::sleep(takes).await;
         let step = engine.pool.lock().unwrap().global_step();
         let metrics = [("actor/loss".to_owned(), 0.25)].into_iter().collect();
         engine.tell(&EngineEvent::Metrics {

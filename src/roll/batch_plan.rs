@@ -1,0 +1,476 @@
+//! Which episode to begin next, so that an update trains on what was asked for, in complete groups. Pure: no clock, no
+//! I/O.
+//!
+//! A *group* is the episodes of one task in one batch. The plan begins a group only where the batch has room for it,
+//! counting what other clients have, completes the groups that it began before it begins another one, and replaces what
+//! failed.
+
+use std::collections::{HashSet, VecDeque};
+
+use super::batch_view::BatchView;
+use super::order::TaskOrder;
+
+/// What fills a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rule {
+    /// Tasks with enough episodes.
+    Tasks,
+    /// The same, of tasks whose rewards differ.
+    NonDummyTasks,
+    /// Episodes of any tasks.
+    Episodes,
+    /// This client's agreement, after a batch of its own episodes.
+    Agreement,
+    /// Nothing: every episode is given up at its end.
+    Never,
+}
+
+impl Rule {
+    /// The rule of a collection method; an unknown one counts tasks, as Python's server does.
+    pub fn of_method(method: &str) -> Self {
+        match method {
+            "rollout_until_finish_enough_episodes" => Self::Episodes,
+            "rollout_until_finish_enough_non_dummy_tasks" => Self::NonDummyTasks,
+            method if method.contains("agree_sync_weight") => Self::Agreement,
+            _ => Self::Tasks,
+        }
+    }
+
+    /// Whether a batch needs different tasks.
+    pub fn counts_tasks(self) -> bool {
+        matches!(self, Self::Tasks | Self::NonDummyTasks)
+    }
+}
+
+/// The batch that is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target {
+    pub rule: Rule,
+    /// B: tasks of a batch.
+    pub tasks: u64,
+    /// N: episodes of a task.
+    pub repeats: u64,
+    /// Share of the tasks that this client may begin while others take part.
+    pub share: Option<f64>,
+    /// Tasks begun beyond the batch, so that slow ones do not hold it up.
+    pub spare_tasks: u64,
+    /// How often a repeat that failed is tried again.
+    pub retries: u32,
+}
+
+impl Target {
+    /// Episodes of a batch.
+    pub fn episodes(&self) -> u64 {
+        self.tasks * self.repeats
+    }
+}
+
+/// One try of one repeat of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Work {
+    /// Names it to the plan.
+    pub ticket: u64,
+    /// Index into the training tasks.
+    pub task: usize,
+    /// Tries before this one.
+    pub tried: u32,
+}
+
+/// What to do now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Begin this episode.
+    Begin(Work),
+    /// The batch has no room for another episode.
+    Wait,
+    /// The batch has room, and no task is left for it.
+    NoTask,
+}
+
+/// Who else takes part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Company {
+    /// Nobody, lately.
+    Alone,
+    /// Other clients.
+    Others,
+    /// Nothing has run for a while, of any client, and the batch is not full.
+    Stalled,
+}
+
+/// The episodes of a task in the present batch.
+#[derive(Debug)]
+struct Group {
+    task: usize,
+    /// Whether episodes of others belong to it: it is the first of its task.
+    is_first: bool,
+    running: Vec<Work>,
+    /// Episodes that the server took.
+    ended: Vec<String>,
+    /// Tries before, of each repeat that is to be tried again.
+    again: Vec<u32>,
+    /// A repeat failed for good, so the group cannot be completed.
+    is_broken: bool,
+    /// Episodes that the server took and that are not in the batch.
+    vanished: u32,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Plan {
+    target: Target,
+    /// Of each task.
+    ids: Vec<String>,
+    order: TaskOrder,
+    /// Tasks that go before the order's.
+    ahead: VecDeque<usize>,
+    /// Where in `ahead` this client begins while others take part, so that clients of one job meet late.
+    offset: usize,
+    groups: Vec<Group>,
+    view: BatchView,
+    tickets: u64,
+}
+
+impl Plan {
+    /// A plan for tasks with these ids; `offset` differs from client to client.
+    pub fn new(target: Target, ids: Vec<String>, order: TaskOrder, offset: usize) -> Self {
+        Self {
+            target,
+            ids,
+            order,
+            ahead: VecDeque::new(),
+            offset,
+            groups: Vec::new(),
+            view: BatchView::default(),
+            tickets: 0,
+        }
+    }
+
+    /// The batch that is asked for.
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// What to begin next. The plan counts it as running from then on.
+    pub fn next(&mut self, company: Company) -> Next {
+        if self.target.rule == Rule::Episodes && self.begun() >= self.most_episodes() {
+            return Next::Wait;
+        }
+        let open = (0..self.groups.len()).find(|&at| self.missing(&self.groups[at]) > 0);
+        let at = match open.or_else(|| self.take_abandoned().map(|task| self.open(task))) {
+            Some(at) => at,
+            None if !self.has_room(company) => return Next::Wait,
+            None => match self.take_task(company) {
+                Some(task) => self.open(task),
+                None => return Next::NoTask,
+            },
+        };
+        self.tickets += 1;
+        let group = &mut self.groups[at];
+        let work = Work {
+            ticket: self.tickets,
+            task: group.task,
+            tried: group.again.pop().unwrap_or(0),
+        };
+        group.running.push(work);
+        Next::Begin(work)
+    }
+
+    /// The episode was not begun, for no fault of its own.
+    pub fn not_begun(&mut self, ticket: u64) {
+        if let Some((group, work)) = self.settle(ticket)
+            && work.tried > 0
+        {
+            group.again.push(work.tried);
+        }
+    }
+
+    /// The server took the episode.
+    pub fn ended(&mut self, ticket: u64, uuid: &str) {
+        if let Some((group, _)) = self.settle(ticket) {
+            group.ended.push(uuid.to_owned());
+        }
+        if self.target.rule == Rule::Never {
+            let repeats = self.target.repeats;
+            self.groups.retain(|group| (group.ended.len() as u64) < repeats);
+        }
+    }
+
+    /// Nothing came of the episode.
+    pub fn failed(&mut self, ticket: u64) {
+        let retries = self.target.retries;
+        if let Some((group, work)) = self.settle(ticket) {
+            match work.tried < retries {
+                true => group.again.push(work.tried + 1),
+                false => group.is_broken = true,
+            }
+        }
+    }
+
+    /// Takes a look at the batch into account.
+    pub fn see(&mut self, view: BatchView) {
+        self.view = view;
+    }
+
+    /// Episodes that the server took and that are not in the batch that was seen last, of `candidates`: they are
+    /// replaced. Returns how many there were.
+    pub fn replace_vanished(&mut self, candidates: &HashSet<String>) -> u64 {
+        let retries = self.target.retries;
+        let mut count = 0;
+        for group in &mut self.groups {
+            let before = group.ended.len();
+            let finished = &self.view.finished;
+            group
+                .ended
+                .retain(|uuid| finished.contains(uuid) || !candidates.contains(uuid));
+            let vanished = before - group.ended.len();
+            group.vanished += vanished as u32;
+            group.is_broken |= group.vanished > retries;
+            count += vanished as u64;
+        }
+        count
+    }
+
+    /// The batch is over. Groups that are not complete are run again as a whole where `carry_over`.
+    pub fn advance(&mut self, carry_over: bool) {
+        let groups = std::mem::take(&mut self.groups);
+        let incomplete = groups
+            .iter()
+            .filter(|group| !group.is_broken && !self.is_complete(group));
+        let tasks: Vec<_> = incomplete.map(|group| group.task).collect();
+        // What others were at has been trained on.
+        let (ids, view, repeats) = (&self.ids, &self.view, self.target.repeats);
+        if self.target.rule.counts_tasks() {
+            self.ahead.retain(|task| view.others_of(&ids[*task]).begun() < repeats);
+        }
+        if carry_over {
+            tasks.into_iter().rev().for_each(|task| self.ahead.push_front(task));
+        }
+        self.view = BatchView::default();
+    }
+
+    /// Episodes of this client that are in the batch.
+    pub fn own_ended(&self) -> u64 {
+        self.groups.iter().map(|group| group.ended.len() as u64).sum()
+    }
+
+    /// Whether an episode of this client is in the batch.
+    pub fn has_ended(&self, uuid: &str) -> bool {
+        self.groups
+            .iter()
+            .any(|group| group.ended.iter().any(|ended| ended == uuid))
+    }
+
+    /// Takes a ticket out of its group.
+    fn settle(&mut self, ticket: u64) -> Option<(&mut Group, Work)> {
+        self.groups.iter_mut().find_map(|group| {
+            let at = group.running.iter().position(|work| work.ticket == ticket)?;
+            let work = group.running.swap_remove(at);
+            Some((group, work))
+        })
+    }
+
+    fn open(&mut self, task: usize) -> usize {
+        let is_first = !self.groups.iter().any(|group| self.ids[group.task] == self.ids[task]);
+        self.groups.push(Group {
+            task,
+            is_first,
+            running: Vec::new(),
+            ended: Vec::new(),
+            again: Vec::new(),
+            is_broken: false,
+            vanished: 0,
+        });
+        self.groups.len() - 1
+    }
+
+    /// Episodes that the group has, of anyone.
+    fn begun_of(&self, group: &Group) -> u64 {
+        let others = match group.is_first {
+            true => self.view.others_of(&self.ids[group.task]).begun(),
+            false => 0,
+        };
+        (group.running.len() + group.ended.len()) as u64 + others
+    }
+
+    /// Episodes that are yet to be begun.
+    fn missing(&self, group: &Group) -> u64 {
+        match group.is_broken {
+            true => 0,
+            false => self.target.repeats.saturating_sub(self.begun_of(group)),
+        }
+    }
+
+    fn is_complete(&self, group: &Group) -> bool {
+        let others = self.view.others_of(&self.ids[group.task]).finished;
+        group.ended.len() as u64 + others >= self.target.repeats
+    }
+
+    /// Episodes of the batch, finished and running, of anyone.
+    fn begun(&self) -> u64 {
+        let own = self.groups.iter().map(|group| group.running.len() + group.ended.len());
+        own.sum::<usize>() as u64 + self.view.begun_by_others()
+    }
+
+    fn most_episodes(&self) -> u64 {
+        self.target.episodes() + self.target.spare_tasks * self.target.repeats
+    }
+
+    /// Whether another group may be begun. All groups of this client are begun in full.
+    fn has_room(&self, company: Company) -> bool {
+        let target = &self.target;
+        let tasks = (target.tasks + target.spare_tasks) as f64;
+        match (target.rule, company) {
+            (Rule::Never, _) => true,
+            (Rule::Agreement, _) => self.own_groups() < target.tasks,
+            (Rule::Episodes, Company::Stalled) => true,
+            (Rule::Episodes, _) => self.is_within_share(company) && self.begun() < self.most_episodes(),
+            // Whatever was taken for part of the batch has come to nothing.
+            (Rule::Tasks, Company::Stalled) => self.view.completed_tasks < target.tasks,
+            (Rule::NonDummyTasks, Company::Stalled) => self.view.completed_non_dummy_tasks < target.tasks,
+            (Rule::Tasks, _) => self.is_within_share(company) && (self.live_tasks() as f64) < tasks,
+            (Rule::NonDummyTasks, _) => self.is_within_share(company) && self.expected_non_dummy_tasks() < tasks,
+        }
+    }
+
+    /// Whether this client's share allows another group. Groups in which others take part are not its own.
+    fn is_within_share(&self, company: Company) -> bool {
+        let Some(share) = self.target.share.filter(|_| company == Company::Others) else {
+            return true;
+        };
+        let own = self
+            .groups
+            .iter()
+            .filter(|group| self.view.others_of(&self.ids[group.task]).begun() == 0);
+        (own.filter(|group| !group.is_broken).count() as f64) < self.target.tasks as f64 * share
+    }
+
+    fn own_groups(&self) -> u64 {
+        self.groups.iter().filter(|group| !group.is_broken).count() as u64
+    }
+
+    /// Tasks that are complete or will be, of anyone.
+    fn live_tasks(&self) -> u64 {
+        let live = self
+            .groups
+            .iter()
+            .filter(|group| !group.is_broken || self.is_complete(group));
+        let own: HashSet<&str> = self.groups.iter().map(|group| self.ids[group.task].as_str()).collect();
+        let others = self.view.others.iter().filter(|(task, _)| !own.contains(task.as_str()));
+        let (mut other_tasks, mut open) = (0, 0);
+        for (_, task) in others {
+            other_tasks += 1;
+            open += self.target.repeats.saturating_sub(task.begun());
+        }
+        // Episodes of unknown tasks complete the tasks of others first.
+        let nameless = self
+            .view
+            .nameless
+            .saturating_sub(open)
+            .div_ceil(self.target.repeats.max(1));
+        live.count() as u64 + other_tasks + nameless
+    }
+
+    /// Tasks with different rewards in the full batch, if those that run come out as those that are complete.
+    fn expected_non_dummy_tasks(&self) -> f64 {
+        let (complete, differ) = (self.view.completed_tasks, self.view.completed_non_dummy_tasks);
+        let undecided = self.live_tasks().saturating_sub(complete) as f64;
+        differ as f64 + undecided * (differ + 1) as f64 / (complete + 1) as f64
+    }
+
+    /// The next task that the batch can use.
+    fn take_task(&mut self, company: Company) -> Option<usize> {
+        if company == Company::Others && self.target.share.is_none() {
+            self.look_ahead();
+        }
+        let start = match (company, self.ahead.len()) {
+            (Company::Others, 1..) if self.target.share.is_none() => self.offset % self.ahead.len(),
+            _ => 0,
+        };
+        self.ahead.rotate_left(start);
+        let task = self.take_from_ahead();
+        let back = start.min(self.ahead.len());
+        self.ahead.rotate_right(back);
+        task.or_else(|| self.take_from_order())
+    }
+
+    /// A task of this job of which a client that is gone has left episodes in the batch.
+    fn take_abandoned(&mut self) -> Option<usize> {
+        if self.view.others.is_empty() || !self.target.rule.counts_tasks() {
+            return None;
+        }
+        self.look_ahead();
+        let is_abandoned = |task: usize| {
+            let others = self.view.others_of(&self.ids[task]);
+            others.running == 0 && (1..self.target.repeats).contains(&others.finished)
+        };
+        let usable = |task: usize| is_abandoned(task) && matches!(self.fit(task), Fit::Usable);
+        let at = self.ahead.iter().position(|&task| usable(task))?;
+        self.ahead.remove(at)
+    }
+
+    /// Draws as many tasks as a batch has, to begin in the middle of them.
+    fn look_ahead(&mut self) {
+        while (self.ahead.len() as u64) < self.target.tasks
+            && let Some(task) = self.order.next()
+        {
+            self.ahead.push_back(task);
+        }
+    }
+
+    fn take_from_ahead(&mut self) -> Option<usize> {
+        let mut at = 0;
+        while at < self.ahead.len() {
+            match self.fit(self.ahead[at]) {
+                Fit::Usable => return self.ahead.remove(at),
+                Fit::Done => drop(self.ahead.remove(at)),
+                Fit::Later => at += 1,
+            }
+        }
+        None
+    }
+
+    fn take_from_order(&mut self) -> Option<usize> {
+        // Every task of an epoch is looked at at most, so that this ends where none can be used.
+        for _ in 0..self.order.tasks() {
+            if self.ahead.len() >= self.order.tasks() {
+                return None;
+            }
+            let task = self.order.next()?;
+            match self.fit(task) {
+                Fit::Usable => return Some(task),
+                Fit::Done => {}
+                Fit::Later => self.ahead.push_back(task),
+            }
+        }
+        None
+    }
+
+    fn fit(&self, task: usize) -> Fit {
+        if !self.target.rule.counts_tasks() {
+            return Fit::Usable;
+        }
+        let id = &self.ids[task];
+        if self.groups.iter().any(|group| self.ids[group.task] == *id) {
+            return Fit::Later;
+        }
+        let others = self.view.others_of(id);
+        match self.target.repeats {
+            repeats if others.finished >= repeats => Fit::Done,
+            repeats if others.begun() >= repeats => Fit::Later,
+            _ => Fit::Usable,
+        }
+    }
+}
+
+/// Whether the present batch can use a task.
+enum Fit {
+    Usable,
+    /// Others have all of its episodes: another client of the same job, or an earlier run of it.
+    Done,
+    /// It is in the batch already, or others are at it.
+    Later,
+}
+
+#[cfg(test)]
+mod tests;

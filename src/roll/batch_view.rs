@@ -1,0 +1,115 @@
+//! The batch as the server tells it: who finished and who runs which episodes of which task.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::protocol::swarm::PoolInformation;
+
+/// Episodes that other clients (or an earlier run of this job) have of a task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct OthersOfTask {
+    pub finished: u64,
+    pub running: u64,
+}
+
+impl OthersOfTask {
+    pub fn begun(self) -> u64 {
+        self.finished + self.running
+    }
+}
+
+/// One look at the sample pool, less what is this client's own.
+#[derive(Clone, Debug, Default)]
+pub(super) struct BatchView {
+    /// Task → episodes of others.
+    pub others: HashMap<String, OthersOfTask>,
+    /// Running episodes of others whose task is not known.
+    pub nameless: u64,
+    /// Finished episodes of anyone.
+    pub finished: HashSet<String>,
+    /// Tasks with enough episodes.
+    pub completed_tasks: u64,
+    /// Completed tasks whose rewards differ.
+    pub completed_non_dummy_tasks: u64,
+}
+
+impl BatchView {
+    /// Reads the pool; `is_own` knows the episodes of this client, named `client`.
+    pub fn new(pool: &PoolInformation, client: &str, is_own: impl Fn(&str) -> bool) -> Self {
+        let mut view = Self {
+            completed_tasks: pool.completed_tasks,
+            completed_non_dummy_tasks: pool.completed_non_dummy_tasks,
+            ..Self::default()
+        };
+        for (task, episodes) in &pool.completed_tasks_details {
+            let finished = episodes.iter().filter(|uuid| !is_own(uuid)).count() as u64;
+            if finished > 0 {
+                view.others.entry(task.clone()).or_default().finished += finished;
+            }
+            view.finished.extend(episodes.iter().cloned());
+        }
+        for episode in pool.running_episode_details.iter().flat_map(|running| running.values()) {
+            match episode.optional_task_id.as_str() {
+                _ if episode.client_uuid == client => {}
+                "" => view.nameless += 1,
+                task => view.others.entry(task.to_owned()).or_default().running += 1,
+            }
+        }
+        view
+    }
+
+    /// Whether an episode of another client runs.
+    pub fn others_run(&self) -> bool {
+        self.nameless > 0 || self.others.values().any(|task| task.running > 0)
+    }
+
+    /// Episodes that others have finished or run.
+    pub fn begun_by_others(&self) -> u64 {
+        self.nameless + self.others.values().map(|task| task.begun()).sum::<u64>()
+    }
+
+    /// Episodes that others have of this task.
+    pub fn others_of(&self, task: &str) -> OthersOfTask {
+        self.others.get(task).copied().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::swarm::RunningEpisodeDetail;
+
+    #[test]
+    fn own_episodes_are_left_out_of_what_others_have() {
+        let running = |client: &str, task: &str| RunningEpisodeDetail {
+            client_uuid: client.into(),
+            optional_task_id: task.into(),
+            ..RunningEpisodeDetail::default()
+        };
+        let pool = PoolInformation {
+            completed_tasks_details: [
+                ("a".to_owned(), vec!["mine".to_owned(), "theirs".to_owned()]),
+                ("b".to_owned(), vec!["mine too".to_owned()]),
+            ]
+            .into(),
+            running_episode_details: Some(
+                [
+                    ("1".to_owned(), running("me", "a")),
+                    ("2".to_owned(), running("you", "a")),
+                    ("3".to_owned(), running("you", "c")),
+                    ("4".to_owned(), running("you", "")),
+                ]
+                .into(),
+            ),
+            completed_tasks: 1,
+            ..PoolInformation::default()
+        };
+        let view = BatchView::new(&pool, "me", |uuid| uuid.starts_with("mine"));
+        let of = |finished, running| OthersOfTask { finished, running };
+        assert_eq!(view.others_of("a"), of(1, 1));
+        assert_eq!((view.others_of("b"), view.others_of("c")), (of(0, 0), of(0, 1)));
+        assert_eq!((view.nameless, view.begun_by_others(), view.finished.len()), (1, 4, 3));
+        assert!(view.others_run());
+        let alone = BatchView::new(&pool, "you", |uuid| uuid == "theirs");
+        assert_eq!(alone.others_of("a"), of(1, 1));
+    }
+}
