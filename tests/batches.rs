@@ -17,7 +17,7 @@ use support::swarm::Swarm;
 fn job(swarm: &Swarm, ajet: Value, mut roll: Value) -> Job {
     roll["swarm_url"] = swarm.url.clone().into();
     roll["auto_start_swarm_server"] = false.into();
-    roll["agent"] = json!({"type": "chat", "user": "{{ metadata.text }}"});
+    roll["agent"] = json!({"type": "chat", "user": "{{ main_query }}"});
     roll["reward"] = json!({"type": "similarity", "answer": "{{ metadata.answer }}"});
     let yaml = format!("{}roll: {roll}\n", swarm.yaml(ajet));
     Job::parse(Path::new("job.yaml"), &yaml).unwrap()
@@ -136,7 +136,7 @@ async fn a_killed_run_is_continued_from_another_directory() {
     });
     let roll = json!({
         "swarm_url": swarm.url, "auto_start_swarm_server": false, "steps": 3, "max_parallel": 5, "seed": 3,
-        "discard_episode_timeout": 2, "agent": {"type": "chat", "user": "{{ metadata.text }}"},
+        "discard_episode_timeout": 2, "agent": {"type": "chat", "user": "{{ main_query }}"},
         "reward": {"type": "similarity", "answer": "{{ metadata.answer }}"},
     });
     let yaml = format!("{}roll: {roll}\n", swarm.yaml(ajet));
@@ -154,9 +154,9 @@ async fn a_killed_run_is_continued_from_another_directory() {
     let half = async |swarm: &Swarm| (swarm.engines.ends() >= 24 + 10).then_some(());
     swarm.until_true("the middle of the second batch", half).await;
     first.kill().await.unwrap();
-    let ended = start(directories[1].path()).wait();
+    let mut second = start(directories[1].path());
     assert!(
-        tokio::time::timeout(Duration::from_secs(60), ended)
+        tokio::time::timeout(Duration::from_secs(60), second.wait())
             .await
             .unwrap()
             .unwrap()

@@ -63,10 +63,8 @@ pub(super) struct Training<'a> {
     attempts: JoinSet<(u64, Result<Attempt, RollError>)>,
     /// Of the attempts by ticket: how to end them, and the episode once it is claimed.
     running: HashMap<u64, (AbortHandle, Option<String>)>,
-    claims: (
-        mpsc::UnboundedSender<(u64, String)>,
-        mpsc::UnboundedReceiver<(u64, String)>,
-    ),
+    claims: mpsc::UnboundedSender<Claimed>,
+    claimed: mpsc::UnboundedReceiver<Claimed>,
     /// Whether episodes may be claimed.
     gate: watch::Sender<bool>,
     /// Episodes of this client that ended since the last update.
@@ -123,6 +121,7 @@ impl<'a> Training<'a> {
         let order = TaskOrder::new(tasks.len(), roll.seed, position, end);
         let ids = tasks.iter().map(|task| task.task_id.clone()).collect();
         let now = Instant::now();
+        let (claims, claimed) = mpsc::unbounded_channel();
         Self {
             plan: Plan::new(target, ids, order, offset(run.swarm.client_uuid())),
             run,
@@ -130,7 +129,8 @@ impl<'a> Training<'a> {
             tasks,
             attempts: JoinSet::new(),
             running: HashMap::new(),
-            claims: mpsc::unbounded_channel(),
+            claims,
+            claimed,
             gate: watch::Sender::new(true),
             ended: Vec::new(),
             ended_at: HashMap::new(),
@@ -244,7 +244,7 @@ impl<'a> Training<'a> {
             self.tasks.clone(),
             work,
             self.gate.subscribe(),
-            self.claims.0.clone(),
+            self.claims.clone(),
         );
         let handle = self.attempts.spawn(attempt);
         self.running.insert(work.ticket, (handle, None));
@@ -372,7 +372,7 @@ impl<'a> Training<'a> {
 
     /// Learns which episodes were claimed.
     fn take_claims(&mut self) {
-        while let Ok((ticket, uuid)) = self.claims.1.try_recv() {
+        while let Ok((ticket, uuid)) = self.claimed.try_recv() {
             if let Some((_, claimed)) = self.running.get_mut(&ticket) {
                 *claimed = Some(uuid);
             }
@@ -480,6 +480,9 @@ impl<'a> Training<'a> {
     }
 }
 
+/// An attempt's ticket and the episode that it claimed.
+type Claimed = (u64, String);
+
 /// What a finished attempt leaves.
 type Joined = Result<(u64, Result<Attempt, RollError>), tokio::task::JoinError>;
 
@@ -489,7 +492,7 @@ async fn attempt(
     tasks: Arc<[Task]>,
     work: Work,
     mut gate: watch::Receiver<bool>,
-    claims: mpsc::UnboundedSender<(u64, String)>,
+    claims: mpsc::UnboundedSender<Claimed>,
 ) -> (u64, Result<Attempt, RollError>) {
     let task = &tasks[work.task];
     let attempt = async {
