@@ -12,7 +12,7 @@ use ajet_swarm::inference::forward::{BLOCK_TOKENS, Chunk, Forward, Logits};
 use ajet_swarm::inference::forward_cpu::CpuForward;
 use ajet_swarm::inference::forward_plain::PlainForward;
 use ajet_swarm::inference::{Bias, SampleEvent, SampleRequest, SamplingParams, Scheduler};
-use ajet_swarm::model::kernels::{Isa, Pool, Precision};
+use ajet_swarm::model::kernels::{Pool, Precision};
 use ajet_swarm::model::lora::LoraConfig;
 use ajet_swarm::model::{Trainable, Weights, device, load};
 use ajet_swarm::timeline::Row;
@@ -118,7 +118,7 @@ fn logits_agree() {
     for model in models() {
         let reference = weights(&model, &Device::Cpu, DType::F32, &Trainable::Nothing);
         let prompts = prompts(reference.config.vocab_size as u32);
-        let mut kernels = CpuForward::new(&reference, Arc::new(Pool::new(2)), Isa::detect(), Precision::F32).unwrap();
+        let mut kernels = CpuForward::new(&reference, Arc::new(Pool::new(2)), Precision::F32).unwrap();
         let expected = distributions(&mut kernels, &prompts);
         for target in targets(&model) {
             let weights = weights(&model, &target.device, target.dtype, &Trainable::Nothing);

@@ -9,7 +9,7 @@ use super::forward_plain::PlainForward;
 use super::scheduler::{Limits, Scheduler};
 use crate::config::Ajet;
 use crate::config::schema::{Dtype, ImportanceMode, Kernels};
-use crate::model::kernels::{Isa, Pool, Precision};
+use crate::model::kernels::{Pool, Precision};
 use crate::model::{Weights, device, memory};
 
 /// Tokens computed in a step beside the decoding ones: enough for the CPU kernels' full speed.
@@ -30,10 +30,9 @@ impl Scheduler {
     /// Out of memory, a cache that has no room for one sequence, or bf16 on the CPU without importance correction.
     pub fn new(weights: &Weights, ajet: &Ajet) -> Result<Self> {
         let pool = Arc::new(Pool::new(Pool::threads_for(ajet.engine.threads)));
-        let isa = Isa::detect();
         let on_kernels = weights.device().is_cpu() && ajet.engine.kernels == Kernels::Auto;
         let forward: Box<dyn Forward> = match on_kernels {
-            true => Box::new(CpuForward::new(weights, pool.clone(), isa, precision(ajet)?)?),
+            true => Box::new(CpuForward::new(weights, pool.clone(), precision(ajet)?)?),
             false if weights.device().is_cpu() && ajet.engine.dtype == Dtype::Bf16 => {
                 return Err(InferenceError::PlainBf16);
             }
@@ -57,7 +56,7 @@ impl Scheduler {
             cache_bytes,
             vocab_size: config.vocab_size,
         };
-        Self::with_forward(forward, pool, isa, limits)
+        Self::with_forward(forward, pool, limits)
     }
 }
 

@@ -13,7 +13,7 @@ use super::request::{Bias, SampleEvent, SampleRequest, SamplingParams};
 use super::scheduler::Scheduler;
 use crate::config::Ajet;
 use crate::config::schema::Dtype;
-use crate::model::kernels::{Isa, Pool, Precision, ceilings};
+use crate::model::kernels::{Pool, Precision, ceilings};
 use crate::model::{ModelConfig, Trainable, Weights, device, load};
 
 /// What to measure.
@@ -128,8 +128,8 @@ pub fn gpu_mb(weights: &Weights) -> f64 {
 fn cpu_ceilings(ajet: &Ajet) -> Ceilings {
     let pool = Pool::new(Pool::threads_for(ajet.engine.threads));
     Ceilings {
-        memory_bytes_per_s: ceilings::memory_bandwidth(&pool, Isa::detect()),
-        arithmetic_flops: ceilings::arithmetic(&pool, Isa::detect(), precision(ajet)),
+        memory_bytes_per_s: ceilings::memory_bandwidth(&pool),
+        arithmetic_flops: ceilings::arithmetic(&pool, precision(ajet)),
     }
 }
 

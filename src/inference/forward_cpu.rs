@@ -11,7 +11,7 @@ use super::forward::{BLOCK_TOKENS, BlockId, Chunk, Forward, Logits};
 use super::packed_model::{PackedLayer, PackedModel};
 use crate::model::Weights;
 use crate::model::kernels::memory::{Memory, Part};
-use crate::model::kernels::{self, AttentionRows, BlockLayout, Isa, Pool, Precision, RowScratch};
+use crate::model::kernels::{self, AttentionRows, BlockLayout, Pool, Precision, Rotation, RowScratch};
 
 /// Numbers that cache blocks are allocated for at a time, 8 MB: the first touch of fresh memory goes by huge pages.
 const SLAB: usize = 2 << 20;
@@ -19,7 +19,6 @@ const SLAB: usize = 2 << 20;
 /// A packed model with its cache blocks.
 pub struct CpuForward {
     pool: Arc<Pool>,
-    isa: Isa,
     model: PackedModel,
     layout: BlockLayout,
     /// By [`BlockId`]; empty until one of its slab is used.
@@ -61,13 +60,12 @@ impl CpuForward {
     ///
     /// # Errors
     /// A parameter is missing, or out of memory.
-    pub fn new(weights: &Weights, pool: Arc<Pool>, isa: Isa, precision: Precision) -> Result<Self> {
+    pub fn new(weights: &Weights, pool: Arc<Pool>, precision: Precision) -> Result<Self> {
         let c = &weights.config;
         Ok(Self {
-            model: PackedModel::new(weights, isa, precision, &pool)?,
+            model: PackedModel::new(weights, precision, &pool)?,
             layout: BlockLayout::new(c.num_layers, c.num_kv_heads, c.head_dim),
             pool,
-            isa,
             blocks: vec![],
             buffers: Buffers::default(),
         })
@@ -129,7 +127,7 @@ impl CpuForward {
     fn prepare_attention(&mut self, layer: usize, rows: &Rows) {
         let c = &self.model.config;
         let (q, kv, half) = (c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim, c.head_dim / 2);
-        let (norms, eps, isa, layout) = (&self.model.layers[layer].qk_norm, c.rms_norm_eps, self.isa, self.layout);
+        let (norms, eps, isa, layout) = (&self.model.layers[layer].qk_norm, c.rms_norm_eps, self.pool.isa(), self.layout);
         let mut lines = self.buffers.qkv.chunks_exact_mut(q + 2 * kv);
         // A block belongs to one sequence, so each run can have its own for the while.
         let mut tasks: Vec<_> = rows
@@ -151,8 +149,8 @@ impl CpuForward {
                     kernels::rms_norm_heads(isa, queries, q_norm, eps);
                     kernels::rms_norm_heads(isa, keys, k_norm, eps);
                 }
-                kernels::rope(queries, cos, sin);
-                kernels::rope(keys, cos, sin);
+                kernels::rope(isa, queries, cos, sin, Rotation::Forward);
+                kernels::rope(isa, keys, cos, sin, Rotation::Forward);
             }
             layout.write(block, layer, run.slot, lines, q);
         });
@@ -180,7 +178,6 @@ impl CpuForward {
         }
         kernels::attention(
             &self.pool,
-            self.isa,
             self.layout,
             layer,
             c.num_heads,
@@ -207,15 +204,7 @@ impl CpuForward {
             }
         }
         let mut normed = vec![0.0; wanted.len()];
-        kernels::rms_norm(
-            &self.pool,
-            self.isa,
-            &mut wanted,
-            None,
-            &self.model.final_norm,
-            c.rms_norm_eps,
-            &mut normed,
-        );
+        kernels::rms_norm(&self.pool, &wanted, &self.model.final_norm, c.rms_norm_eps, &mut normed);
         let mut logits = vec![0.0; wanted.len() / c.hidden_size * c.vocab_size];
         head.multiply(&self.pool, &normed, &mut logits, &mut self.buffers.rows);
         logits
@@ -242,23 +231,17 @@ impl Forward for CpuForward {
             let (pool, eps) = (self.pool.clone(), self.model.config.rms_norm_eps);
             {
                 let (weights, b) = (&self.model.layers[layer], &mut self.buffers);
-                let added = (layer > 0).then_some(&b.added[..]);
-                kernels::rms_norm(&pool, self.isa, &mut x, added, &weights.input_norm, eps, &mut b.normed);
+                match layer {
+                    0 => kernels::rms_norm(&pool, &x, &weights.input_norm, eps, &mut b.normed),
+                    _ => kernels::add_rms_norm(&pool, &mut x, &b.added, &weights.input_norm, eps, &mut b.normed),
+                }
                 weights.qkv.multiply(&pool, &b.normed, &mut b.qkv, &mut b.rows);
             }
             self.prepare_attention(layer, &rows);
             self.attend(layer, chunks);
             let (weights, b): (&PackedLayer, _) = (&self.model.layers[layer], &mut self.buffers);
             weights.o.multiply(&pool, &b.attended, &mut b.added, &mut b.rows);
-            kernels::rms_norm(
-                &pool,
-                self.isa,
-                &mut x,
-                Some(&b.added),
-                &weights.post_norm,
-                eps,
-                &mut b.normed,
-            );
+            kernels::add_rms_norm(&pool, &mut x, &b.added, &weights.post_norm, eps, &mut b.normed);
             kernels::gated_mlp(
                 &pool,
                 &b.normed,

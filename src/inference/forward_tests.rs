@@ -13,9 +13,9 @@ use super::request::{Bias, SampleEvent, SampleRequest, SamplingParams};
 use super::scheduler::Scheduler;
 use crate::config::schema::{Dtype, Kernels};
 use crate::config::{Ajet, LINEAR_PROJECTIONS};
-use crate::model::kernels::{Isa, Pool, Precision};
+use crate::model::kernels::{Pool, Precision};
 use crate::model::lora::LoraConfig;
-use crate::model::weights::Param;
+use crate::model::param::Param;
 use crate::model::{ModelConfig, PackedBatch, Trainable, Transformer, Weights};
 
 struct Fixture {
@@ -70,7 +70,7 @@ fn fixture(name: &str) -> Fixture {
 const BLOCKS: usize = 64;
 
 fn cpu(weights: &Weights) -> Box<dyn Forward> {
-    Box::new(CpuForward::new(weights, Arc::new(Pool::new(2)), Isa::detect(), Precision::F32).unwrap())
+    Box::new(CpuForward::new(weights, Arc::new(Pool::new(2)), Precision::F32).unwrap())
 }
 
 fn plain(weights: &Weights) -> Box<dyn Forward> {

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use super::forward::{BLOCK_TOKENS, Chunk, Forward, Logits};
 use super::forward_cpu::CpuForward;
 use super::forward_plain::PlainForward;
-use crate::model::kernels::{Isa, Pool, Precision};
+use crate::model::kernels::{Pool, Precision};
 use crate::model::lora::LoraConfig;
 use crate::model::weights::{EMBEDDING, LM_HEAD};
 use crate::model::{LoadedModel, ModelError, PackedBatch, Trainable, Transformer, Weights, export, load};
@@ -78,7 +78,7 @@ fn logits(weights: &Weights, ids: &[u32]) -> Vec<(&'static str, Vec<f32>)> {
     };
     let mut plain = PlainForward::new(weights).unwrap();
     plain.reserve(blocks.len());
-    let mut cpu = CpuForward::new(weights, Arc::new(Pool::new(1)), Isa::detect(), Precision::F32).unwrap();
+    let mut cpu = CpuForward::new(weights, Arc::new(Pool::new(1)), Precision::F32).unwrap();
     let forwards: [(_, &mut dyn Forward); 2] = [("plain sampler", &mut plain), ("packed sampler", &mut cpu)];
     let mut all: Vec<_> = forwards
         .into_iter()

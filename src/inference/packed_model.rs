@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Tensor};
 
 use super::error::Result;
-use crate::model::kernels::{Isa, PackedMatrix, Pool, Precision};
+use crate::model::kernels::{PackedMatrix, Pool, Precision};
 use crate::model::weights::{EMBEDDING, FINAL_NORM};
 use crate::model::{ModelConfig, Weights};
 
@@ -42,14 +42,14 @@ pub struct PackedLayer {
 }
 
 impl PackedModel {
-    /// Packs the weights for an instruction set, in a precision.
+    /// Packs the weights for the pool's instruction set, in a precision.
     ///
     /// # Errors
     /// A parameter is missing, or out of memory.
-    pub fn new(weights: &Weights, isa: Isa, precision: Precision, pool: &Pool) -> Result<Self> {
+    pub fn new(weights: &Weights, precision: Precision, pool: &Pool) -> Result<Self> {
         let c = &weights.config;
         let (q, kv) = (c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim);
-        let matrix = |outputs, inputs| PackedMatrix::new(isa, precision, outputs, inputs);
+        let matrix = |outputs, inputs| PackedMatrix::new(pool.isa(), precision, outputs, inputs);
         let layer = |_| PackedLayer {
             input_norm: vec![],
             qkv: matrix(q + 2 * kv, c.hidden_size),

@@ -70,11 +70,11 @@ pub fn check(params: &SamplingParams) -> Result<()> {
 }
 
 /// Draws from logits in memory, one vocabulary after the other, on the threads of `pool`.
-pub fn draw_all(pool: &Pool, isa: Isa, logits: &[f32], draws: &[Draw]) -> Vec<Option<SampledToken>> {
+pub fn draw_all(pool: &Pool, logits: &[f32], draws: &[Draw]) -> Vec<Option<SampledToken>> {
     let vocabulary = logits.len() / draws.len().max(1);
     let mut tokens = vec![None; draws.len()];
     pool.for_each(&mut tokens, |i, token| {
-        *token = draw(isa, &logits[i * vocabulary..][..vocabulary], draws[i]);
+        *token = draw(pool.isa(), &logits[i * vocabulary..][..vocabulary], draws[i]);
     });
     tokens
 }

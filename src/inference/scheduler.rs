@@ -14,7 +14,7 @@ use super::request::{FinishReason, SampleEvent, SampleRequest, SampledToken};
 use super::sampler::{self, Draw};
 use super::sequence::Sequence;
 use crate::model::Weights;
-use crate::model::kernels::{Isa, Pool};
+use crate::model::kernels::Pool;
 use crate::model::memory::retry_smaller;
 
 /// Bounds of a scheduler.
@@ -60,7 +60,6 @@ pub struct Totals {
 pub struct Scheduler {
     forward: Box<dyn Forward>,
     pool: Arc<Pool>,
-    isa: Isa,
     limits: Limits,
     /// Most tokens in a step for now: the limit, until memory did not suffice for it.
     step_tokens: usize,
@@ -80,7 +79,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// The cache has no room for one sequence of full length.
-    pub fn with_forward(mut forward: Box<dyn Forward>, pool: Arc<Pool>, isa: Isa, limits: Limits) -> Result<Self> {
+    pub fn with_forward(mut forward: Box<dyn Forward>, pool: Arc<Pool>, limits: Limits) -> Result<Self> {
         let blocks = limits.cache_bytes / forward.block_bytes();
         let needed = limits.max_model_len.div_ceil(BLOCK_TOKENS);
         if blocks < needed {
@@ -97,7 +96,6 @@ impl Scheduler {
         Ok(Self {
             forward,
             pool,
-            isa,
             blocks,
             step_tokens: limits.step_tokens,
             limits,
@@ -351,7 +349,7 @@ impl Scheduler {
         let draws: Vec<Draw> = ready.map(|(sequence, _)| sequence.draw()).collect();
         match self.forward.forward(&chunks)? {
             _ if draws.is_empty() => Ok(vec![]),
-            Logits::Host(logits) => Ok(sampler::draw_all(&self.pool, self.isa, &logits, &draws)),
+            Logits::Host(logits) => Ok(sampler::draw_all(&self.pool, &logits, &draws)),
             Logits::Device(logits) => device_sampler::draw(&logits, &draws),
         }
     }

@@ -11,7 +11,7 @@ use super::forward::{BLOCK_TOKENS, BlockId, Chunk, Forward, Logits};
 use super::request::{Bias, FinishReason, SampleEvent, SampleRequest, SamplingParams};
 use super::scheduler::{Limits, Scheduler, plan};
 use crate::model::Weights;
-use crate::model::kernels::{Isa, Pool};
+use crate::model::kernels::Pool;
 
 const VOCAB: usize = 11;
 
@@ -108,7 +108,7 @@ fn scheduler_over(model: Remembering, max_num_seqs: usize, blocks: usize) -> Sch
         cache_bytes: blocks,
         vocab_size: VOCAB,
     };
-    Scheduler::with_forward(Box::new(model), Arc::new(Pool::new(1)), Isa::detect(), limits).unwrap()
+    Scheduler::with_forward(Box::new(model), Arc::new(Pool::new(1)), limits).unwrap()
 }
 
 fn request(id: u64, prompt: &[u32], max_tokens: usize) -> (SampleRequest, UnboundedReceiver<SampleEvent>) {
@@ -450,7 +450,7 @@ fn a_cache_that_holds_no_sequence_is_refused() {
         vocab_size: VOCAB,
     };
     let pool = Arc::new(Pool::new(1));
-    let error = Scheduler::with_forward(Box::<Remembering>::default(), pool, Isa::detect(), limits)
+    let error = Scheduler::with_forward(Box::<Remembering>::default(), pool, limits)
         .err()
         .unwrap();
     assert!(

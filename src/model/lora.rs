@@ -6,7 +6,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::error::{ModelError, Result};
-use super::weights::Param;
+use super::param::Param;
 use crate::config::LINEAR_PROJECTIONS;
 
 /// Shape of the adapters.

@@ -14,6 +14,7 @@ pub mod lora;
 pub mod memory;
 pub mod ops;
 pub mod packed;
+pub mod param;
 pub mod peft;
 pub mod rope;
 pub mod tokenizer;

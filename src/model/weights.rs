@@ -8,6 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use super::config::ModelConfig;
 use super::error::{ModelError, Result};
 use super::lora::{Lora, LoraConfig};
+use super::param::Param;
 
 /// The embedding's name; where the head is tied, the head's too.
 pub const EMBEDDING: &str = "model.embed_tokens.weight";
@@ -15,25 +16,6 @@ pub const EMBEDDING: &str = "model.embed_tokens.weight";
 pub const LM_HEAD: &str = "lm_head.weight";
 /// The last norm's name.
 pub const FINAL_NORM: &str = "model.norm.weight";
-
-/// One parameter.
-#[derive(Clone, Debug)]
-pub enum Param {
-    /// Never changes; costs no gradient.
-    Frozen(Tensor),
-    /// Changed in place by the optimizer.
-    Trained(Var),
-}
-
-impl Param {
-    /// Its present value; gradients flow to it where it is trained.
-    pub fn tensor(&self) -> &Tensor {
-        match self {
-            Self::Frozen(t) => t,
-            Self::Trained(v) => v.as_tensor(),
-        }
-    }
-}
 
 /// Which parameters the optimizer changes.
 #[derive(Clone, Debug)]

@@ -3,10 +3,10 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use super::isa::{Bf16Product, Isa, kernel};
 #[cfg(target_arch = "x86_64")]
 use super::matmul;
 use super::matmul::Precision;
-use super::simd::{Bf16Product, Isa, Kernel, Vector};
 use super::threads::Pool;
 
 /// More than any cache holds.
@@ -18,25 +18,24 @@ const CHAINS: usize = 12;
 const CHAIN_LENGTH: usize = 1 << 20;
 
 /// Bytes a second that all threads of the pool read from memory.
-pub fn memory_bandwidth(pool: &Pool, isa: Isa) -> f64 {
+pub fn memory_bandwidth(pool: &Pool) -> f64 {
     let memory = vec![1f32; MEMORY_BYTES / size_of::<f32>()];
     let best = best_seconds(|| {
         pool.run_ranges(memory.len() / 1024, 1, |range| {
             let part = &memory[range.start * 1024..range.end * 1024];
-            // SAFETY: the kernel holds a borrow, and the part is whole vectors long.
-            black_box(unsafe { isa.run(Sum(part)) });
+            black_box(sum(pool.isa(), part));
         })
     });
     MEMORY_BYTES as f64 / best
 }
 
 /// Operations a second of all threads of the pool in products of this precision, a multiply-add counted as two.
-pub fn arithmetic(pool: &Pool, isa: Isa, precision: Precision) -> f64 {
+pub fn arithmetic(pool: &Pool, precision: Precision) -> f64 {
     let tasks = 4 * pool.threads();
     let mut operations = 0;
     let best = best_seconds(|| {
         let mut counts = vec![0; tasks];
-        pool.for_each(&mut counts, |_, count| *count = multiply_registers(isa, precision));
+        pool.for_each(&mut counts, |_, count| *count = multiply_registers(pool.isa(), precision));
         operations = counts.iter().sum();
     });
     operations as f64 / best
@@ -44,15 +43,14 @@ pub fn arithmetic(pool: &Pool, isa: Isa, precision: Precision) -> f64 {
 
 /// Returns how many operations it were.
 fn multiply_registers(isa: Isa, precision: Precision) -> usize {
-    // SAFETY: `isa` is there, and only registers are touched.
-    unsafe {
-        match (precision, isa.bf16_product()) {
-            (Precision::F32, _) | (_, Bf16Product::Widen) => isa.run(MultiplyAdd),
-            #[cfg(target_arch = "x86_64")]
-            (_, Bf16Product::Dot) => matmul::dot::peak(),
-            #[cfg(target_arch = "x86_64")]
-            (_, Bf16Product::Tiles) => matmul::amx::peak(),
-        }
+    match (precision, isa.bf16_product()) {
+        (Precision::F32, _) | (_, Bf16Product::Widen) => multiply_adds(isa),
+        // SAFETY: `isa` has these products, and only registers are touched.
+        #[cfg(target_arch = "x86_64")]
+        (_, Bf16Product::Dot) => unsafe { matmul::dot::peak() },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        (_, Bf16Product::Tiles) => unsafe { matmul::amx::peak() },
     }
 }
 
@@ -65,50 +63,37 @@ fn best_seconds(mut work: impl FnMut()) -> f64 {
     seconds.fold(f64::INFINITY, f64::min)
 }
 
-struct Sum<'a>(&'a [f32]);
-
-impl Kernel for Sum<'_> {
-    type Output = f32;
-
-    #[inline(always)]
-    unsafe fn run<V: Vector>(self) -> f32 {
+kernel! {
+    /// The part is a multiple of 1024 numbers long.
+    fn sum<V>(part: &[f32]) -> f32 {
         let step = 4 * V::LANES;
-        // SAFETY: offsets stay below the length, a multiple of the step.
-        unsafe {
-            let mut sums = [V::splat(0.0); 4];
-            for i in (0..self.0.len()).step_by(step) {
-                for line in (0..step).step_by(64 / size_of::<f32>()) {
-                    V::prefetch(self.0.as_ptr().wrapping_add(i + 1024 + line).cast());
-                }
-                for (lane, sum) in sums.iter_mut().enumerate() {
-                    *sum = sum.add(V::load(self.0.as_ptr().add(i + lane * V::LANES)));
-                }
+        let (mut even, mut odd) = ([V::splat(0.0); 2], [V::splat(0.0); 2]);
+        for i in (0..part.len() / step * step).step_by(step) {
+            for line in (0..step).step_by(64 / size_of::<f32>()) {
+                V::prefetch(part.as_ptr().wrapping_add(i + 1024 + line).cast());
             }
-            sums.into_iter().map(|sum| sum.reduce_add()).sum()
+            let p = part.as_ptr().add(i);
+            even = [even[0].add(V::load(p)), even[1].add(V::load(p.add(2 * V::LANES)))];
+            odd = [odd[0].add(V::load(p.add(V::LANES))), odd[1].add(V::load(p.add(3 * V::LANES)))];
         }
+        even[0].add(even[1]).add(odd[0].add(odd[1])).reduce_add()
     }
 }
 
-struct MultiplyAdd;
-
-impl Kernel for MultiplyAdd {
-    /// Operations.
-    type Output = usize;
-
-    #[inline(always)]
-    unsafe fn run<V: Vector>(self) -> usize {
-        // SAFETY: registers only.
-        unsafe {
-            let factor = V::splat(black_box(0.999));
-            let mut sums = [V::splat(1.0); CHAINS];
-            for _ in 0..CHAIN_LENGTH {
-                for sum in &mut sums {
-                    *sum = sum.mul_add(factor, factor);
-                }
+kernel! {
+    /// Returns the number of operations.
+    fn multiply_adds<V>() -> usize {
+        let factor = V::splat(black_box(0.999));
+        let mut sums = [V::splat(1.0); CHAINS];
+        for _ in 0..CHAIN_LENGTH {
+            for sum in &mut sums {
+                *sum = sum.mul_add(factor, factor);
             }
-            black_box(sums.into_iter().map(|sum| sum.reduce_add()).sum::<f32>());
-            CHAIN_LENGTH * CHAINS * V::LANES * 2
         }
+        for sum in sums {
+            black_box(sum.reduce_add());
+        }
+        CHAIN_LENGTH * CHAINS * V::LANES * 2
     }
 }
 
@@ -119,8 +104,8 @@ mod tests {
     #[test]
     fn ceilings_are_numbers() {
         let pool = Pool::new(1);
-        assert!(arithmetic(&pool, Isa::detect(), Precision::F32) > 1e6);
-        assert!(arithmetic(&pool, Isa::detect(), Precision::Bf16) > 1e6);
-        assert!(memory_bandwidth(&pool, Isa::detect()) > 1e6);
+        assert!(arithmetic(&pool, Precision::F32) > 1e6);
+        assert!(arithmetic(&pool, Precision::Bf16) > 1e6);
+        assert!(memory_bandwidth(&pool) > 1e6);
     }
 }

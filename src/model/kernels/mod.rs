@@ -1,23 +1,37 @@
-//! What computes on a CPU: matrix products on packed weights, attention over block caches, row-wise operations, and the
-//! threads they run on. Plain slices in and out; the only place with `unsafe`.
+//! What computes on a CPU, for sampling and for training: matrix products, attention, row-wise operations, the optimizer,
+//! and the threads that they run on. Plain slices in and out; the only place with `unsafe`.
 //!
-//! Results do not depend on the batch a row is in, on how a prompt is cut in chunks or on the number of threads, bit by
-//! bit; between instruction sets they differ in rounding.
+//! Sampling's results do not depend on the batch a row is in, on how a prompt is cut in chunks or on the number of
+//! threads, bit by bit; training's do not depend on the number of threads. Between instruction sets they differ in
+//! rounding.
 #![allow(unsafe_code)]
 
-mod attention;
+pub mod adamw;
+mod cached_attention;
 pub mod ceilings;
+pub mod forest_attention;
+pub mod gemm;
+pub mod head;
+mod isa;
+pub mod linear;
 mod matmul;
 pub mod memory;
-mod rowwise;
-mod simd;
+mod rms_norm;
+mod rope;
+mod softmax;
+pub mod sums;
+mod swiglu;
+pub mod tensors;
 #[cfg(test)]
 mod testing;
 mod threads;
-pub mod train;
+mod vector;
 
-pub use attention::{AttentionRows, BLOCK_TOKENS, BlockLayout, attention};
+pub use cached_attention::{AttentionRows, BLOCK_TOKENS, BlockLayout, attention};
+pub use isa::Isa;
 pub use matmul::{PackedMatrix, Precision, RowScratch};
-pub use rowwise::{exp_and_sum, gated_mlp, max_and_exp_sum, rms_norm, rms_norm_heads, rope};
-pub use simd::Isa;
+pub use rms_norm::{add_rms_norm, rms_norm, rms_norm_backward, rms_norm_heads};
+pub use rope::{Rotation, rope, rope_tokens};
+pub use softmax::exp_and_sum;
+pub use swiglu::{gated_mlp, swiglu, swiglu_backward};
 pub use threads::Pool;

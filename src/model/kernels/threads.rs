@@ -1,4 +1,4 @@
-//! A small pool of compute threads.
+//! The pool of compute threads, which sampling and training share.
 //!
 //! A region of work is a number of tasks that threads claim one by one. The caller takes part and waits for the tasks,
 //! not for the threads: a thread that the system gave no core to is simply not there, and costs nothing. Idle threads
@@ -13,6 +13,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use super::isa::Isa;
+
 /// How long an idle thread looks for work before it sleeps, longer than the gap between two steps of a decode.
 const SPIN: Duration = Duration::from_micros(200);
 
@@ -21,8 +23,9 @@ const SPIN: Duration = Duration::from_micros(200);
 const TASK_BITS: u32 = 24;
 const TASK_MASK: u64 = (1 << TASK_BITS) - 1;
 
-/// A fixed set of threads that compute, the caller among them.
+/// A fixed set of threads that compute, the caller among them, and the instruction set that they compute with.
 pub struct Pool {
+    isa: Isa,
     shared: Arc<Shared>,
     /// Held by the caller whose region runs.
     region: Mutex<()>,
@@ -60,8 +63,13 @@ impl Pool {
         asked.map_or_else(Self::physical_cores, |asked| asked.clamp(1, Self::logical_cpus()))
     }
 
-    /// A pool of `threads` (at least 1), of which the caller is one.
+    /// Starts a pool of `threads` (at least 1), of which the caller is one, with this machine's best instruction set.
     pub fn new(threads: usize) -> Self {
+        Self::with_isa(threads, Isa::detect())
+    }
+
+    /// Starts a pool with one of this machine's instruction sets.
+    pub fn with_isa(threads: usize, isa: Isa) -> Self {
         let shared = Arc::new(Shared {
             open: AtomicU64::new(0),
             job: AtomicPtr::new(ptr::null_mut()),
@@ -83,10 +91,16 @@ impl Pool {
             })
             .collect();
         Self {
+            isa,
             shared,
             region: Mutex::new(()),
             workers,
         }
+    }
+
+    /// Instruction set to compute with.
+    pub fn isa(&self) -> Isa {
+        self.isa
     }
 
     /// Threads that compute.
@@ -149,6 +163,19 @@ impl Pool {
             // SAFETY: i is below the length, and every i is claimed once: no two tasks see the same item.
             task(i, unsafe { &mut *base.at(i) })
         });
+    }
+
+    /// Calls `task` with every item, on all threads.
+    pub fn each<T: Send>(&self, items: impl IntoIterator<Item = T>, task: impl Fn(T) + Sync) {
+        let mut items: Vec<Option<T>> = items.into_iter().map(Some).collect();
+        self.for_each(&mut items, |_, item| item.take().into_iter().for_each(&task));
+    }
+
+    /// Returns what `task` makes of every item, in the items' order.
+    pub fn map<T: Send, R: Send>(&self, items: impl IntoIterator<Item = T>, task: impl Fn(T) -> R + Sync) -> Vec<R> {
+        let mut pairs: Vec<(Option<T>, Option<R>)> = items.into_iter().map(|item| (Some(item), None)).collect();
+        self.for_each(&mut pairs, |_, (item, result)| *result = item.take().map(&task));
+        pairs.into_iter().filter_map(|(_, result)| result).collect()
     }
 }
 
@@ -312,6 +339,18 @@ mod tests {
             });
             assert_eq!(sum.load(Relaxed), len * (len + 1) / 2, "{len} items");
         }
+    }
+
+    #[test]
+    fn items_are_handed_out_once_and_results_keep_their_order() {
+        let pool = Pool::new(3);
+        let sum = AtomicUsize::new(0);
+        pool.each((1..=100).map(Box::new), |item| {
+            sum.fetch_add(*item, Relaxed);
+        });
+        assert_eq!(sum.load(Relaxed), 5050);
+        let squares = pool.map(0..100, |i| i * i);
+        assert!(squares.iter().enumerate().all(|(i, square)| i * i == *square));
     }
 
     #[test]

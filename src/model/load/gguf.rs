@@ -1,15 +1,15 @@
 //! GGUF files: dequantised, renamed and put back into the layout of Hugging Face.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io::BufReader;
 use std::path::Path;
 
-use candle_core::quantized::gguf_file::Value as GgufValue;
 use candle_core::{DType, Device, Tensor};
 use indexmap::IndexMap;
 use serde_json::{Map, Value, json};
 
 use super::gguf_header::Header;
+use super::gguf_metadata::Metadata;
 use super::{LoadedModel, ModelFiles, finite, gguf_tokenizer};
 use crate::config::small_file::open_regular;
 use crate::model::config::{Family, ModelConfig};
@@ -29,7 +29,7 @@ pub(super) fn load(
     let place = path.display().to_string();
     let mut file = BufReader::new(open_regular(path).map_err(ModelError::io(path))?);
     let mut header = Header::read(&mut file, &place)?;
-    let metadata = Metadata(std::mem::take(&mut header.metadata));
+    let metadata = Metadata::new(std::mem::take(&mut header.metadata));
     let rope_factors = match header.has(ROPE_FACTORS) {
         true => Some(
             header
@@ -297,93 +297,6 @@ fn generation_config(metadata: &Metadata) -> Result<Value, ModelError> {
 /// The double whose decimal digits are the single's: 1e-5 rather than 9.999999747378752e-06.
 fn shortest(x: f32) -> f64 {
     x.to_string().parse().unwrap_or(f64::from(x))
-}
-
-/// Metadata of a file, read with errors that name the key.
-pub(super) struct Metadata(HashMap<String, GgufValue>);
-
-impl Metadata {
-    /// The metadata of a file.
-    #[cfg(test)]
-    pub(super) fn open(path: &Path) -> Result<Self, ModelError> {
-        let mut file = BufReader::new(open_regular(path).map_err(ModelError::io(path))?);
-        Ok(Self(Header::read(&mut file, &path.display().to_string())?.metadata))
-    }
-
-    fn read<'a, T>(
-        &'a self,
-        key: &str,
-        must_be: &str,
-        get: impl FnOnce(&'a GgufValue) -> Option<T>,
-    ) -> Result<Option<T>, ModelError> {
-        let Some(value) = self.0.get(key) else { return Ok(None) };
-        let wrong = || ModelError::file(key, format!("it is {:?}; it must be {must_be}", value.value_type()));
-        get(value).map(Some).ok_or_else(wrong)
-    }
-
-    fn required<T>(key: &str, value: Option<T>) -> Result<T, ModelError> {
-        value.ok_or_else(|| ModelError::file(key, "this key is missing from the GGUF file"))
-    }
-
-    pub(super) fn optional_text(&self, key: &str) -> Result<Option<&str>, ModelError> {
-        self.read(key, "a string", |value| value.to_string().ok().map(String::as_str))
-    }
-
-    pub(super) fn text(&self, key: &str) -> Result<&str, ModelError> {
-        Self::required(key, self.optional_text(key)?)
-    }
-
-    pub(super) fn texts(&self, key: &str) -> Result<Vec<&str>, ModelError> {
-        let texts = self.read(key, "a list of strings", |value| {
-            value
-                .to_vec()
-                .ok()?
-                .iter()
-                .map(|v| v.to_string().ok().map(String::as_str))
-                .collect()
-        })?;
-        Self::required(key, texts)
-    }
-
-    pub(super) fn optional_number(&self, key: &str) -> Result<Option<u64>, ModelError> {
-        self.read(key, "a whole number", whole_number)
-    }
-
-    fn number(&self, key: &str) -> Result<u64, ModelError> {
-        Self::required(key, self.optional_number(key)?)
-    }
-
-    pub(super) fn numbers(&self, key: &str) -> Result<Vec<u64>, ModelError> {
-        let numbers = self.read(key, "a list of whole numbers", |value| {
-            value.to_vec().ok()?.iter().map(whole_number).collect()
-        })?;
-        Self::required(key, numbers)
-    }
-
-    fn optional_float(&self, key: &str) -> Result<Option<f32>, ModelError> {
-        self.read(key, "a number", |value| match value {
-            GgufValue::F32(x) => Some(*x),
-            GgufValue::F64(x) => Some(*x as f32),
-            other => whole_number(other).map(|n| n as f32),
-        })
-    }
-
-    pub(super) fn flag(&self, key: &str) -> Result<bool, ModelError> {
-        Ok(self
-            .read(key, "true or false", |value| value.to_bool().ok())?
-            .unwrap_or(false))
-    }
-}
-
-fn whole_number(value: &GgufValue) -> Option<u64> {
-    match value {
-        GgufValue::I8(n) => u64::try_from(*n).ok(),
-        GgufValue::I16(n) => u64::try_from(*n).ok(),
-        GgufValue::I32(n) => u64::try_from(*n).ok(),
-        GgufValue::I64(n) => u64::try_from(*n).ok(),
-        GgufValue::Bool(_) => None,
-        other => other.to_u64().ok(),
-    }
 }
 
 #[cfg(test)]

@@ -1,3 +1,4 @@
+use candle_core::quantized::gguf_file::Value as GgufValue;
 use candle_core::quantized::{GgmlDType, QTensor, gguf_file};
 use serde_json::json;
 

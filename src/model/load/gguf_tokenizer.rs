@@ -15,7 +15,7 @@ use tokenizers::processors::PostProcessorWrapper;
 use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::{AddedToken, SplitDelimiterBehavior};
 
-use super::gguf::Metadata;
+use super::gguf_metadata::Metadata;
 use crate::model::error::ModelError;
 
 /// Words with their leading space, numbers, punctuation and white space, as GPT-2 has them.

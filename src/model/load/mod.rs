@@ -6,6 +6,7 @@ mod files;
 mod finite;
 mod gguf;
 mod gguf_header;
+mod gguf_metadata;
 mod gguf_tokenizer;
 mod hub;
 mod random;

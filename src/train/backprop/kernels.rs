@@ -3,10 +3,10 @@
 
 use super::arena::{Arena, Rest};
 use super::layer::{Kept, Layer, Norm, Pass, Scratch};
-use crate::model::kernels::train::accumulate::add_rows;
-use crate::model::kernels::train::gemm::Method;
-use crate::model::kernels::train::head::{Distributions, Head};
-use crate::model::kernels::train::slices::Numbers;
+use crate::model::kernels::gemm::Compute;
+use crate::model::kernels::head::{Distributions, Head};
+use crate::model::kernels::sums::add_rows;
+use crate::model::kernels::tensors::Numbers;
 use crate::model::ops::BatchContext;
 use crate::model::weights::{EMBEDDING, FINAL_NORM};
 use crate::model::{ModelError, Transformer};
@@ -19,7 +19,7 @@ pub(super) struct Forward<'a> {
     model: Transformer<'a>,
     micro: &'a MicroBatch,
     temperature: f32,
-    method: Method,
+    compute: Compute<'a>,
     context: BatchContext,
     /// Each layer's, and the residual stream after the last one.
     inputs: Vec<&'a mut [f32]>,
@@ -43,7 +43,7 @@ impl<'a> Forward<'a> {
     /// A parameter is not in f32 on the CPU, or a token is outside the vocabulary.
     pub fn run(
         model: Transformer<'a>,
-        method: Method,
+        compute: Compute<'a>,
         micro: &'a MicroBatch,
         temperature: f32,
         recompute: bool,
@@ -54,18 +54,18 @@ impl<'a> Forward<'a> {
         let keeps = if recompute { layers.min(1) } else { layers };
         let inputs_size = (layers + 1) * config.hidden_size;
         let a_token = inputs_size + keeps * Kept::size(config) + Scratch::size(config);
-        let mut rest = arena.cut(tokens * a_token + HeadMemory::size(&model, micro, method)?);
+        let mut rest = arena.cut(tokens * a_token + HeadMemory::size(&model, micro, compute)?);
         let mut pass = Self {
             context: model.context(&micro.batch)?,
             inputs: (0..=layers).map(|_| rest.take(tokens * config.hidden_size)).collect(),
             kept: (0..keeps).map(|_| Kept::cut(config, tokens, &mut rest)).collect(),
             scratch: Scratch::cut(config, tokens, &mut rest),
-            head: HeadMemory::cut(&model, micro, method, &mut rest)?,
+            head: HeadMemory::cut(&model, micro, compute, &mut rest)?,
             found: Distributions::default(),
             model,
             micro,
             temperature,
-            method,
+            compute,
         };
         pass.embed()?;
         for layer in 0..layers {
@@ -96,8 +96,8 @@ impl<'a> Forward<'a> {
     }
 
     fn layer_forward(&mut self, number: usize) -> Result<()> {
-        let (pass, model) = (pass(&self.model, self.micro, &self.context, self.method)?, &self.model);
-        let layer = Layer::read(model, number, self.method)?;
+        let (pass, model) = (pass(&self.model, self.micro, &self.context, self.compute)?, &self.model);
+        let layer = Layer::read(model, number, self.compute)?;
         let kept = number.min(self.kept.len() - 1);
         let (before, after) = self.inputs.split_at_mut(number + 1);
         let (input, output) = (&*before[number], &mut *after[0]);
@@ -114,10 +114,10 @@ impl<'a> Forward<'a> {
                 row.copy_from_slice(&last[at * width..][..width]);
             }
         }
-        final_norm(&self.model)?.forward(stream, normed);
+        final_norm(&self.model)?.forward(self.compute.pool, stream, normed);
         let weight = Numbers::of(self.model.weights().head()?)?;
         let targets = targets(self.micro);
-        let head = head(&weight, &targets, width, self.temperature, self.method)?;
+        let head = head(&weight, &targets, width, self.temperature, self.compute)?;
         self.found = head.forward(normed, self.head.logits);
         Ok(())
     }
@@ -142,7 +142,7 @@ impl<'a> Forward<'a> {
         if weights.is_trained(EMBEDDING) {
             let ids = &self.micro.batch.token_ids;
             let shape = (weights.config.vocab_size, width);
-            gradients.accumulate(EMBEDDING, shape, |sum, _| add_rows(sum, width, ids, flow))?;
+            gradients.accumulate(EMBEDDING, shape, |sum, _| add_rows(self.compute.pool, sum, width, ids, flow))?;
         }
         let tokens = flow.chunks_exact(width).enumerate();
         let bad = tokens.filter(|(_, row)| !row.iter().all(|x| x.is_finite()));
@@ -156,7 +156,7 @@ impl<'a> Forward<'a> {
         let [stream, normed, by_normed, by_stream] = streams;
         let weight = Numbers::of(weights.head()?)?;
         let targets = targets(self.micro);
-        let head = head(&weight, &targets, width, self.temperature, self.method)?;
+        let head = head(&weight, &targets, width, self.temperature, self.compute)?;
         let name = weights.head_name();
         match weights.is_trained(name) {
             true => gradients.accumulate(name, (weights.config.vocab_size, width), |sum, into| {
@@ -165,16 +165,16 @@ impl<'a> Forward<'a> {
             false => head.backward(normed, &self.found, by, logits, by_normed, None),
         }
         by_stream.fill(0.0);
-        final_norm(&self.model)?.backward(stream, by_normed, by_stream, gradients)?;
+        final_norm(&self.model)?.backward(self.compute.pool, stream, by_normed, by_stream, gradients)?;
         flow.fill(0.0);
         let at: Vec<u32> = self.micro.predictions.iter().map(|(at, _)| *at as u32).collect();
-        add_rows(flow, width, &at, by_stream);
+        add_rows(self.compute.pool, flow, width, &at, by_stream);
         Ok(())
     }
 
     fn layer_backward(&mut self, number: usize, flow: &mut [f32], gradients: &mut Gradients) -> Result<()> {
-        let (pass, model) = (pass(&self.model, self.micro, &self.context, self.method)?, &self.model);
-        let layer = Layer::read(model, number, self.method)?;
+        let (pass, model) = (pass(&self.model, self.micro, &self.context, self.compute)?, &self.model);
+        let layer = Layer::read(model, number, self.compute)?;
         let place = number.min(self.kept.len() - 1);
         let recompute = self.kept.len() < self.inputs.len() && number + 1 < self.inputs.len();
         let (kept, scratch, input) = (&mut self.kept[place], &mut self.scratch, &self.inputs[number]);
@@ -187,23 +187,23 @@ impl<'a> Forward<'a> {
 }
 
 impl<'a> HeadMemory<'a> {
-    fn size(model: &Transformer, micro: &MicroBatch, method: Method) -> Result<usize> {
+    fn size(model: &Transformer, micro: &MicroBatch, compute: Compute) -> Result<usize> {
         let (rows, width) = (micro.predictions.len(), model.weights().config.hidden_size);
-        Ok(4 * rows * width + Self::logits(model, micro, method)?)
+        Ok(4 * rows * width + Self::logits(model, micro, compute)?)
     }
 
-    fn cut(model: &Transformer, micro: &MicroBatch, method: Method, rest: &mut Rest<'a>) -> Result<Self> {
+    fn cut(model: &Transformer, micro: &MicroBatch, compute: Compute, rest: &mut Rest<'a>) -> Result<Self> {
         let (rows, width) = (micro.predictions.len(), model.weights().config.hidden_size);
         Ok(Self {
             streams: std::array::from_fn(|_| rest.take(rows * width)),
-            logits: rest.take(Self::logits(model, micro, method)?),
+            logits: rest.take(Self::logits(model, micro, compute)?),
         })
     }
 
-    fn logits(model: &Transformer, micro: &MicroBatch, method: Method) -> Result<usize> {
+    fn logits(model: &Transformer, micro: &MicroBatch, compute: Compute) -> Result<usize> {
         let weight = Numbers::of(model.weights().head()?)?;
         let targets = targets(micro);
-        Ok(head(&weight, &targets, model.weights().config.hidden_size, 1.0, method)?.buffer_len())
+        Ok(head(&weight, &targets, model.weights().config.hidden_size, 1.0, compute)?.buffer_len())
     }
 }
 
@@ -211,14 +211,14 @@ fn pass<'p>(
     model: &Transformer<'p>,
     micro: &'p MicroBatch,
     context: &'p BatchContext,
-    method: Method,
+    compute: Compute<'p>,
 ) -> Result<Pass<'p>> {
     Ok(Pass {
         config: &model.weights().config,
         batch: &micro.batch,
         cos: Numbers::of(&context.cos)?,
         sin: Numbers::of(&context.sin)?,
-        method,
+        compute,
     })
 }
 
@@ -230,7 +230,7 @@ fn targets(micro: &MicroBatch) -> Vec<u32> {
     micro.predictions.iter().map(|(_, target)| *target).collect()
 }
 
-fn head<'h>(weight: &'h [f32], targets: &'h [u32], width: usize, temperature: f32, method: Method) -> Result<Head<'h>> {
+fn head<'h>(weight: &'h [f32], targets: &'h [u32], width: usize, temperature: f32, compute: Compute<'h>) -> Result<Head<'h>> {
     let vocabulary = weight.len() / width;
     if let Some(target) = targets.iter().find(|target| **target as usize >= vocabulary) {
         let message = format!("target token {target} is outside the vocabulary of {vocabulary}");
@@ -241,6 +241,6 @@ fn head<'h>(weight: &'h [f32], targets: &'h [u32], width: usize, temperature: f3
         width,
         targets,
         temperature,
-        method,
+        compute,
     })
 }

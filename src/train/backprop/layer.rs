@@ -2,11 +2,10 @@
 
 use super::arena::Rest;
 use super::projection::Projection;
-use crate::model::kernels::train::attention::{Attention, Inputs, Slopes};
-use crate::model::kernels::train::gemm::{Into, Method};
-use crate::model::kernels::train::rope::{Turn, rope};
-use crate::model::kernels::train::slices::Numbers;
-use crate::model::kernels::train::{rms_norm, swiglu};
+use crate::model::kernels::forest_attention::{AttentionGradients, AttentionInputs, ForestAttention};
+use crate::model::kernels::gemm::{Compute, Into};
+use crate::model::kernels::tensors::Numbers;
+use crate::model::kernels::{Pool, Rotation, rms_norm, rms_norm_backward, rope_tokens, swiglu, swiglu_backward};
 use crate::model::packed::PackedBatch;
 use crate::model::{ModelConfig, Transformer};
 use crate::train::error::Result;
@@ -20,7 +19,7 @@ pub(super) struct Pass<'a> {
     pub cos: Numbers<'a>,
     /// As `cos`.
     pub sin: Numbers<'a>,
-    pub method: Method,
+    pub compute: Compute<'a>,
 }
 
 /// A layer's weights, borrowed.
@@ -67,7 +66,7 @@ pub(super) struct Scratch<'a> {
     /// tokens × hidden.
     normed: &'a mut [f32],
     /// tokens × hidden.
-    slopes: &'a mut [f32],
+    by_normed: &'a mut [f32],
     /// tokens × intermediate. So for the next.
     inner: &'a mut [f32],
     by_inner: &'a mut [f32],
@@ -117,7 +116,7 @@ impl<'a> Scratch<'a> {
         let mut take = |width: usize| rest.take(tokens * width);
         Self {
             normed: take(config.hidden_size),
-            slopes: take(config.hidden_size),
+            by_normed: take(config.hidden_size),
             inner: take(config.intermediate_size),
             by_inner: take(config.intermediate_size),
             by_mixed: take(q),
@@ -147,46 +146,53 @@ impl<'a> Norm<'a> {
         })
     }
 
-    pub fn forward(&self, x: &[f32], y: &mut [f32]) {
-        rms_norm::forward(x, &self.weight, self.eps, y);
+    pub fn forward(&self, pool: &Pool, x: &[f32], y: &mut [f32]) {
+        rms_norm(pool, x, &self.weight, self.eps, y);
     }
 
     /// Adds to the gradient `dx` of the input and, where it is trained, to that of the weight.
-    pub fn backward(&self, x: &[f32], g: &[f32], dx: &mut [f32], gradients: &mut Gradients) -> Result<()> {
+    pub fn backward(
+        &self,
+        pool: &Pool,
+        x: &[f32],
+        g: &[f32],
+        dx: &mut [f32],
+        gradients: &mut Gradients,
+    ) -> Result<()> {
         if !self.trained {
-            rms_norm::backward(x, &self.weight, g, self.eps, dx, None);
+            rms_norm_backward(pool, x, &self.weight, g, self.eps, dx, None);
             return Ok(());
         }
         gradients.accumulate(&self.name, self.weight.len(), |sum, _| {
-            rms_norm::backward(x, &self.weight, g, self.eps, dx, Some(sum))
+            rms_norm_backward(pool, x, &self.weight, g, self.eps, dx, Some(sum))
         })
     }
 }
 
 impl Pass<'_> {
-    fn attention(&self) -> Attention<'_> {
-        Attention {
+    fn attention(&self) -> ForestAttention<'_> {
+        ForestAttention {
             batch: self.batch,
             heads: self.config.num_heads,
             kv_heads: self.config.num_kv_heads,
             head_dim: self.config.head_dim,
-            method: self.method,
+            compute: self.compute,
         }
     }
 
-    /// Turns queries or keys by their tokens' positions, or back.
-    fn rope(&self, x: &mut [f32], heads: usize, turn: Turn) {
+    /// Rotates queries or keys by their tokens' positions, or back.
+    fn rope(&self, x: &mut [f32], heads: usize, rotation: Rotation) {
         let d = self.config.head_dim;
-        rope(x, heads * d, (&self.cos, &self.sin), d / 2, turn);
+        rope_tokens(self.compute.pool, x, heads * d, (&self.cos, &self.sin), d / 2, rotation);
     }
 }
 
 impl<'a> Layer<'a> {
     /// # Errors
     /// A parameter is missing, or held elsewhere than in f32 on the CPU.
-    pub fn read(model: &Transformer<'a>, number: usize, method: Method) -> Result<Self> {
+    pub fn read(model: &Transformer<'a>, number: usize, compute: Compute<'a>) -> Result<Self> {
         let name = |part: &str| format!("model.layers.{number}.{part}");
-        let projection = |part: &str| Projection::read(model, name(part), method);
+        let projection = |part: &str| Projection::read(model, name(part), compute);
         let head_norm = |part: &str| Norm::read(model, &name(part));
         let head_norms = match model.weights().config.qk_norm {
             true => Some((head_norm("self_attn.q_norm")?, head_norm("self_attn.k_norm")?)),
@@ -209,8 +215,9 @@ impl<'a> Layer<'a> {
     /// Fills in what is kept, and `output` where it is given: a layer that is computed again has its output already.
     pub fn forward(&self, pass: &Pass, x: &[f32], kept: &mut Kept, scratch: &mut Scratch, output: Option<&mut [f32]>) {
         let Scratch { normed, inner, .. } = scratch;
+        let pool = pass.compute.pool;
         let (heads, kv_heads) = (pass.config.num_heads, pass.config.num_kv_heads);
-        self.input_norm.forward(x, normed);
+        self.input_norm.forward(pool, x, normed);
         let (q, k) = match self.head_norms {
             Some(_) => (&mut *kept.raw_q, &mut *kept.raw_k),
             None => (&mut *kept.q, &mut *kept.k),
@@ -219,19 +226,19 @@ impl<'a> Layer<'a> {
         self.k.linear().forward(normed, k, Into::Replace);
         self.v.linear().forward(normed, kept.v, Into::Replace);
         if let Some((q_norm, k_norm)) = &self.head_norms {
-            q_norm.forward(kept.raw_q, kept.q);
-            k_norm.forward(kept.raw_k, kept.k);
+            q_norm.forward(pool, kept.raw_q, kept.q);
+            k_norm.forward(pool, kept.raw_k, kept.k);
         }
-        pass.rope(kept.q, heads, Turn::Forward);
-        pass.rope(kept.k, kv_heads, Turn::Forward);
+        pass.rope(kept.q, heads, Rotation::Forward);
+        pass.rope(kept.k, kv_heads, Rotation::Forward);
         pass.attention().forward(kept.q, kept.k, kept.v, kept.mixed);
         kept.middle.copy_from_slice(x);
         self.o.linear().forward(kept.mixed, kept.middle, Into::Add);
-        self.post_norm.forward(kept.middle, normed);
+        self.post_norm.forward(pool, kept.middle, normed);
         self.gate.linear().forward(normed, kept.gate, Into::Replace);
         self.up.linear().forward(normed, kept.up, Into::Replace);
         if let Some(output) = output {
-            swiglu::forward(kept.gate, kept.up, inner);
+            swiglu(pool, kept.gate, kept.up, inner);
             output.copy_from_slice(kept.middle);
             self.down.linear().forward(inner, output, Into::Add);
         }
@@ -250,12 +257,13 @@ impl<'a> Layer<'a> {
         flow: &mut [f32],
         gradients: &mut Gradients,
     ) -> Result<()> {
-        self.mlp_backward(kept, scratch, flow, gradients)?;
+        self.mlp_backward(pass.compute.pool, kept, scratch, flow, gradients)?;
         self.attention_backward(pass, x, kept, scratch, flow, gradients)
     }
 
     fn mlp_backward(
         &self,
+        pool: &Pool,
         kept: &mut Kept,
         scratch: &mut Scratch,
         flow: &mut [f32],
@@ -263,19 +271,19 @@ impl<'a> Layer<'a> {
     ) -> Result<()> {
         let Scratch {
             normed,
-            slopes,
+            by_normed,
             inner,
             by_inner,
             ..
         } = scratch;
-        swiglu::forward(kept.gate, kept.up, inner);
+        swiglu(pool, kept.gate, kept.up, inner);
         self.down.backward(inner, flow, (by_inner, Into::Replace), gradients)?;
-        swiglu::backward(kept.gate, kept.up, by_inner);
-        self.post_norm.forward(kept.middle, normed);
+        swiglu_backward(pool, kept.gate, kept.up, by_inner);
+        self.post_norm.forward(pool, kept.middle, normed);
         self.gate
-            .backward(normed, kept.gate, (slopes, Into::Replace), gradients)?;
-        self.up.backward(normed, kept.up, (slopes, Into::Add), gradients)?;
-        self.post_norm.backward(kept.middle, slopes, flow, gradients)
+            .backward(normed, kept.gate, (by_normed, Into::Replace), gradients)?;
+        self.up.backward(normed, kept.up, (by_normed, Into::Add), gradients)?;
+        self.post_norm.backward(pool, kept.middle, by_normed, flow, gradients)
     }
 
     fn attention_backward(
@@ -289,7 +297,7 @@ impl<'a> Layer<'a> {
     ) -> Result<()> {
         let Scratch {
             normed,
-            slopes,
+            by_normed,
             by_mixed,
             by_q,
             by_k,
@@ -298,21 +306,22 @@ impl<'a> Layer<'a> {
         } = scratch;
         self.o
             .backward(kept.mixed, flow, (by_mixed, Into::Replace), gradients)?;
-        let inputs = Inputs {
+        let pool = pass.compute.pool;
+        let inputs = AttentionInputs {
             q: kept.q,
             k: kept.k,
             v: kept.v,
             y: kept.mixed,
             g: by_mixed,
         };
-        let found = Slopes {
+        let found = AttentionGradients {
             dq: by_q,
             dk: by_k,
             dv: by_v,
         };
         pass.attention().backward(&inputs, found);
-        pass.rope(by_q, pass.config.num_heads, Turn::Back);
-        pass.rope(by_k, pass.config.num_kv_heads, Turn::Back);
+        pass.rope(by_q, pass.config.num_heads, Rotation::Backward);
+        pass.rope(by_k, pass.config.num_kv_heads, Rotation::Backward);
         if let Some((q_norm, k_norm)) = &self.head_norms {
             // What attention needed is used up: it takes the gradients before the norms.
             for (norm, raw, by, into) in [
@@ -320,16 +329,16 @@ impl<'a> Layer<'a> {
                 (k_norm, &*kept.raw_k, &mut *by_k, &mut *kept.k),
             ] {
                 into.fill(0.0);
-                norm.backward(raw, by, into, gradients)?;
+                norm.backward(pool, raw, by, into, gradients)?;
                 by.copy_from_slice(into);
             }
         }
-        self.input_norm.forward(x, normed);
+        self.input_norm.forward(pool, x, normed);
         let mut into = Into::Replace;
         for (projection, by) in [(&self.q, by_q), (&self.k, by_k), (&self.v, by_v)] {
-            projection.backward(normed, by, (slopes, into), gradients)?;
+            projection.backward(normed, by, (by_normed, into), gradients)?;
             into = Into::Add;
         }
-        self.input_norm.backward(x, slopes, flow, gradients)
+        self.input_norm.backward(pool, x, by_normed, flow, gradients)
     }
 }

@@ -1,10 +1,10 @@
 //! A linear layer's numbers, and where its gradients go.
 
 use crate::model::Transformer;
-use crate::model::kernels::train::accumulate::add_columns;
-use crate::model::kernels::train::gemm::{Into, Method};
-use crate::model::kernels::train::linear::{Adapter, Linear};
-use crate::model::kernels::train::slices::Numbers;
+use crate::model::kernels::gemm::{Compute, Into};
+use crate::model::kernels::linear::{Adapter, Linear};
+use crate::model::kernels::sums::add_columns;
+use crate::model::kernels::tensors::Numbers;
 use crate::train::error::Result;
 use crate::train::gradients::Gradients;
 
@@ -17,7 +17,7 @@ pub(super) struct Projection<'a> {
     adapter: Option<Factors<'a>>,
     inputs: usize,
     outputs: usize,
-    method: Method,
+    compute: Compute<'a>,
 }
 
 struct Factors<'a> {
@@ -32,7 +32,7 @@ impl<'a> Projection<'a> {
     ///
     /// # Errors
     /// The model has no such module, or holds it elsewhere than in f32 on the CPU.
-    pub fn read(model: &Transformer<'a>, module: String, method: Method) -> Result<Self> {
+    pub fn read(model: &Transformer<'a>, module: String, compute: Compute<'a>) -> Result<Self> {
         let weights = model.weights();
         let name = format!("{module}.weight");
         let weight = weights.tensor(&name)?;
@@ -54,7 +54,7 @@ impl<'a> Projection<'a> {
             module,
             inputs,
             outputs,
-            method,
+            compute,
         })
     }
 
@@ -71,7 +71,7 @@ impl<'a> Projection<'a> {
             }),
             inputs: self.inputs,
             outputs: self.outputs,
-            method: self.method,
+            compute: self.compute,
         }
     }
 
@@ -95,7 +95,8 @@ impl<'a> Projection<'a> {
                 linear.weight_gradient(x, g, sum, into)
             })?;
             if self.bias.is_some() {
-                gradients.accumulate(&format!("{module}.bias"), self.outputs, |sum, _| add_columns(sum, g))?;
+                let pool = self.compute.pool;
+                gradients.accumulate(&format!("{module}.bias"), self.outputs, |sum, _| add_columns(pool, sum, g))?;
             }
         }
         if let Some(adapter) = linear.adapter {

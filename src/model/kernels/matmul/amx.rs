@@ -4,8 +4,6 @@
 //! left in the tiles in between.
 
 use std::arch::asm;
-use std::arch::x86_64::__cpuid_count;
-use std::sync::OnceLock;
 
 use super::{Ahead, Product, Start, Tile};
 
@@ -14,30 +12,6 @@ const TILE: usize = 16;
 /// Inner length of one instruction.
 const STEP: usize = 32;
 const CACHE_LINE: usize = 64;
-
-/// Whether processor and system have it. Asks the system for it once, on behalf of all threads.
-pub(in super::super) fn is_available() -> bool {
-    static AVAILABLE: OnceLock<bool> = OnceLock::new();
-    *AVAILABLE.get_or_init(|| {
-        const BF16_AND_TILE: u32 = 1 << 22 | 1 << 24;
-        // The leaf is there wherever AVX-512 is, which the caller has made sure of.
-        let has = __cpuid_count(7, 0).edx & BF16_AND_TILE == BF16_AND_TILE;
-        has && allowed()
-    })
-}
-
-/// Linux gives the tiles' 8 KiB of state only to processes that ask.
-fn allowed() -> bool {
-    #[cfg(target_os = "linux")]
-    {
-        const ARCH_REQ_XCOMP_PERM: usize = 0x1023;
-        const TILE_DATA: usize = 18;
-        // SAFETY: the call changes nothing but the permission.
-        unsafe { nix::libc::syscall(nix::libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0 }
-    }
-    #[cfg(not(target_os = "linux"))]
-    false
-}
 
 /// The shapes of the eight tiles: 16 rows of 64 bytes each.
 #[repr(C, align(64))]

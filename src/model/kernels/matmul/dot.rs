@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 use std::hint::black_box;
 
-use super::super::simd::Avx512;
+use super::super::vector::Avx512;
 use super::{Ahead, Product, Start, Tile};
 
 /// Rounded rows times panels of pairs; sums are f32.

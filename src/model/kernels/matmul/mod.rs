@@ -15,7 +15,8 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::memory::Memory;
-use super::simd::{Bf16Product, Isa, Kernel, Vector};
+use super::isa::{Bf16Product, Isa, kernel};
+use super::vector::Vector;
 use super::threads::{Pool, SharedMut};
 pub(super) use tile::{Ahead, MultiplyAdd};
 
@@ -85,7 +86,7 @@ pub(super) struct Rows<'a> {
 impl PackedMatrix {
     /// Room for a weight of `outputs` × `inputs`, all zero.
     pub fn new(isa: Isa, precision: Precision, outputs: usize, inputs: usize) -> Self {
-        let columns = outputs.next_multiple_of(isa.panel_width());
+        let columns = outputs.next_multiple_of(panel_width(isa));
         let panels = match precision {
             Precision::F32 => Panels::F32(Memory::zeroed(columns * inputs)),
             Precision::Bf16 => Panels::Bf16(Memory::zeroed(columns * inputs.next_multiple_of(BF16_DEPTH) / 2)),
@@ -102,7 +103,7 @@ impl PackedMatrix {
     /// Takes the rows of `parts`, one matrix (out × in, row-major) under the other, and their biases. The total shape
     /// must be that of [`PackedMatrix::new`].
     pub fn pack(&mut self, pool: &Pool, parts: &[&[f32]], bias: Option<Vec<f32>>) {
-        let (inputs, width) = (self.inputs, self.isa.panel_width());
+        let (inputs, width) = (self.inputs, panel_width(self.isa));
         let rows: Vec<&[f32]> = parts.iter().flat_map(|part| part.chunks_exact(inputs)).collect();
         assert_eq!(rows.len(), self.outputs, "rows of the weight");
         assert!(
@@ -160,8 +161,7 @@ impl PackedMatrix {
             let mut lines: Vec<_> = lines.chunks_mut(at_once).zip(x.chunks(at_once * self.inputs)).collect();
             pool.for_each(&mut lines, |_, (lines, x)| {
                 for (line, x) in lines.iter_mut().zip(x.chunks_exact(self.inputs)) {
-                    // SAFETY: it holds borrows.
-                    unsafe { self.isa.run(pack::RoundRow { x, pairs: line }) };
+                    pack::round_row(self.isa, x, line);
                 }
             });
             pairs = &scratch.pairs;
@@ -171,8 +171,8 @@ impl PackedMatrix {
 
     /// Cuts the panels in ranges that are worth a thread's while, and runs them on the pool.
     pub(super) fn each_panel_range(&self, pool: &Pool, rows: usize, task: impl Fn(Range<usize>) + Sync) {
-        let panels = self.outputs.div_ceil(self.isa.panel_width());
-        let work = rows.max(4) * self.inputs * self.isa.panel_width();
+        let panels = self.outputs.div_ceil(panel_width(self.isa));
+        let work = rows.max(4) * self.inputs * panel_width(self.isa);
         pool.run_ranges(panels, (1 << 15) / work.max(1), task);
     }
 
@@ -188,12 +188,12 @@ impl PackedMatrix {
                 (Panels::F32(words), _) => {
                     let x = (rows.plain.as_ptr(), self.inputs);
                     let product = self.product(x, (words, self.inputs), self.inputs, (y, rows.count), panels);
-                    self.isa.run(ByMultiplyAdd(product));
+                    multiply_by_fma(self.isa, product);
                 }
                 (Panels::Bf16(words), Bf16Product::Widen) => {
                     let x = (rows.plain.as_ptr(), self.inputs);
                     let product = self.product(x, (words, depth), self.inputs, (y, rows.count), panels);
-                    self.isa.run(ByMultiplyAdd(product));
+                    multiply_by_fma(self.isa, product);
                 }
                 #[cfg(target_arch = "x86_64")]
                 (Panels::Bf16(words), by) => {
@@ -230,12 +230,19 @@ impl PackedMatrix {
 
     /// Columns of a panel.
     pub(super) fn panel_width(&self) -> usize {
-        self.isa.panel_width()
+        panel_width(self.isa)
     }
 
     /// The instruction set it is packed for.
     pub(super) fn isa(&self) -> Isa {
         self.isa
+    }
+}
+
+kernel! {
+    /// Columns of a panel: two vectors.
+    pub(super) fn panel_width<V>() -> usize {
+        2 * V::LANES
     }
 }
 
@@ -293,15 +300,9 @@ struct Product<'a, X, W> {
     panels: Range<usize>,
 }
 
-struct ByMultiplyAdd<'a, W>(Product<'a, f32, W>);
-
-impl<W: tile::Weights> Kernel for ByMultiplyAdd<'_, W> {
-    type Output = ();
-
-    #[inline(always)]
-    unsafe fn run<V: Vector>(self) {
-        // SAFETY: the caller's promise.
-        unsafe { self.0.run::<MultiplyAdd<V, W>>() }
+kernel! {
+    unsafe fn multiply_by_fma<V, W: tile::Weights>(product: Product<'_, f32, W>) {
+        product.run::<MultiplyAdd<V, W>>()
     }
 }
 

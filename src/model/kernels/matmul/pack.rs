@@ -2,7 +2,7 @@
 
 use half::bf16;
 
-use super::super::simd::{Kernel, Vector};
+use super::super::isa::kernel;
 use super::super::threads::Pool;
 
 /// Inner length at a time: a cache line of each row is read whole.
@@ -34,24 +34,14 @@ pub(super) fn rounded_pair(first: f32, second: f32) -> u32 {
     u32::from(bf16::from_f32(first).to_bits()) | u32::from(bf16::from_f32(second).to_bits()) << 16
 }
 
-/// A row of x to rounded pairs; what is left of the line becomes 0.
-pub(super) struct RoundRow<'a> {
-    pub x: &'a [f32],
-    pub pairs: &'a mut [u32],
-}
-
-impl Kernel for RoundRow<'_> {
-    type Output = ();
-
-    /// The compiler turns the plain loop into the instruction set's vectors.
-    #[inline(always)]
-    unsafe fn run<V: Vector>(self) {
-        let (whole, rest) = self.x.as_chunks::<2>();
-        let (pairs, behind) = self.pairs.split_at_mut(whole.len());
-        pairs
-            .iter_mut()
-            .zip(whole)
-            .for_each(|(pair, x)| *pair = rounded_pair(x[0], x[1]));
+kernel! {
+    /// Rounds a row to pairs; what is left of the line becomes 0.
+    pub(super) fn round_row<V>(x: &[f32], pairs: &mut [u32]) {
+        let (whole, rest) = x.as_chunks::<2>();
+        let (pairs, behind) = pairs.split_at_mut(whole.len());
+        for (pair, x) in pairs.iter_mut().zip(whole) {
+            *pair = rounded_pair(x[0], x[1]);
+        }
         behind.fill(0);
         if let ([pair, ..], [x]) = (behind, rest) {
             *pair = rounded_pair(*x, 0.0);

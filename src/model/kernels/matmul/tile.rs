@@ -1,6 +1,6 @@
 //! Register tiles: a few rows of x times a panel, which is two vectors wide.
 
-use super::super::simd::Vector;
+use super::super::vector::Vector;
 use super::{Start, Tile};
 use std::marker::PhantomData;
 

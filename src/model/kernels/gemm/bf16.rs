@@ -17,14 +17,6 @@ const COLUMNS: usize = 32;
 /// Lines and pairs of inner steps of a square.
 pub(super) const SQUARE: usize = 16;
 
-/// Whether the machine multiplies pairs of bf16.
-pub(super) fn available() -> bool {
-    is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("avx512vl")
-        && is_x86_feature_detected!("avx512bf16")
-}
-
 /// How a square of 16 lines and 32 inner steps lies in 16 registers of 16 pairs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
@@ -38,7 +30,7 @@ pub(super) enum Order {
 /// rounded value and each next one what the ones before left over, rounded.
 ///
 /// # Safety
-/// The machine has what [`available`] asks for; `lines` is within its slice, one of its strides being 1.
+/// The machine has AVX-512 with bfloat16; `lines` is within its slice, one of its strides being 1.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
 pub(super) unsafe fn square<const PARTS: usize>(lines: Matrix, scale: f32, order: Order) -> [[__m512i; 16]; PARTS] {
     let mut parts = [[_mm512_setzero_si512(); 16]; PARTS];
@@ -191,7 +183,7 @@ unsafe fn store(to: *mut u32, lanes: __mmask16, words: __m512i) {
 }
 
 /// # Safety
-/// As [`super::tile`]; the machine has what [`available`] asks for.
+/// As [`super::tile`]; the machine has AVX-512 with bfloat16.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
 pub(super) unsafe fn tile(steps: usize, a: &[u32], b: &[u32], target: Target) {
     assert!(a.len() >= steps * ROWS && b.len() >= steps * COLUMNS);

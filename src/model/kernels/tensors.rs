@@ -5,7 +5,7 @@ use std::ops::Deref;
 
 use candle_core::{CpuStorage, DType, Device, Error, InplaceOp1, Layout, Result, Shape, Storage, Tensor};
 
-use crate::model::kernels::memory::prefer_huge_pages;
+use super::memory::prefer_huge_pages;
 
 /// A tensor's numbers, borrowed.
 pub struct Numbers<'a> {

@@ -7,9 +7,9 @@
 //! whatever other rows are computed beside it, and whoever computes a segment.
 
 use super::matmul::{Ahead, MultiplyAdd, Start, Tile};
-use super::rowwise::exp;
-use super::simd::{Isa, Kernel, Vector};
+use super::isa::{Isa, kernel};
 use super::threads::{Pool, SharedMut};
+use super::vector::{Vector, exp, first};
 
 /// Positions of a cache block: a multiple of every panel's width.
 pub const BLOCK_TOKENS: usize = 32;
@@ -94,7 +94,6 @@ pub struct AttentionRows<'a> {
 #[allow(clippy::too_many_arguments)]
 pub fn attention(
     pool: &Pool,
-    isa: Isa,
     layout: BlockLayout,
     layer: usize,
     heads: usize,
@@ -102,7 +101,7 @@ pub fn attention(
     sequences: &[AttentionRows],
     out: &mut [f32],
 ) {
-    let group = heads / layout.kv_heads;
+    let (isa, group) = (pool.isa(), heads / layout.kv_heads);
     let rows_per_item = (MAX_ROWS / group).max(1);
     let out_len = out.len();
     let out = SharedMut::new(out);
@@ -141,7 +140,7 @@ pub fn attention(
     }
     let long = items.iter().any(|item| item.segments() > 1);
     if long && items.len() < 2 * pool.threads() {
-        return split_over_keys(pool, isa, &items);
+        return split_over_keys(pool, &items);
     }
     pool.run_ranges(items.len(), 1, |range| {
         let (mut scratch, mut part, mut whole) = (Scratch::default(), Part::default(), Part::default());
@@ -157,7 +156,8 @@ pub fn attention(
 }
 
 /// For few sequences that are long: threads take segments of one, which are then put together in the same order as else.
-fn split_over_keys(pool: &Pool, isa: Isa, items: &[Item]) {
+fn split_over_keys(pool: &Pool, items: &[Item]) {
+    let isa = pool.isa();
     let segments = |item| (0..Item::segments(item)).map(move |segment| (item, segment, Part::default()));
     let mut parts: Vec<(&Item, usize, Part)> = items.iter().flat_map(segments).collect();
     pool.for_each(&mut parts, |_, (item, segment, part)| {
@@ -205,24 +205,8 @@ struct Part {
     running: Vec<(f32, f32)>,
 }
 
-struct Attend<'a> {
-    item: &'a Item<'a>,
-    segment: usize,
-    scratch: &'a mut Scratch,
-    part: &'a mut Part,
-}
-
-impl Kernel for Attend<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    unsafe fn run<V: Vector>(self) {
-        let Self {
-            item,
-            segment,
-            scratch,
-            part,
-        } = self;
+kernel! {
+    unsafe fn attend<V>(item: &Item<'_>, segment: usize, scratch: &mut Scratch, part: &mut Part) {
         let (layout, width) = (item.layout, item.layout.width());
         let rows = item.rows * item.group;
         item.gather_queries(&mut scratch.queries);
@@ -237,9 +221,9 @@ impl Kernel for Attend<'_> {
         let end_block = item.end().div_ceil(BLOCK_TOKENS).min(first_block + SEGMENT_BLOCKS);
         for (b, block) in item.sequence.blocks[first_block..end_block].iter().enumerate() {
             let block_start = (first_block + b) * BLOCK_TOKENS;
-            // SAFETY: blocks, queries, scratch and part have the lengths that the strides below assume: checked by
-            // `attention` and set above.
-            unsafe {
+            // Blocks, queries, scratch and part have the lengths that the strides below assume: checked by `attention`
+            // and set above.
+            {
                 let keys = block.as_ptr().add(layout.keys(item.layer, item.kv_head));
                 let values = block.as_ptr().add(layout.values(item.layer, item.kv_head));
                 for half in (0..BLOCK_TOKENS).step_by(2 * V::LANES) {
@@ -257,7 +241,7 @@ impl Kernel for Attend<'_> {
                     let seen = (position + 1).saturating_sub(block_start).min(BLOCK_TOKENS);
                     let scores = &mut scratch.scores[row * BLOCK_TOKENS..(row + 1) * BLOCK_TOKENS];
                     let sums = &mut part.sums[row * width..(row + 1) * width];
-                    soften::<V>(scores, seen, &mut part.running[row], sums);
+                    update_softmax::<V>(scores, seen, &mut part.running[row], sums);
                 }
                 let filled = (item.end() - block_start).min(BLOCK_TOKENS);
                 for column in (0..width).step_by(2 * V::LANES) {
@@ -275,17 +259,9 @@ impl Kernel for Attend<'_> {
     }
 }
 
-struct Merge<'a> {
-    whole: &'a mut Part,
-    part: &'a Part,
-}
-
-impl Kernel for Merge<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    unsafe fn run<V: Vector>(self) {
-        let Self { whole, part } = self;
+kernel! {
+    /// Adds what a later part of the keys gave.
+    fn merge<V>(whole: &mut Part, part: &Part) {
         let width = whole.sums.len() / whole.running.len();
         let sums = whole.sums.chunks_exact_mut(width).zip(part.sums.chunks_exact(width));
         let running = whole.running.iter_mut().zip(&part.running);
@@ -294,8 +270,8 @@ impl Kernel for Merge<'_> {
                 continue; // the row ends before this part
             }
             let largest = max.max(running.0);
-            // SAFETY: a head's width is whole vectors, and both rows have it.
-            unsafe {
+            // A head's width is whole vectors, and both rows have it.
+            {
                 let (old, new) = (V::splat(running.0 - largest), V::splat(max - largest));
                 let (old, new) = (exp(old), exp(new));
                 for i in (0..width).step_by(V::LANES) {
@@ -315,8 +291,7 @@ impl Part {
     fn append(&mut self, isa: Isa, segment: usize, part: &mut Self) {
         match segment {
             0 => std::mem::swap(self, part),
-            // SAFETY: it holds borrows, of parts of the same item.
-            _ => unsafe { isa.run(Merge { whole: self, part }) },
+            _ => merge(isa, self, part),
         }
     }
 }
@@ -333,14 +308,7 @@ impl Item<'_> {
 
     fn attend(&self, isa: Isa, segment: usize, scratch: &mut Scratch, part: &mut Part) {
         // SAFETY: `attention` has checked the lengths.
-        unsafe {
-            isa.run(Attend {
-                item: self,
-                segment,
-                scratch,
-                part,
-            })
-        }
+        unsafe { attend(isa, self, segment, scratch, part) }
     }
 
     /// Rows × head_dim: the heads of the group at each position, times 1/√head_dim.
@@ -394,7 +362,7 @@ unsafe fn tiles<V: Vector>(
 /// Turns the scores of a block's first `seen` tokens into weights against the running maximum, the rest to 0, and
 /// brings what was summed so far to that maximum.
 #[inline(always)]
-unsafe fn soften<V: Vector>(scores: &mut [f32], seen: usize, running: &mut (f32, f32), sums: &mut [f32]) {
+unsafe fn update_softmax<V: Vector>(scores: &mut [f32], seen: usize, running: &mut (f32, f32), sums: &mut [f32]) {
     if seen == 0 {
         return scores.fill(0.0);
     }
@@ -423,15 +391,6 @@ unsafe fn soften<V: Vector>(scores: &mut [f32], seen: usize, running: &mut (f32,
         }
         *running = (max, running.1 + total.reduce_add());
     }
-}
-
-/// A vector's first element.
-#[inline(always)]
-unsafe fn first<V: Vector>(v: V) -> f32 {
-    let mut elements = [0f32; 16];
-    // SAFETY: no vector is longer.
-    unsafe { v.store(elements.as_mut_ptr()) };
-    elements[0]
 }
 
 #[cfg(test)]
@@ -504,7 +463,7 @@ mod tests {
             out
         }
 
-        fn given(&self, pool: &Pool, isa: Isa, cuts: &[usize]) -> Vec<f32> {
+        fn given(&self, pool: &Pool, cuts: &[usize]) -> Vec<f32> {
             let tokens = self.queries.len() / (self.heads * self.layout.head_dim);
             let mut out = vec![f32::NAN; self.queries.len()];
             let mut start = 0;
@@ -517,7 +476,7 @@ mod tests {
                     blocks,
                 }];
                 let queries = (&self.queries[..], self.heads * self.layout.head_dim);
-                attention(pool, isa, self.layout, 1, self.heads, queries, &rows, &mut out);
+                attention(pool, self.layout, 1, self.heads, queries, &rows, &mut out);
                 start = end;
             }
             out
@@ -526,8 +485,8 @@ mod tests {
 
     #[test]
     fn agrees_with_a_plain_loop() {
-        let pool = Pool::new(2);
         for isa in Isa::available() {
+            let pool = Pool::with_isa(2, isa);
             for (kv_heads, group, dim, tokens) in [
                 (1, 1, 8, 1),
                 (2, 3, 16, 33),
@@ -536,7 +495,7 @@ mod tests {
                 (1, 2, 8, 540),
             ] {
                 let case = case(kv_heads, group, dim, tokens);
-                assert_close(&case.given(&pool, isa, &[]), &case.plain(), 1e-5);
+                assert_close(&case.given(&pool, &[]), &case.plain(), 1e-5);
             }
         }
     }
@@ -547,12 +506,12 @@ mod tests {
         for isa in Isa::available() {
             // The last rows alone are few enough to be split over keys.
             let cuts = [300, 550, 555, 559];
-            let alone = case.given(&Pool::new(1), isa, &cuts);
-            let shared = case.given(&Pool::new(4), isa, &cuts);
+            let alone = case.given(&Pool::with_isa(1, isa), &cuts);
+            let shared = case.given(&Pool::with_isa(4, isa), &cuts);
             assert_eq!(alone, shared, "{}", isa.name());
             assert_eq!(
                 alone,
-                case.given(&Pool::new(1), isa, &[]),
+                case.given(&Pool::with_isa(1, isa), &[]),
                 "{} in one piece",
                 isa.name()
             );
@@ -564,11 +523,11 @@ mod tests {
         let case = case(2, 3, 16, 101);
         for isa in Isa::available() {
             let bits = |pool: &Pool, cuts: &[usize]| -> Vec<u32> {
-                case.given(pool, isa, cuts).iter().map(|x| x.to_bits()).collect()
+                case.given(pool, cuts).iter().map(|x| x.to_bits()).collect()
             };
-            let whole = bits(&Pool::new(1), &[]);
+            let whole = bits(&Pool::with_isa(1, isa), &[]);
             for cuts in [vec![1, 2, 3, 50], vec![32, 64, 96], (1..101).collect()] {
-                assert_eq!(bits(&Pool::new(3), &cuts), whole, "{} cut at {cuts:?}", isa.name());
+                assert_eq!(bits(&Pool::with_isa(3, isa), &cuts), whole, "{} cut at {cuts:?}", isa.name());
             }
         }
     }

@@ -1,7 +1,7 @@
 //! y = x·Wᵀ + bias, with a low-rank adapter where there is one, and backward passes that leave out what is frozen.
 
-use super::accumulate::add_to_rows;
-use super::gemm::{Into, Matrix, Method, Threads, gemm};
+use super::gemm::{Compute, Into, Matrix, gemm};
+use super::sums::add_to_rows;
 
 /// A projection. Weights are out × in.
 #[derive(Clone, Copy)]
@@ -16,8 +16,8 @@ pub struct Linear<'a> {
     pub inputs: usize,
     /// Outputs.
     pub outputs: usize,
-    /// How products are computed.
-    pub method: Method,
+    /// Computes the products.
+    pub compute: Compute<'a>,
 }
 
 /// The factors of what is added to a frozen weight.
@@ -41,23 +41,21 @@ impl Linear<'_> {
     pub fn forward(&self, rows: &[f32], y: &mut [f32], into: Into) {
         let x = self.rows_in(rows);
         let weight = Matrix::new(self.weight, self.outputs, self.inputs);
-        gemm(self.method, (y, self.outputs), into, 1.0, x, weight.t(), Threads::All);
+        gemm(self.compute, (y, self.outputs), into, 1.0, x, weight.t());
         if let Some(bias) = self.bias {
-            add_to_rows(y, bias);
+            add_to_rows(self.compute.pool, y, bias);
         }
         if let Some(adapter) = self.adapter {
             let narrow = self.narrow(&adapter, rows);
             let narrow = Matrix::new(&narrow, x.rows(), adapter.rank);
             let b = Matrix::new(adapter.b, self.outputs, adapter.rank);
             gemm(
-                self.method,
+                self.compute,
                 (y, self.outputs),
                 Into::Add,
                 adapter.scale,
                 narrow,
-                b.t(),
-                Threads::All,
-            );
+                b.t());
         }
     }
 
@@ -65,20 +63,18 @@ impl Linear<'_> {
     pub fn input_gradient(&self, g: &[f32], dx: &mut [f32], into: Into) {
         let weight = Matrix::new(self.weight, self.outputs, self.inputs);
         gemm(
-            self.method,
+            self.compute,
             (dx, self.inputs),
             into,
             1.0,
             self.rows_out(g),
-            weight,
-            Threads::All,
-        );
+            weight);
     }
 
     /// The gradient of the weight.
     pub fn weight_gradient(&self, x: &[f32], g: &[f32], dw: &mut [f32], into: Into) {
         let (g, x) = (self.rows_out(g), self.rows_in(x));
-        gemm(self.method, (dw, self.inputs), into, 1.0, g.t(), x, Threads::All);
+        gemm(self.compute, (dw, self.inputs), into, 1.0, g.t(), x);
     }
 
     /// x·Aᵀ, rows × rank.
@@ -87,14 +83,12 @@ impl Linear<'_> {
         let mut narrow = vec![0.0; x.rows() * adapter.rank];
         let a = Matrix::new(adapter.a, adapter.rank, self.inputs);
         gemm(
-            self.method,
+            self.compute,
             (&mut narrow, adapter.rank),
             Into::Replace,
             1.0,
             x,
-            a.t(),
-            Threads::All,
-        );
+            a.t());
         narrow
     }
 
@@ -104,14 +98,12 @@ impl Linear<'_> {
         let mut narrow = vec![0.0; g.rows() * adapter.rank];
         let b = Matrix::new(adapter.b, self.outputs, adapter.rank);
         gemm(
-            self.method,
+            self.compute,
             (&mut narrow, adapter.rank),
             Into::Replace,
             adapter.scale,
             g,
-            b,
-            Threads::All,
-        );
+            b);
         narrow
     }
 
@@ -120,28 +112,24 @@ impl Linear<'_> {
         let narrow_g = Matrix::new(narrow_g, narrow_g.len() / adapter.rank, adapter.rank);
         let a = Matrix::new(adapter.a, adapter.rank, self.inputs);
         gemm(
-            self.method,
+            self.compute,
             (dx, self.inputs),
             Into::Add,
             1.0,
             narrow_g,
-            a,
-            Threads::All,
-        );
+            a);
     }
 
     /// The gradient of A, given that of [`narrow`](Self::narrow).
     pub fn a_gradient(&self, adapter: &Adapter, x: &[f32], narrow_g: &[f32], da: &mut [f32], into: Into) {
         let narrow_g = Matrix::new(narrow_g, narrow_g.len() / adapter.rank, adapter.rank);
         gemm(
-            self.method,
+            self.compute,
             (da, self.inputs),
             into,
             1.0,
             narrow_g.t(),
-            self.rows_in(x),
-            Threads::All,
-        );
+            self.rows_in(x));
     }
 
     /// The gradient of B, given [`narrow`](Self::narrow).
@@ -149,14 +137,12 @@ impl Linear<'_> {
         let narrow = Matrix::new(narrow, narrow.len() / adapter.rank, adapter.rank);
         let g = self.rows_out(g);
         gemm(
-            self.method,
+            self.compute,
             (db, adapter.rank),
             into,
             adapter.scale,
             g.t(),
-            narrow,
-            Threads::All,
-        );
+            narrow);
     }
 
     fn rows_in<'x>(&self, x: &'x [f32]) -> Matrix<'x> {

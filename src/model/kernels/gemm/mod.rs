@@ -14,27 +14,50 @@ mod tiles;
 
 use std::cell::Cell;
 use std::ops::Range;
-use std::sync::OnceLock;
 
-use rayon::prelude::*;
+use super::isa::{Bf16Product, Isa};
+use super::matmul::{Precision, panel_width};
+use super::memory::Memory;
+use super::threads::{Pool, SharedMut};
 
-use crate::model::kernels::memory::Memory;
-use crate::model::kernels::simd::Isa;
-use crate::model::kernels::threads::SharedMut;
+/// The threads and the precision of matrix products.
+#[derive(Clone, Copy)]
+pub struct Compute<'a> {
+    /// Threads and instruction set.
+    pub pool: &'a Pool,
+    precision: Precision,
+    one_thread: bool,
+}
 
-/// What products are computed in. Sums are f32 in either.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Precision {
-    /// As exact as f32 multiply-adds.
-    #[default]
-    F32,
-    /// Operands rounded to bf16, where the machine is faster with them; else as `F32`.
-    Bf16,
+impl<'a> Compute<'a> {
+    /// On all threads of a pool.
+    pub fn new(pool: &'a Pool, precision: Precision) -> Self {
+        Self {
+            pool,
+            precision,
+            one_thread: false,
+        }
+    }
+
+    /// On the calling thread alone, which is itself one of many tasks.
+    pub(super) fn on_this_thread(self) -> Self {
+        Self {
+            one_thread: true,
+            ..self
+        }
+    }
+
+    fn run(self, tasks: usize, task: impl Fn(usize) + Sync) {
+        match self.one_thread {
+            true => (0..tasks).for_each(task),
+            false => self.pool.run(tasks, task),
+        }
+    }
 }
 
 /// How a tile is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
+enum Method {
     /// f32 multiply-adds on vectors.
     Fma(Isa),
     /// AVX-512's products of pairs of bf16.
@@ -50,29 +73,17 @@ pub enum Method {
 }
 
 impl Method {
-    /// The fastest that this machine has.
-    pub fn best(precision: Precision) -> Self {
-        static BEST: [OnceLock<Method>; 2] = [const { OnceLock::new() }; 2];
-        *BEST[(precision == Precision::Bf16) as usize].get_or_init(|| {
-            // There always is the portable one.
-            Self::available(precision).pop().unwrap_or(Self::Fma(Isa::detect()))
-        })
-    }
-
-    /// All that this machine has, the fastest last.
-    pub fn available(precision: Precision) -> Vec<Self> {
-        let mut methods: Vec<Self> = Isa::available().into_iter().map(Self::Fma).collect();
-        #[cfg(target_arch = "x86_64")]
-        {
-            if precision == Precision::Bf16 && bf16::available() {
-                methods.push(Self::Pairs);
-            }
-            if tiles::available() {
-                let parts = if precision == Precision::Bf16 { 1 } else { 3 };
-                methods.push(Self::Tiles { parts });
-            }
+    fn of(compute: Compute) -> Self {
+        let isa = compute.pool.isa();
+        match (compute.precision, isa.bf16_product()) {
+            #[cfg(target_arch = "x86_64")]
+            (Precision::Bf16, Bf16Product::Dot) => Self::Pairs,
+            #[cfg(target_arch = "x86_64")]
+            (Precision::Bf16, Bf16Product::Tiles) => Self::Tiles { parts: 1 },
+            #[cfg(target_arch = "x86_64")]
+            (Precision::F32, Bf16Product::Tiles) => Self::Tiles { parts: 3 },
+            _ => Self::Fma(isa),
         }
-        methods
     }
 
     fn shape(self) -> Shape {
@@ -116,15 +127,6 @@ pub(super) struct Matrix<'a> {
     columns: usize,
     row_stride: usize,
     column_stride: usize,
-}
-
-/// Whether a product may use the compute threads.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Threads {
-    /// All of them.
-    All,
-    /// The calling one: the caller is itself one of many tasks.
-    One,
 }
 
 /// What a product does with what is there.
@@ -213,13 +215,12 @@ const TASKS: usize = 4;
 /// # Panics
 /// Shapes that do not fit, or slices that are too short.
 pub(super) fn gemm(
-    method: Method,
+    compute: Compute,
     (out, out_stride): (&mut [f32], usize),
     into: Into,
     scale: f32,
     a: Matrix,
     b: Matrix,
-    threads: Threads,
 ) {
     let (m, n, k) = (a.rows, b.columns, a.columns);
     assert_eq!(k, b.rows, "inner sizes of a matrix product");
@@ -240,14 +241,15 @@ pub(super) fn gemm(
         }
         return;
     }
+    let method = Method::of(compute);
     let product = Product {
+        compute,
         method,
         shape: method.shape(),
         into,
         scale,
         a,
         out_stride,
-        threads,
     };
     let shape = product.shape;
     let panel_words = k.div_ceil(shape.depth) * shape.words[1];
@@ -260,13 +262,13 @@ pub(super) fn gemm(
 
 /// A product whose result is computed some columns at a time.
 struct Product<'a> {
+    compute: Compute<'a>,
     method: Method,
     shape: Shape,
     into: Into,
     scale: f32,
     a: Matrix<'a>,
     out_stride: usize,
-    threads: Threads,
 }
 
 impl Product<'_> {
@@ -281,20 +283,14 @@ impl Product<'_> {
         let mut packed = PACKED_SECOND.take();
         grow(&mut packed, panels * panel_words);
         let lines = b.t();
-        let pack = |(panel, into): (usize, &mut [u32])| {
+        let packed_words = SharedMut::new(&mut packed[..panels * panel_words]);
+        self.compute.run(panels, |panel| {
+            // SAFETY: panels do not overlap, and each is one task's.
+            let into = unsafe { std::slice::from_raw_parts_mut(packed_words.at(panel * panel_words), panel_words) };
             let line = first + panel * columns;
             let block = lines.part((line, columns.min(first + count - line)), (0, k));
             pack(self.method, Side::Second, block, self.scale, into);
-        };
-        let packed_panels = packed[..panels * panel_words].chunks_mut(panel_words);
-        match self.threads {
-            Threads::All => packed_panels
-                .enumerate()
-                .collect::<Vec<_>>()
-                .into_par_iter()
-                .for_each(pack),
-            Threads::One => packed_panels.enumerate().for_each(pack),
-        }
+        });
         let row_panels = self.a.rows.div_ceil(self.shape.rows);
         let (row_blocks, column_blocks) = self.tasks(row_panels, count);
         let task = |number: usize| {
@@ -303,20 +299,17 @@ impl Product<'_> {
             self.block(rows, panels, &packed, (first, count), out);
         };
         let tasks = row_blocks * column_blocks;
-        match self.threads {
-            Threads::All => (0..tasks).into_par_iter().for_each(task),
-            Threads::One => (0..tasks).for_each(task),
-        }
+        self.compute.run(tasks, task);
         PACKED_SECOND.set(packed);
     }
 
     /// Into how many blocks of rows and of columns the result is cut. They are as many for each thread, and alike.
     fn tasks(&self, row_panels: usize, columns: usize) -> (usize, usize) {
         let row_blocks = (row_panels * self.shape.rows).div_ceil(ROW_BLOCK);
-        match self.threads {
-            Threads::One => (row_blocks, 1),
-            Threads::All => {
-                let threads = rayon::current_num_threads();
+        match self.compute.one_thread {
+            true => (row_blocks, 1),
+            false => {
+                let threads = self.compute.pool.threads();
                 let row_blocks = row_blocks.next_multiple_of(threads).min(row_panels);
                 // Each block of columns packs the rows again.
                 let tasks = if self.in_place() { TASKS * threads } else { threads };
@@ -420,7 +413,7 @@ impl<'a> First<'a> {
 /// Packs lines × inner steps of the first operand into panels of `words`.
 fn pack_first(method: Method, lines: Matrix, words: usize, into: &mut [u32]) {
     if let Method::Fma(isa) = method {
-        return panel::pack_all(isa.tile_rows(), lines, words, into);
+        return panel::pack_all(fma::tile_rows(isa), lines, words, into);
     }
     let rows = method.shape().rows;
     for (panel, into) in into.chunks_mut(words).take(lines.rows.div_ceil(rows)).enumerate() {
@@ -433,8 +426,8 @@ fn pack_first(method: Method, lines: Matrix, words: usize, into: &mut [u32]) {
 /// Packs a panel: `lines` is its lines × inner steps.
 fn pack(method: Method, side: Side, lines: Matrix, scale: f32, into: &mut [u32]) {
     match (method, side) {
-        (Method::Fma(isa), Side::First) => panel::pack(isa.tile_rows(), lines, scale, into),
-        (Method::Fma(isa), Side::Second) => panel::pack(isa.panel_width(), lines, scale, into),
+        (Method::Fma(isa), Side::First) => panel::pack(fma::tile_rows(isa), lines, scale, into),
+        (Method::Fma(isa), Side::Second) => panel::pack(panel_width(isa), lines, scale, into),
         #[cfg(target_arch = "x86_64")]
         (Method::Pairs, side) => bf16::pack(side, lines, scale, into),
         #[cfg(target_arch = "x86_64")]

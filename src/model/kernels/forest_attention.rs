@@ -1,17 +1,16 @@
 //! Grouped-query attention over a forest of segments. Nothing of tokens × tokens is kept: the backward pass computes the
-//! shares again, block by block.
+//! weights again, block by block.
 //!
 //! A task is a tree and a key-value head with its group of query heads: it alone writes their results and gradients, so
 //! sums have a fixed order. A block's rows are its tokens' query heads of the group, one token after the other.
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
-use super::accumulate::add_slice;
-use super::gemm::{Into, Matrix, Method, Threads, gemm};
-use super::vectorize::{dot, exp, max, sum, vectorized};
-use crate::model::kernels::threads::SharedMut;
+use super::gemm::{Compute, Into, Matrix, gemm};
+use super::isa::Isa;
+use super::softmax::{softmax, softmax_backward};
+use super::sums::add_slice;
+use super::threads::SharedMut;
 use crate::model::packed::PackedBatch;
 
 /// Tokens of a block.
@@ -19,7 +18,7 @@ const BLOCK: usize = 64;
 
 /// q and the result are tokens × (heads · head_dim), k and v are tokens × (kv_heads · head_dim).
 #[derive(Clone, Copy)]
-pub struct Attention<'a> {
+pub struct ForestAttention<'a> {
     /// The forest: what sees what.
     pub batch: &'a PackedBatch,
     /// Query heads.
@@ -28,12 +27,12 @@ pub struct Attention<'a> {
     pub kv_heads: usize,
     /// Width of a head.
     pub head_dim: usize,
-    /// How products are computed.
-    pub method: Method,
+    /// Computes the products.
+    pub compute: Compute<'a>,
 }
 
 /// What a backward pass reads: operands, result, and the result's gradient.
-pub struct Inputs<'a> {
+pub struct AttentionInputs<'a> {
     /// Queries.
     pub q: &'a [f32],
     /// Keys.
@@ -47,7 +46,7 @@ pub struct Inputs<'a> {
 }
 
 /// The gradients of queries, keys and values.
-pub struct Slopes<'a> {
+pub struct AttentionGradients<'a> {
     /// Overwritten.
     pub dq: &'a mut [f32],
     /// Overwritten.
@@ -88,7 +87,7 @@ struct Block {
     keys: usize,
 }
 
-impl Attention<'_> {
+impl ForestAttention<'_> {
     /// The result for q, k and v.
     ///
     /// # Panics
@@ -100,14 +99,12 @@ impl Attention<'_> {
             "lengths of attention's operands"
         );
         let y = Columns::new(y, self.heads * self.head_dim, self.group_width());
-        self.tasks()
-            .into_par_iter()
-            .for_each(|task| self.forward_task(&task, q, k, v, &y));
+        self.compute.pool.each(self.tasks(), |task| self.forward_task(&task, q, k, v, &y));
     }
 
     /// The gradients.
-    pub fn backward(&self, inputs: &Inputs, slopes: Slopes) {
-        let Slopes { dq, dk, dv } = slopes;
+    pub fn backward(&self, inputs: &AttentionInputs, gradients: AttentionGradients) {
+        let AttentionGradients { dq, dk, dv } = gradients;
         self.check(inputs.q, inputs.k);
         self.check(dq, dk);
         assert!(inputs.y.len() == dq.len() && inputs.g.len() == dq.len() && inputs.v.len() == dv.len());
@@ -117,9 +114,7 @@ impl Attention<'_> {
         let dq = Columns::new(dq, self.heads * self.head_dim, self.group_width());
         let dk = Columns::new(dk, self.kv_heads * self.head_dim, self.head_dim);
         let dv = Columns::new(dv, self.kv_heads * self.head_dim, self.head_dim);
-        self.tasks()
-            .into_par_iter()
-            .for_each(|task| self.backward_task(&task, inputs, [&dq, &dk, &dv]));
+        self.compute.pool.each(self.tasks(), |task| self.backward_task(&task, inputs, [&dq, &dk, &dv]));
     }
 
     fn check(&self, q: &[f32], k: &[f32]) {
@@ -214,11 +209,11 @@ impl Attention<'_> {
 
     /// out = scale · a·b, or added to it, on the calling thread.
     fn product(&self, out: &mut [f32], into: Into, scale: f32, a: Matrix, b: Matrix) {
-        gemm(self.method, (out, b.columns()), into, scale, a, b, Threads::One);
+        gemm(self.compute.on_this_thread(), (out, b.columns()), into, scale, a, b);
     }
 
-    /// The shares of a block's queries in the keys before and at each of them: rows × keys.
-    fn shares(&self, q: Matrix, block: Block, path: &Path, out: &mut Vec<f32>) {
+    /// The softmax weights of a block's queries for the keys before and at each of them: rows × keys.
+    fn attention_weights(&self, q: Matrix, block: Block, path: &Path, out: &mut Vec<f32>) {
         let keys = block.keys;
         out.resize(block.tokens * self.group() * keys, 0.0);
         self.product(
@@ -228,35 +223,35 @@ impl Attention<'_> {
             q,
             Matrix::new(&path.keys, keys, self.head_dim).t(),
         );
-        for (row, shares) in out.chunks_exact_mut(keys).enumerate() {
+        for (row, weights) in out.chunks_exact_mut(keys).enumerate() {
             let visible = keys - block.tokens + row / self.group() + 1;
-            softmax(&mut shares[..visible]);
-            shares[visible..].fill(0.0);
+            softmax(self.compute.pool.isa(), &mut weights[..visible]);
+            weights[visible..].fill(0.0);
         }
     }
 
     fn forward_task(&self, task: &Task, q: &[f32], k: &[f32], v: &[f32], y: &Columns) {
-        let [mut queries, mut shares, mut mixed]: [Vec<f32>; 3] = Default::default();
+        let [mut queries, mut weights, mut mixed]: [Vec<f32>; 3] = Default::default();
         for segment in task.segments.clone() {
             let path = self.path(segment, task.kv_head, k, v);
             for block in self.blocks(segment, path.seen) {
                 self.gather(q, block, task.kv_head, &mut queries);
-                self.shares(self.rows(block, &queries), block, &path, &mut shares);
+                self.attention_weights(self.rows(block, &queries), block, &path, &mut weights);
                 mixed.resize(queries.len(), 0.0);
-                let shares = Matrix::new(&shares, block.tokens * self.group(), block.keys);
+                let weights = Matrix::new(&weights, block.tokens * self.group(), block.keys);
                 let values = Matrix::new(&path.values, block.keys, self.head_dim);
-                self.product(&mut mixed, Into::Replace, 1.0, shares, values);
+                self.product(&mut mixed, Into::Replace, 1.0, weights, values);
                 y.put(block, task.kv_head, &mixed);
             }
         }
     }
 
-    /// With P the shares, g the gradient of the result y: dV = Pᵀ·g, dP = g·Vᵀ, dS = P·(dP − rowsum(g·y))·scale,
+    /// With P the weights, g the gradient of the result y: dV = Pᵀ·g, dP = g·Vᵀ, dS = P·(dP − rowsum(g·y))·scale,
     /// dQ = dS·K, dK = dSᵀ·Q.
-    fn backward_task(&self, task: &Task, inputs: &Inputs, [dq, dk, dv]: [&Columns; 3]) {
-        let d = self.head_dim;
-        let [mut queries, mut given, mut results, mut shares]: [Vec<f32>; 4] = Default::default();
-        let [mut slopes, mut of_queries]: [Vec<f32>; 2] = Default::default();
+    fn backward_task(&self, task: &Task, inputs: &AttentionInputs, [dq, dk, dv]: [&Columns; 3]) {
+        let (d, isa) = (self.head_dim, self.compute.pool.isa());
+        let [mut queries, mut gradient, mut results, mut weights]: [Vec<f32>; 4] = Default::default();
+        let [mut gradients, mut by_queries]: [Vec<f32>; 2] = Default::default();
         for segment in task.segments.clone() {
             let path = self.path(segment, task.kv_head, inputs.k, inputs.v);
             let (mut path_dk, mut path_dv) = (vec![0.0; path.keys.len()], vec![0.0; path.keys.len()]);
@@ -264,31 +259,31 @@ impl Attention<'_> {
                 let keys = block.keys;
                 for (x, into) in [
                     (inputs.q, &mut queries),
-                    (inputs.g, &mut given),
+                    (inputs.g, &mut gradient),
                     (inputs.y, &mut results),
                 ] {
                     self.gather(x, block, task.kv_head, into);
                 }
-                let (q, g) = (self.rows(block, &queries), self.rows(block, &given));
+                let (q, g) = (self.rows(block, &queries), self.rows(block, &gradient));
                 let (k, v) = (Matrix::new(&path.keys, keys, d), Matrix::new(&path.values, keys, d));
-                self.shares(q, block, &path, &mut shares);
-                let p = Matrix::new(&shares, block.tokens * self.group(), keys);
+                self.attention_weights(q, block, &path, &mut weights);
+                let p = Matrix::new(&weights, block.tokens * self.group(), keys);
                 self.product(&mut path_dv[..keys * d], Into::Add, 1.0, p.t(), g);
-                slopes.resize(shares.len(), 0.0);
-                self.product(&mut slopes, Into::Replace, 1.0, g, v.t());
-                let rows = slopes.chunks_exact_mut(keys).zip(shares.chunks_exact(keys));
-                for ((slopes, shares), (g, y)) in rows.zip(given.chunks_exact(d).zip(results.chunks_exact(d))) {
-                    softmax_slopes(slopes, shares, g, y, self.scale());
+                gradients.resize(weights.len(), 0.0);
+                self.product(&mut gradients, Into::Replace, 1.0, g, v.t());
+                let rows = gradients.chunks_exact_mut(keys).zip(weights.chunks_exact(keys));
+                for ((gradients, weights), (g, y)) in rows.zip(gradient.chunks_exact(d).zip(results.chunks_exact(d))) {
+                    softmax_backward(isa, gradients, weights, g, y, self.scale());
                 }
-                let ds = Matrix::new(&slopes, block.tokens * self.group(), keys);
-                of_queries.resize(queries.len(), 0.0);
-                self.product(&mut of_queries, Into::Replace, 1.0, ds, k);
-                dq.put(block, task.kv_head, &of_queries);
+                let ds = Matrix::new(&gradients, block.tokens * self.group(), keys);
+                by_queries.resize(queries.len(), 0.0);
+                self.product(&mut by_queries, Into::Replace, 1.0, ds, k);
+                dq.put(block, task.kv_head, &by_queries);
                 self.product(&mut path_dk[..keys * d], Into::Add, 1.0, ds.t(), q);
             }
             for (i, token) in path.ranges.iter().cloned().flatten().enumerate() {
-                dk.add(token, task.kv_head, &path_dk[i * d..][..d]);
-                dv.add(token, task.kv_head, &path_dv[i * d..][..d]);
+                dk.add(isa, token, task.kv_head, &path_dk[i * d..][..d]);
+                dv.add(isa, token, task.kv_head, &path_dv[i * d..][..d]);
             }
         }
     }
@@ -318,34 +313,8 @@ impl Columns {
         }
     }
 
-    fn add(&self, token: usize, head: usize, part: &[f32]) {
+    fn add(&self, isa: Isa, token: usize, head: usize, part: &[f32]) {
         // SAFETY: as for `put`; the slice ends with this call.
-        add_slice(
-            unsafe { std::slice::from_raw_parts_mut(self.row(token, head), self.width) },
-            part,
-        );
-    }
-}
-
-vectorized! {
-    fn softmax(row: &mut [f32]) {
-        let largest = max(row);
-        for value in row.iter_mut() {
-            *value = exp(*value - largest);
-        }
-        let inverse = 1.0 / sum(row.len(), |i| row[i]);
-        for value in row.iter_mut() {
-            *value *= inverse;
-        }
-    }
-}
-
-vectorized! {
-    /// dP becomes dS.
-    fn softmax_slopes(row: &mut [f32], shares: &[f32], g: &[f32], y: &[f32], scale: f32) {
-        let along = dot(g, y);
-        for (slope, share) in row.iter_mut().zip(shares) {
-            *slope = share * (*slope - along) * scale;
-        }
+        add_slice(isa, unsafe { std::slice::from_raw_parts_mut(self.row(token, head), self.width) }, part);
     }
 }

@@ -4,10 +4,8 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
-use super::gemm::{Into, Matrix, Method, Threads, gemm};
-use super::vectorize::{exp, max, sum, vectorized};
+use super::gemm::{Compute, Into, Matrix, gemm};
+use super::softmax::{LogitSums, logit_gradients, logit_sums};
 
 /// Most tokens that are taken at a time. Few in tests, so that small models have several blocks.
 const MOST_TOKENS: usize = if cfg!(test) { 24 } else { 2048 };
@@ -27,8 +25,8 @@ pub struct Head<'a> {
     pub targets: &'a [u32],
     /// Logits are divided by it.
     pub temperature: f32,
-    /// How products are computed.
-    pub method: Method,
+    /// Computes the products.
+    pub compute: Compute<'a>,
 }
 
 /// What is known about each token's distribution.
@@ -40,18 +38,6 @@ pub struct Distributions {
     pub entropies: Vec<f32>,
     /// Logarithm of the sum that the softmax divides by.
     log_sums: Vec<f32>,
-}
-
-/// What is known of a token's distribution after some of its logits.
-#[derive(Clone, Copy, Default)]
-struct Sums {
-    largest: f32,
-    /// Σ e^(x − largest).
-    total: f32,
-    /// Σ (x − largest)·e^(x − largest).
-    weighted: f32,
-    /// The target's logit, once it was among them.
-    target: f32,
 }
 
 /// Tokens and words whose logits are held.
@@ -77,35 +63,33 @@ impl Head<'_> {
             self.targets.iter().all(|target| (*target as usize) < vocabulary),
             "a target is outside the vocabulary of {vocabulary}"
         );
-        let mut sums = vec![Sums::default(); self.targets.len()];
+        let pool = self.compute.pool;
+        // Each token's sums and its target's logit.
+        let mut found = vec![(LogitSums::default(), 0.0); self.targets.len()];
         for block in self.blocks() {
             self.logits(hidden, &block, buffer);
-            let tokens = sums[block.tokens.clone()]
-                .par_iter_mut()
-                .zip(&self.targets[block.tokens]);
-            let rows = buffer.par_chunks(self.stride());
-            tokens.zip(rows).for_each(|((sums, target), row)| {
+            let tokens = found[block.tokens.clone()].iter_mut().zip(&self.targets[block.tokens]);
+            let rows = buffer.chunks(self.stride());
+            pool.each(tokens.zip(rows), |(((sums, target_logit), target), row)| {
                 let logits = &row[..block.words.len()];
-                let found = Sums::of(logits);
-                *sums = if block.words.start == 0 { found } else { sums.and(found) };
+                let next = logit_sums(pool.isa(), logits);
+                *sums = if block.words.start == 0 { next } else { sums.and(next) };
                 if block.words.contains(&(*target as usize)) {
-                    sums.target = logits[*target as usize - block.words.start];
+                    *target_logit = logits[*target as usize - block.words.start];
                 }
             });
         }
-        let log_sum = |sums: &Sums| sums.largest + sums.total.ln();
+        let log_sums: Vec<f32> = found.iter().map(|(sums, _)| sums.largest + sums.total.ln()).collect();
+        let entropy = |(sums, _): &(LogitSums, f32)| sums.total.ln() - sums.weighted / sums.total;
         Distributions {
-            log_probs: sums.iter().map(|sums| sums.target - log_sum(sums)).collect(),
-            entropies: sums
-                .iter()
-                .map(|sums| sums.total.ln() - sums.weighted / sums.total)
-                .collect(),
-            log_sums: sums.iter().map(log_sum).collect(),
+            log_probs: found.iter().zip(&log_sums).map(|((_, target), sum)| target - sum).collect(),
+            entropies: found.iter().map(entropy).collect(),
+            log_sums,
         }
     }
 
-    /// Given the slopes of a loss by each log-probability and entropy, that by the hidden states overwrites `dx`, and
-    /// that by the weight is put where `dw` says. Computes the logits again.
+    /// Given the gradients of a loss by each log-probability and entropy, overwrites `dx` with the gradient of the
+    /// hidden states, and puts that of the weight where `dw` says. Computes the logits again.
     ///
     /// # Panics
     /// As [`forward`](Self::forward).
@@ -121,36 +105,36 @@ impl Head<'_> {
         let (width, scale) = (self.width, 1.0 / self.temperature);
         for block in self.blocks() {
             self.logits(hidden, &block, buffer);
-            self.slopes(found, by, &block, buffer);
+            self.to_gradients(found, by, &block, buffer);
             let Block { tokens, words } = block;
-            let slopes = Matrix::strided(buffer, tokens.len(), words.len(), self.stride());
+            let gradients = Matrix::strided(buffer, tokens.len(), words.len(), self.stride());
             let weight = Matrix::new(self.part(self.weight, &words), words.len(), width);
             let into = if words.start == 0 { Into::Replace } else { Into::Add };
             let rows = tokens.start * width..tokens.end * width;
             let dx = (&mut dx[rows.clone()], width);
-            gemm(self.method, dx, into, scale, slopes, weight, Threads::All);
+            gemm(self.compute, dx, into, scale, gradients, weight);
             if let Some((dw, into)) = &mut dw {
                 let into = if tokens.start == 0 { *into } else { Into::Add };
                 let x = Matrix::new(&hidden[rows], tokens.len(), width);
                 let dw = (&mut dw[words.start * width..words.end * width], width);
-                gemm(self.method, dw, into, scale, slopes.t(), x, Threads::All);
+                gemm(self.compute, dw, into, scale, gradients.t(), x);
             }
         }
     }
 
-    /// Logits of a block become derivatives by them.
-    fn slopes(
+    /// Replaces the logits of a block by the loss's gradients by them.
+    fn to_gradients(
         &self,
         found: &Distributions,
         (by_log_prob, by_entropy): (&[f32], &[f32]),
         block: &Block,
         rows: &mut [f32],
     ) {
-        let tasks = rows.par_chunks_mut(self.stride()).zip(block.tokens.clone());
-        tasks.for_each(|(row, token)| {
+        let pool = self.compute.pool;
+        pool.each(rows.chunks_mut(self.stride()).zip(block.tokens.clone()), |(row, token)| {
             let row = &mut row[..block.words.len()];
             let (log_sum, entropy) = (found.log_sums[token], found.entropies[token]);
-            to_slopes(row, log_sum, entropy, by_log_prob[token], by_entropy[token]);
+            logit_gradients(pool.isa(), row, log_sum, entropy, by_log_prob[token], by_entropy[token]);
             let target = self.targets[token] as usize;
             if block.words.contains(&target) {
                 row[target - block.words.start] += by_log_prob[token];
@@ -199,93 +183,26 @@ impl Head<'_> {
         let x = Matrix::new(x, tokens.len(), self.width);
         let weight = Matrix::new(self.part(self.weight, words), words.len(), self.width);
         let out = (out, self.stride());
-        gemm(
-            self.method,
-            out,
-            Into::Replace,
-            1.0 / self.temperature,
-            x,
-            weight.t(),
-            Threads::All,
-        );
-    }
-}
-
-impl Sums {
-    fn of(logits: &[f32]) -> Self {
-        let (largest, total, weighted) = exp_sums(logits);
-        Self {
-            largest,
-            total,
-            weighted,
-            target: 0.0,
-        }
-    }
-
-    /// Those of this one's logits and of `next`'s.
-    fn and(self, next: Self) -> Self {
-        let largest = self.largest.max(next.largest);
-        let shifted = |sums: Self| {
-            let (by, share) = (sums.largest - largest, (sums.largest - largest).exp());
-            (share * sums.total, share * (sums.weighted + by * sums.total))
-        };
-        let ((total, weighted), (next_total, next_weighted)) = (shifted(self), shifted(next));
-        Self {
-            largest,
-            total: total + next_total,
-            weighted: weighted + next_weighted,
-            ..self
-        }
-    }
-}
-
-vectorized! {
-    /// max, Σ e^(x − max) and Σ (x − max)·e^(x − max).
-    fn exp_sums(logits: &[f32]) -> (f32, f32, f32) {
-        const LANES: usize = 16;
-        let largest = max(logits);
-        let (mut totals, mut weighted) = ([0f32; LANES], [0f32; LANES]);
-        let chunks = logits.chunks_exact(LANES);
-        let rest = chunks.remainder();
-        for chunk in chunks {
-            for lane in 0..LANES {
-                let below = chunk[lane] - largest;
-                let share = exp(below);
-                totals[lane] += share;
-                weighted[lane] += below * share;
-            }
-        }
-        let total = totals.iter().sum::<f32>() + sum(rest.len(), |i| exp(rest[i] - largest));
-        let of_rest = sum(rest.len(), |i| (rest[i] - largest) * exp(rest[i] - largest));
-        (largest, total, weighted.iter().sum::<f32>() + of_rest)
-    }
-}
-
-vectorized! {
-    /// Logits become derivatives by them, the target's own 1 left out: with p the softmax and H the entropy,
-    /// −p·(by_log_prob + by_entropy·(log p + H)).
-    fn to_slopes(row: &mut [f32], log_sum: f32, entropy: f32, by_log_prob: f32, by_entropy: f32) {
-        for value in row.iter_mut() {
-            let log_p = *value - log_sum;
-            *value = -exp(log_p) * (by_log_prob + by_entropy * (log_p + entropy));
-        }
+        gemm(self.compute, out, Into::Replace, 1.0 / self.temperature, x, weight.t());
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::matmul::Precision;
+    use super::super::threads::Pool;
     use super::*;
-    use crate::model::kernels::train::gemm::Precision;
 
     #[test]
     #[should_panic(expected = "a target is outside the vocabulary of 3")]
     fn a_target_in_no_part_of_the_vocabulary_is_caught() {
+        let pool = Pool::new(1);
         let head = Head {
             weight: &[0.0; 6],
             width: 2,
             targets: &[3],
             temperature: 1.0,
-            method: Method::best(Precision::F32),
+            compute: Compute::new(&pool, Precision::F32),
         };
         head.forward(&[0.0; 2], &mut vec![0.0; head.buffer_len()]);
     }

@@ -18,12 +18,14 @@ fn matrix(data: &[f32], rows: usize, columns: usize, turned: bool) -> Matrix<'_>
     }
 }
 
-fn methods() -> Vec<(Method, f64)> {
-    // Relative to the root of the sum of the squared products: f32 rounding, and that of bf16 operands.
-    let exact = Method::available(Precision::F32).into_iter().map(|m| (m, 1e-6));
-    let rounded = Method::available(Precision::Bf16).into_iter();
-    let rounded = rounded.filter(|m| !matches!(m, Method::Fma(_))).map(|m| (m, 8e-3));
-    exact.chain(rounded).collect()
+/// Every way in which this machine multiplies, and its error relative to the root of the sum of the squared products:
+/// that of f32 rounding, or of bf16 operands.
+fn ways() -> Vec<(Pool, Precision, f64)> {
+    let both = |isa: Isa| {
+        let rounded = if isa.bf16_product() == Bf16Product::Widen { 1e-6 } else { 8e-3 };
+        [(Precision::F32, 1e-6), (Precision::Bf16, rounded)].map(|(p, error)| (Pool::with_isa(3, isa), p, error))
+    };
+    Isa::available().into_iter().flat_map(both).collect()
 }
 
 #[test]
@@ -40,17 +42,19 @@ fn every_method_gives_what_a_plain_loop_gives() {
         (197, 40, 1030),
         (3, 1200, 5),
     ];
-    for (method, tolerance) in methods() {
+    for (pool, precision, tolerance) in ways() {
+        let compute = Compute::new(&pool, precision);
+        let method = Method::of(compute);
         for (m, n, k) in shapes {
             let (a, b) = (values(m * k, 1), values(k * n, 2));
             for (turned, into) in [(0, Into::Replace), (1, Into::Add), (2, Into::Replace), (3, Into::Add)] {
-                for threads in [Threads::One, Threads::All] {
+                for compute in [compute.on_this_thread(), compute] {
                     let a = matrix(&a, m, k, turned & 1 == 1);
                     let b = matrix(&b, k, n, turned & 2 == 2);
                     let stride = n + 3;
                     let mut out = values(m * stride, 3);
                     let before = out.clone();
-                    gemm(method, (&mut out, stride), into, 0.5, a, b, threads);
+                    gemm(compute, (&mut out, stride), into, 0.5, a, b);
                     for i in 0..m {
                         for j in 0..stride {
                             let at = i * stride + j;
@@ -84,10 +88,11 @@ fn every_method_gives_what_a_plain_loop_gives() {
 fn tiles_of_three_parts_are_as_exact_as_multiply_adds() {
     let (m, n, k) = (40, 40, 2048);
     let (a, b) = (values(m * k, 1), values(k * n, 2));
-    let error = |method: Method| {
+    let error = |isa: Isa| {
+        let pool = Pool::with_isa(1, isa);
         let mut out = vec![0.0; m * n];
         let (a, b) = (Matrix::new(&a, m, k), Matrix::new(&b, k, n));
-        gemm(method, (&mut out, n), Into::Replace, 1.0, a, b, Threads::One);
+        gemm(Compute::new(&pool, Precision::F32), (&mut out, n), Into::Replace, 1.0, a, b);
         let (mut wrong, mut size) = (0.0, 0.0);
         for i in 0..m {
             for j in 0..n {
@@ -100,26 +105,29 @@ fn tiles_of_three_parts_are_as_exact_as_multiply_adds() {
         }
         (wrong / size).sqrt()
     };
-    let multiply_adds = error(Method::Fma(Isa::detect()));
-    for method in Method::available(Precision::F32) {
+    let multiply_adds = error(Isa::available()[0]);
+    for isa in Isa::available() {
         assert!(
-            error(method) < 3.0 * multiply_adds + 1e-7,
-            "{method:?}: {}, multiply-adds {multiply_adds}",
-            error(method)
+            error(isa) < 3.0 * multiply_adds + 1e-7,
+            "{}: {}, multiply-adds {multiply_adds}",
+            isa.name(),
+            error(isa)
         );
     }
 }
 
 #[test]
 fn what_is_not_finite_stays_so() {
-    for (method, _) in methods() {
+    for (pool, precision, _) in ways() {
+        let compute = Compute::new(&pool, precision);
+        let method = Method::of(compute);
         for bad in [f32::NAN, f32::INFINITY] {
             let mut a = values(5 * 40, 1);
             a[3] = bad;
             let b = values(40 * 3, 2);
             let mut out = vec![0.0; 15];
             let (a, b) = (Matrix::new(&a, 5, 40), Matrix::new(&b, 40, 3));
-            gemm(method, (&mut out, 3), Into::Replace, 1.0, a, b, Threads::One);
+            gemm(compute, (&mut out, 3), Into::Replace, 1.0, a, b);
             assert!(out[..3].iter().all(|x| !x.is_finite()), "{method:?}, {bad}: {out:?}");
             assert!(out[3..].iter().all(|x| x.is_finite()), "{method:?}, {bad}: {out:?}");
         }
@@ -130,43 +138,41 @@ fn what_is_not_finite_stays_so() {
 fn rows_do_not_depend_on_each_other_or_on_threads() {
     let (m, n, k) = (400, 70, 700);
     let (a, b) = (values(m * k, 1), values(k * n, 2));
-    for (method, _) in methods() {
-        let product = |rows: usize, threads: Threads| {
+    for (pool, precision, _) in ways() {
+        let compute = Compute::new(&pool, precision);
+        let method = Method::of(compute);
+        let product = |rows: usize, compute: Compute| {
             let mut out = vec![0.0; rows * n];
             let (a, b) = (Matrix::new(&a[..rows * k], rows, k), Matrix::new(&b, k, n));
-            gemm(method, (&mut out, n), Into::Replace, 1.0, a, b, threads);
+            gemm(compute, (&mut out, n), Into::Replace, 1.0, a, b);
             out
         };
-        let all = product(m, Threads::All);
-        assert!(all == product(m, Threads::One), "{method:?}");
-        assert!(all[..77 * n] == product(77, Threads::All), "{method:?}");
+        let all = product(m, compute);
+        assert!(all == product(m, compute.on_this_thread()), "{method:?}");
+        assert!(all[..77 * n] == product(77, compute), "{method:?}");
     }
 }
 
 #[test]
 fn an_empty_product_is_zero_or_nothing() {
-    for (method, _) in methods() {
+    for (pool, precision, _) in ways() {
+        let compute = Compute::new(&pool, precision);
+        let method = Method::of(compute);
         let empty = |rows, columns| Matrix::new(&[], rows, columns);
         let mut out = [7.0; 2];
-        gemm(
-            method,
+        gemm(compute,
             (&mut out, 2),
             Into::Replace,
             1.0,
             empty(1, 0),
-            empty(0, 2),
-            Threads::One,
-        );
+            empty(0, 2));
         assert_eq!(out, [0.0, 0.0]);
-        gemm(
-            method,
+        gemm(compute,
             (&mut [], 2),
             Into::Replace,
             1.0,
             empty(0, 3),
-            Matrix::new(&[0.0; 6], 3, 2),
-            Threads::One,
-        );
+            Matrix::new(&[0.0; 6], 3, 2));
     }
 }
 
@@ -175,12 +181,10 @@ fn an_empty_product_is_zero_or_nothing() {
 fn a_short_operand_is_caught() {
     let (a, b) = (Matrix::new(&[1.0; 3], 2, 2), Matrix::new(&[1.0; 4], 2, 2));
     gemm(
-        Method::best(Precision::F32),
+        Compute::new(&Pool::new(1), Precision::F32),
         (&mut [0.0; 4], 2),
         Into::Replace,
         1.0,
         a,
-        b,
-        Threads::One,
-    );
+        b);
 }

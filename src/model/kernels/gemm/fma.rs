@@ -1,13 +1,15 @@
 //! Tiles of f32 multiply-adds, on the vectors of any instruction set.
 
 use super::{First, Shape, Target};
-use crate::model::kernels::simd::{Isa, Kernel, Vector};
+use crate::model::kernels::isa::{Isa, kernel};
+use crate::model::kernels::matmul::panel_width;
+use crate::model::kernels::vector::Vector;
 
 /// The largest tile of any instruction set.
 const LARGEST: usize = 12 * 32;
 
 pub(super) fn shape(isa: Isa) -> Shape {
-    let (rows, columns) = (isa.tile_rows(), isa.panel_width());
+    let (rows, columns) = (tile_rows(isa), panel_width(isa));
     Shape {
         rows,
         columns,
@@ -15,6 +17,13 @@ pub(super) fn shape(isa: Isa) -> Shape {
         words: [rows, columns],
         // 20 kB of a panel 16 wide, 32 kB of one 32 wide.
         k_block: if columns <= 16 { 320 } else { 256 },
+    }
+}
+
+kernel! {
+    /// Rows of a tile.
+    pub(super) fn tile_rows<V>() -> usize {
+        V::TILE_ROWS
     }
 }
 
@@ -27,66 +36,49 @@ pub(super) unsafe fn tile(isa: Isa, steps: usize, a: First, b: &[u32], target: T
         First::Packed(words) => assert!(words.len() >= steps * shape.rows),
         First::InPlace(rows) => assert!(rows.rows == target.rows && rows.extent() <= rows.data.len()),
     }
-    let b = b.as_ptr().cast();
     // SAFETY: the operands were measured, the result is the caller's promise.
-    unsafe { isa.run(Tile { steps, a, b, target }) }
+    unsafe { tile_on(isa, steps, a, b.as_ptr().cast(), target) }
 }
 
-struct Tile<'a> {
-    steps: usize,
-    a: First<'a>,
-    b: *const f32,
-    target: Target,
-}
-
-impl Kernel for Tile<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    unsafe fn run<V: Vector>(self) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            match V::TILE_ROWS {
-                12 => self.rows::<V, 12>(),
-                6 => self.rows::<V, 6>(),
-                _ => self.rows::<V, 4>(),
-            }
+kernel! {
+    unsafe fn tile_on<V>(steps: usize, a: First<'_>, b: *const f32, target: Target) {
+        match V::TILE_ROWS {
+            12 => rows::<V, 12>(steps, a, b, target),
+            6 => rows::<V, 6>(steps, a, b, target),
+            _ => rows::<V, 4>(steps, a, b, target),
         }
     }
 }
 
-impl Tile<'_> {
-    #[inline(always)]
-    unsafe fn rows<V: Vector, const ROWS: usize>(self) {
-        // SAFETY: `steps` lines of ROWS and of two vectors are there; a tile that is cut goes through a buffer.
-        unsafe {
-            let target = self.target;
-            for row in 0..target.rows {
-                // Asked for now, the result's lines are there when the sums are.
-                let start = target.corner.add(row * target.stride);
-                V::prefetch(start.cast());
-                V::prefetch(start.wrapping_add(2 * V::LANES - 1).cast());
-            }
-            let sums = match self.a {
-                First::Packed(words) => {
-                    let a: *const f32 = words.as_ptr().cast();
-                    sums::<V, ROWS>(self.steps, |step, row| a.add(step * ROWS + row), self.b)
-                }
-                First::InPlace(rows) => {
-                    // The last row stands for those that are missing, whose sums nobody wants.
-                    let row = |row: usize| rows.data.as_ptr().add(row.min(rows.rows - 1) * rows.row_stride);
-                    let lines: [*const f32; ROWS] = std::array::from_fn(row);
-                    sums::<V, ROWS>(self.steps, |step, row| lines[row].add(step), self.b)
-                }
-            };
-            if (target.rows, target.columns) == (ROWS, 2 * V::LANES) {
-                put(&sums, target.corner, target.stride, target.add);
-                return;
-            }
-            let mut whole = [0f32; LARGEST];
-            put(&sums, whole.as_mut_ptr(), 2 * V::LANES, false);
-            target.put_part(&whole, 2 * V::LANES);
+#[inline(always)]
+unsafe fn rows<V: Vector, const ROWS: usize>(steps: usize, a: First, b: *const f32, target: Target) {
+    // SAFETY: `steps` lines of ROWS and of two vectors are there; a tile that is cut goes through a buffer.
+    unsafe {
+        for row in 0..target.rows {
+            // Asked for now, the result's lines are there when the sums are.
+            let start = target.corner.add(row * target.stride);
+            V::prefetch(start.cast());
+            V::prefetch(start.wrapping_add(2 * V::LANES - 1).cast());
         }
+        let sums = match a {
+            First::Packed(words) => {
+                let a: *const f32 = words.as_ptr().cast();
+                sums::<V, ROWS>(steps, |step, row| a.add(step * ROWS + row), b)
+            }
+            First::InPlace(rows) => {
+                // The last row stands for those that are missing, whose sums nobody wants.
+                let row = |row: usize| rows.data.as_ptr().add(row.min(rows.rows - 1) * rows.row_stride);
+                let lines: [*const f32; ROWS] = std::array::from_fn(row);
+                sums::<V, ROWS>(steps, |step, row| lines[row].add(step), b)
+            }
+        };
+        if (target.rows, target.columns) == (ROWS, 2 * V::LANES) {
+            put(&sums, target.corner, target.stride, target.add);
+            return;
+        }
+        let mut whole = [0f32; LARGEST];
+        put(&sums, whole.as_mut_ptr(), 2 * V::LANES, false);
+        target.put_part(&whole, 2 * V::LANES);
     }
 }
 

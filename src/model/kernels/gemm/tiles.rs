@@ -2,7 +2,6 @@
 //! compiler does not offer them yet.
 
 use std::arch::asm;
-use std::sync::OnceLock;
 
 use super::bf16::{self, Order, SQUARE};
 use super::{Matrix, Shape, Side, Target};
@@ -22,32 +21,6 @@ pub(super) fn shape(parts: usize) -> Shape {
     }
 }
 
-/// Whether the machine has tiles and the system lets us use them.
-pub(super) fn available() -> bool {
-    static AVAILABLE: OnceLock<bool> = OnceLock::new();
-    *AVAILABLE.get_or_init(|| bf16::available() && has_tiles() && permitted())
-}
-
-fn has_tiles() -> bool {
-    const TILES_AND_BF16: u32 = 1 << 24 | 1 << 22;
-    let most = std::arch::x86_64::__cpuid(0).eax;
-    most >= 7 && std::arch::x86_64::__cpuid_count(7, 0).edx & TILES_AND_BF16 == TILES_AND_BF16
-}
-
-/// Asks Linux for the state of tiles, which is off until a process asks.
-#[cfg(target_os = "linux")]
-fn permitted() -> bool {
-    const ARCH_REQ_XCOMP_PERM: i64 = 0x1023;
-    const TILE_DATA: i64 = 18;
-    // SAFETY: a call that changes nothing but what this process may use.
-    unsafe { nix::libc::syscall(nix::libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0 }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn permitted() -> bool {
-    false
-}
-
 /// Tile registers in use by this thread; given back at the end.
 pub(super) struct Session(());
 
@@ -62,7 +35,7 @@ impl Session {
             configuration.0[16 + 2 * register] = 64; // bytes a row
             configuration.0[48 + register] = 16; // rows
         }
-        // SAFETY: a method of tiles is only made where `available` said so.
+        // SAFETY: a method of tiles is only made of an `Isa` that has them.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &configuration, options(nostack, readonly)) }
         Self(())
     }

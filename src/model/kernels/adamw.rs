@@ -1,8 +1,7 @@
 //! One AdamW step over one parameter in one pass.
 
-use rayon::prelude::*;
-
-use super::vectorize::vectorized;
+use super::isa::kernel;
+use super::threads::Pool;
 
 /// Constants of one step, bias corrections included.
 #[derive(Clone, Copy, Debug)]
@@ -58,8 +57,15 @@ const CHUNK: usize = 16 * 1024;
 /// Changes a weight and its moments in place.
 ///
 /// # Panics
-/// Lengths differ.
-pub fn adamw(weight: &mut [f32], first: &mut [f32], second: &mut [f32], gradient: &[f32], step: &AdamWStep) {
+/// The lengths differ.
+pub fn adamw(
+    pool: &Pool,
+    weight: &mut [f32],
+    first: &mut [f32],
+    second: &mut [f32],
+    gradient: &[f32],
+    step: &AdamWStep,
+) {
     let lengths = [first.len(), second.len(), gradient.len()];
     assert!(
         lengths.iter().all(|length| *length == weight.len()),
@@ -67,16 +73,13 @@ pub fn adamw(weight: &mut [f32], first: &mut [f32], second: &mut [f32], gradient
         weight.len()
     );
     let factors = step.factors();
-    let chunks = weight
-        .par_chunks_mut(CHUNK)
-        .zip(first.par_chunks_mut(CHUNK))
-        .zip(second.par_chunks_mut(CHUNK))
-        .zip(gradient.par_chunks(CHUNK));
-    chunks.for_each(|(((w, m), v), g)| change(w, m, v, g, factors));
+    let moments = first.chunks_mut(CHUNK).zip(second.chunks_mut(CHUNK));
+    let chunks = weight.chunks_mut(CHUNK).zip(moments).zip(gradient.chunks(CHUNK));
+    pool.each(chunks, |((w, (m, v)), g)| change(pool.isa(), w, m, v, g, factors));
 }
 
-vectorized! {
-    fn change(w: &mut [f32], m: &mut [f32], v: &mut [f32], g: &[f32], by: Factors) {
+kernel! {
+    fn change<V>(w: &mut [f32], m: &mut [f32], v: &mut [f32], g: &[f32], by: Factors) {
         for (((w, m), v), g) in w.iter_mut().zip(m).zip(v).zip(g) {
             let g = g * by.scale;
             *m = by.betas[0] * *m + by.rests[0] * g;
