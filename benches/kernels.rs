@@ -22,9 +22,9 @@ fn numbers(len: usize) -> Vec<f32> {
 }
 
 fn matmul(c: &mut Criterion) {
-    let pool = Pool::new(Pool::physical_cores());
     let weight = numbers(INTERMEDIATE * HIDDEN);
     for isa in Isa::available() {
+        let pool = Pool::with_isa(Pool::physical_cores(), isa);
         for precision in [Precision::F32, Precision::Bf16] {
             let mut matrix = PackedMatrix::new(isa, precision, INTERMEDIATE, HIDDEN);
             matrix.pack(&pool, &[&weight], None);
@@ -56,9 +56,9 @@ fn packing(c: &mut Criterion) {
 
 /// One decoding row, and a chunk of a prompt, behind so many tokens.
 fn attend(c: &mut Criterion) {
-    let pool = Pool::new(Pool::physical_cores());
     let layout = BlockLayout::new(1, KV_HEADS, HEAD_DIM);
     for isa in Isa::available() {
+        let pool = Pool::with_isa(Pool::physical_cores(), isa);
         let mut group = c.benchmark_group(format!("attention {}", isa.name()));
         for (rows, tokens) in [(1, 128), (1, 4096), (64, 128), (64, 4096)] {
             let block = numbers(layout.len());
@@ -72,24 +72,24 @@ fn attend(c: &mut Criterion) {
             }];
             group.bench_function(format!("{rows} rows, {tokens} tokens"), |b| {
                 let queries = (black_box(&queries[..]), HEADS * HEAD_DIM);
-                b.iter(|| attention(&pool, isa, layout, 0, HEADS, queries, &sequences, &mut out));
+                b.iter(|| attention(&pool, layout, 0, HEADS, queries, &sequences, &mut out));
             });
         }
     }
 }
 
 fn rows(c: &mut Criterion) {
-    let pool = Pool::new(Pool::physical_cores());
     let (logits, weight) = (numbers(VOCAB), numbers(HIDDEN));
-    let (mut x, mut y) = (numbers(16 * HIDDEN), vec![0.0; 16 * HIDDEN]);
+    let (x, mut y) = (numbers(16 * HIDDEN), vec![0.0; 16 * HIDDEN]);
     let mut weights = vec![0.0; VOCAB];
     for isa in Isa::available() {
         let name = isa.name();
+        let pool = Pool::with_isa(Pool::physical_cores(), isa);
         c.bench_function(&format!("softmax of a vocabulary {name}"), |b| {
             b.iter(|| exp_and_sum(isa, black_box(&logits), 1.0, &mut weights));
         });
         c.bench_function(&format!("rms-norm of 16 rows {name}"), |b| {
-            b.iter(|| rms_norm(&pool, isa, &mut x, None, &weight, 1e-5, &mut y));
+            b.iter(|| rms_norm(&pool, black_box(&x), &weight, 1e-5, &mut y));
         });
     }
 }

@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ajet_swarm::config::schema::{Ajet, Dtype, Kernels};
+use ajet_swarm::model::kernels::Pool;
 use ajet_swarm::model::lora::LoraConfig;
 use ajet_swarm::model::peft::read_adapter;
 use ajet_swarm::model::{ModelConfig, Trainable, Transformer, Weights};
@@ -110,7 +112,7 @@ fn assert_log_probs(weights: &Weights, expected: &HashMap<String, Tensor>, what:
             true,
         )[0];
         for kernels in [Kernels::Plain, Kernels::Auto] {
-            let mut backprop = Backprop::choose(weights, kernels, Dtype::F32);
+            let mut backprop = Backprop::choose(weights, kernels, Dtype::F32, Arc::new(Pool::new(2))).unwrap();
             let temperature = settings["temperature"].as_f64().unwrap();
             let found = backprop
                 .log_probs(Transformer::new(weights), micro, temperature)
@@ -285,7 +287,9 @@ fn adamw_walks_the_way_of_pytorchs() {
         gradients
             .add(name, &corner(values(&stored["gradients"].get(step).unwrap()), &var))
             .unwrap();
-        adamw.step(&mut weights, &gradients, number("lr"), 1.0).unwrap();
+        adamw
+            .step(&Pool::new(1), &mut weights, &gradients, number("lr"), 1.0)
+            .unwrap();
         let expected = values(&stored["weights"].get(step).unwrap());
         for (found, expected) in values(&var).iter().zip(expected) {
             assert!((found - expected).abs() < 2e-6, "step {step}: {found}, not {expected}");

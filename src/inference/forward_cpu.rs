@@ -127,7 +127,12 @@ impl CpuForward {
     fn prepare_attention(&mut self, layer: usize, rows: &Rows) {
         let c = &self.model.config;
         let (q, kv, half) = (c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim, c.head_dim / 2);
-        let (norms, eps, isa, layout) = (&self.model.layers[layer].qk_norm, c.rms_norm_eps, self.pool.isa(), self.layout);
+        let (norms, eps, isa, layout) = (
+            &self.model.layers[layer].qk_norm,
+            c.rms_norm_eps,
+            self.pool.isa(),
+            self.layout,
+        );
         let mut lines = self.buffers.qkv.chunks_exact_mut(q + 2 * kv);
         // A block belongs to one sequence, so each run can have its own for the while.
         let mut tasks: Vec<_> = rows

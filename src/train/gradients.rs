@@ -5,10 +5,11 @@ use candle_core::{DType, Shape, Tensor};
 use indexmap::IndexMap;
 
 use super::error::Result;
-use crate::model::kernels::train::accumulate;
-use crate::model::kernels::train::gemm::Into;
-use crate::model::kernels::train::slices::{Numbers, with_mut, zeros};
-use crate::model::{ModelError, Weights};
+use crate::model::Weights;
+use crate::model::kernels::Pool;
+use crate::model::kernels::gemm::Into;
+use crate::model::kernels::sums;
+use crate::model::kernels::tensors::{Numbers, with_mut, zeros};
 
 /// Gradients of the trained parameters, f32, in the order in which they came.
 #[derive(Clone, Debug, Default)]
@@ -32,27 +33,17 @@ impl Gradients {
         Ok(gradients)
     }
 
-    /// Adds to a parameter's gradient. The first one is taken over: later ones change it in place.
+    /// Adds to a parameter's gradient.
     ///
     /// # Errors
     /// Out of memory, or another shape than before.
     pub fn add(&mut self, name: &str, gradient: &Tensor) -> Result<()> {
         let gradient = gradient.to_dtype(DType::F32)?.contiguous()?;
-        match self.by_name.get_mut(name) {
-            Some(sum) if sum.device().is_cpu() => {
-                if sum.dims() != gradient.dims() {
-                    let (given, there) = (gradient.dims(), sum.dims());
-                    let message = format!("a gradient of shape {given:?} cannot be added to one of {there:?}");
-                    return Err(ModelError::Tensors(message).into());
-                }
-                let gradient = Numbers::of(&gradient)?;
-                with_mut(sum, |sum| accumulate::add(sum, &gradient))?;
-            }
-            Some(sum) => *sum = (&*sum + gradient)?,
-            None => {
-                self.by_name.insert(name.to_string(), gradient);
-            }
-        }
+        let sum = match self.by_name.get(name) {
+            Some(sum) => (sum + gradient)?,
+            None => gradient,
+        };
+        self.by_name.insert(name.to_string(), sum);
         Ok(())
     }
 
@@ -95,12 +86,12 @@ impl Gradients {
     ///
     /// # Errors
     /// Out of memory.
-    pub fn global_norm(&self) -> Result<f64> {
+    pub fn global_norm(&self, pool: &Pool) -> Result<f64> {
         let (here, elsewhere): (Vec<&Tensor>, Vec<&Tensor>) =
             self.by_name.values().partition(|gradient| gradient.device().is_cpu());
         let mut squares = sum_of_squares(&elsewhere)?;
         for gradient in here {
-            squares += accumulate::sum_of_squares(&Numbers::of(gradient)?);
+            squares += sums::sum_of_squares(pool, &Numbers::of(gradient)?);
         }
         Ok(squares.sqrt())
     }
@@ -138,7 +129,7 @@ mod tests {
         gradients.add("a", &tensor(&[2.0, -2.0])).unwrap();
         gradients.add("b", &tensor(&[4.0])).unwrap();
         assert_eq!(gradients.by_name["a"].to_vec1::<f32>().unwrap(), [3.0, 0.0]);
-        assert_eq!(gradients.global_norm().unwrap(), 5.0);
+        assert_eq!(gradients.global_norm(&Pool::new(1)).unwrap(), 5.0);
         let all: Vec<&Tensor> = gradients.by_name.values().collect();
         assert_eq!(sum_of_squares(&all).unwrap(), 25.0, "as on a GPU");
     }
@@ -149,7 +140,7 @@ mod tests {
             let mut gradients = Gradients::default();
             gradients.add("a", &tensor(&[1.0, bad])).unwrap();
             gradients.add("b", &tensor(&[1.0])).unwrap();
-            assert!(!gradients.global_norm().unwrap().is_finite());
+            assert!(!gradients.global_norm(&Pool::new(1)).unwrap().is_finite());
         }
     }
 

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use indexmap::IndexMap;
-use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::advantage::estimate::{advantages, mean_std};
 use super::advantage::reward::Shaping;
@@ -45,8 +44,8 @@ pub struct Trainer {
     backprop: Mutex<Backprop>,
     /// Most tokens in a micro-batch: as configured, until memory did not suffice for it.
     micro_batch_tokens: usize,
-    /// Computes; of a fixed size, so that work is split in the same way each time.
-    threads: ThreadPool,
+    /// The threads that compute on a CPU.
+    pool: Arc<Pool>,
     /// The weights that a divergence is measured from; `None` where none is asked for, and for LoRA, where they are
     /// the model with its adapters off.
     reference: Option<Weights>,
@@ -80,6 +79,8 @@ impl Trainer {
         let in_reward = common.use_kl_in_reward && common.kl_loss_coef != 0.0;
         let kl = parse_kl("ajet.trainer_common.kl_loss_type", &common.kl_loss_type)?;
         let penalty = parse_kl("ajet.trainer_common.kl_penalty_type", &common.kl_penalty_type)?;
+        let pool = Arc::new(Pool::new(Pool::threads_for(config.engine.threads)));
+        let backprop = Backprop::choose(weights, config.engine.kernels, config.engine.dtype, pool.clone())?;
         Ok(Self {
             optimizer: AdamW::new(weights, &common.optim)?,
             updates: 0,
@@ -96,14 +97,10 @@ impl Trainer {
                 kl: in_reward.then_some((penalty, common.kl_loss_coef)),
             },
             schedule: Schedule::new(&common.optim, common.total_training_steps),
-            backprop: Mutex::new(Backprop::choose(weights, config.engine.kernels, config.engine.dtype)),
+            backprop: Mutex::new(backprop),
             micro_batch_tokens: common.ppo_max_token_len_per_gpu,
             reference: reference.filter(|_| Self::needs_reference(weights, config).unwrap_or(false)),
-            threads: ThreadPoolBuilder::new()
-                .num_threads(Pool::threads_for(config.engine.threads))
-                .thread_name(|number| format!("train-{number}"))
-                .build()
-                .map_err(TrainError::Threads)?,
+            pool,
             config: config.clone(),
         })
     }
@@ -171,7 +168,7 @@ impl Trainer {
         if common.ppo_epochs.max(1) * common.mini_batch_num.max(1) > 1 || common.use_kl_in_reward {
             progress("computing the log-probabilities before the first step");
             let model = Transformer::new(weights);
-            let scores = self.threads.install(|| self.log_probs(model, &batch.rows))?;
+            let scores = self.log_probs(model, &batch.rows)?;
             batch
                 .rows
                 .iter_mut()
@@ -182,7 +179,7 @@ impl Trainer {
             progress("computing the log-probabilities of the reference");
             let reference = self.reference.as_ref().unwrap_or(weights);
             let model = Transformer::new(reference).without_adapters();
-            let scores = self.threads.install(|| self.log_probs(model, &batch.rows))?;
+            let scores = self.log_probs(model, &batch.rows)?;
             batch
                 .rows
                 .iter_mut()
@@ -288,14 +285,13 @@ impl Trainer {
             return Ok(());
         };
         let started = Instant::now();
-        let norm = self.threads.install(|| gradients.global_norm())?;
+        let norm = gradients.global_norm(&self.pool)?;
         if !norm.is_finite() {
             run.skip(what, rows, &(0..rows.len()).collect::<Vec<_>>());
             return Ok(());
         }
         let clip = clip_factor(norm, self.config.trainer_common.optim.grad_clip);
-        let optimizer = &mut self.optimizer;
-        self.threads.install(|| optimizer.step(weights, &gradients, lr, clip))?;
+        self.optimizer.step(&self.pool, weights, &gradients, lr, clip)?;
         weights.device().synchronize().map_err(TrainError::from)?;
         run.seconds.optimizer += started.elapsed().as_secs_f64();
         run.norms.push(norm);
@@ -321,8 +317,7 @@ impl Trainer {
         let micros = self.pack(rows, tokens);
         for (number, micro) in micros.iter().enumerate() {
             progress(&format!("{what}: micro-batch {} of {}", number + 1, micros.len()));
-            let accumulate = || self.accumulate(weights, rows, micro, &mut gradients, &mut totals, run);
-            let broken = self.threads.install(accumulate)?;
+            let broken = self.accumulate(weights, rows, micro, &mut gradients, &mut totals, run)?;
             if !broken.is_empty() {
                 run.skip(what, rows, &broken);
                 return Ok(None);

@@ -6,8 +6,8 @@
 //! segments of fixed length that are then put together in order ("Flash-Decoding", Dao et al. 2023): row by row the same
 //! whatever other rows are computed beside it, and whoever computes a segment.
 
-use super::matmul::{Ahead, MultiplyAdd, Start, Tile};
 use super::isa::{Isa, kernel};
+use super::matmul::{Ahead, MultiplyAdd, Start, Tile};
 use super::threads::{Pool, SharedMut};
 use super::vector::{Vector, exp, first};
 
@@ -527,7 +527,12 @@ mod tests {
             };
             let whole = bits(&Pool::with_isa(1, isa), &[]);
             for cuts in [vec![1, 2, 3, 50], vec![32, 64, 96], (1..101).collect()] {
-                assert_eq!(bits(&Pool::with_isa(3, isa), &cuts), whole, "{} cut at {cuts:?}", isa.name());
+                assert_eq!(
+                    bits(&Pool::with_isa(3, isa), &cuts),
+                    whole,
+                    "{} cut at {cuts:?}",
+                    isa.name()
+                );
             }
         }
     }

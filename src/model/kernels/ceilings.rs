@@ -35,7 +35,9 @@ pub fn arithmetic(pool: &Pool, precision: Precision) -> f64 {
     let mut operations = 0;
     let best = best_seconds(|| {
         let mut counts = vec![0; tasks];
-        pool.for_each(&mut counts, |_, count| *count = multiply_registers(pool.isa(), precision));
+        pool.for_each(&mut counts, |_, count| {
+            *count = multiply_registers(pool.isa(), precision)
+        });
         operations = counts.iter().sum();
     });
     operations as f64 / best

@@ -99,7 +99,9 @@ impl ForestAttention<'_> {
             "lengths of attention's operands"
         );
         let y = Columns::new(y, self.heads * self.head_dim, self.group_width());
-        self.compute.pool.each(self.tasks(), |task| self.forward_task(&task, q, k, v, &y));
+        self.compute
+            .pool
+            .each(self.tasks(), |task| self.forward_task(&task, q, k, v, &y));
     }
 
     /// The gradients.
@@ -114,7 +116,9 @@ impl ForestAttention<'_> {
         let dq = Columns::new(dq, self.heads * self.head_dim, self.group_width());
         let dk = Columns::new(dk, self.kv_heads * self.head_dim, self.head_dim);
         let dv = Columns::new(dv, self.kv_heads * self.head_dim, self.head_dim);
-        self.compute.pool.each(self.tasks(), |task| self.backward_task(&task, inputs, [&dq, &dk, &dv]));
+        self.compute
+            .pool
+            .each(self.tasks(), |task| self.backward_task(&task, inputs, [&dq, &dk, &dv]));
     }
 
     fn check(&self, q: &[f32], k: &[f32]) {
@@ -315,6 +319,10 @@ impl Columns {
 
     fn add(&self, isa: Isa, token: usize, head: usize, part: &[f32]) {
         // SAFETY: as for `put`; the slice ends with this call.
-        add_slice(isa, unsafe { std::slice::from_raw_parts_mut(self.row(token, head), self.width) }, part);
+        add_slice(
+            isa,
+            unsafe { std::slice::from_raw_parts_mut(self.row(token, head), self.width) },
+            part,
+        );
     }
 }

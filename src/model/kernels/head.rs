@@ -82,7 +82,11 @@ impl Head<'_> {
         let log_sums: Vec<f32> = found.iter().map(|(sums, _)| sums.largest + sums.total.ln()).collect();
         let entropy = |(sums, _): &(LogitSums, f32)| sums.total.ln() - sums.weighted / sums.total;
         Distributions {
-            log_probs: found.iter().zip(&log_sums).map(|((_, target), sum)| target - sum).collect(),
+            log_probs: found
+                .iter()
+                .zip(&log_sums)
+                .map(|((_, target), sum)| target - sum)
+                .collect(),
             entropies: found.iter().map(entropy).collect(),
             log_sums,
         }
@@ -131,15 +135,18 @@ impl Head<'_> {
         rows: &mut [f32],
     ) {
         let pool = self.compute.pool;
-        pool.each(rows.chunks_mut(self.stride()).zip(block.tokens.clone()), |(row, token)| {
-            let row = &mut row[..block.words.len()];
-            let (log_sum, entropy) = (found.log_sums[token], found.entropies[token]);
-            logit_gradients(pool.isa(), row, log_sum, entropy, by_log_prob[token], by_entropy[token]);
-            let target = self.targets[token] as usize;
-            if block.words.contains(&target) {
-                row[target - block.words.start] += by_log_prob[token];
-            }
-        });
+        pool.each(
+            rows.chunks_mut(self.stride()).zip(block.tokens.clone()),
+            |(row, token)| {
+                let row = &mut row[..block.words.len()];
+                let (log_sum, entropy) = (found.log_sums[token], found.entropies[token]);
+                logit_gradients(pool.isa(), row, log_sum, entropy, by_log_prob[token], by_entropy[token]);
+                let target = self.targets[token] as usize;
+                if block.words.contains(&target) {
+                    row[target - block.words.start] += by_log_prob[token];
+                }
+            },
+        );
     }
 
     fn vocabulary(&self) -> usize {

@@ -49,26 +49,14 @@ impl Linear<'_> {
             let narrow = self.narrow(&adapter, rows);
             let narrow = Matrix::new(&narrow, x.rows(), adapter.rank);
             let b = Matrix::new(adapter.b, self.outputs, adapter.rank);
-            gemm(
-                self.compute,
-                (y, self.outputs),
-                Into::Add,
-                adapter.scale,
-                narrow,
-                b.t());
+            gemm(self.compute, (y, self.outputs), Into::Add, adapter.scale, narrow, b.t());
         }
     }
 
     /// The gradient of the input through the weight, given that of the result.
     pub fn input_gradient(&self, g: &[f32], dx: &mut [f32], into: Into) {
         let weight = Matrix::new(self.weight, self.outputs, self.inputs);
-        gemm(
-            self.compute,
-            (dx, self.inputs),
-            into,
-            1.0,
-            self.rows_out(g),
-            weight);
+        gemm(self.compute, (dx, self.inputs), into, 1.0, self.rows_out(g), weight);
     }
 
     /// The gradient of the weight.
@@ -82,13 +70,7 @@ impl Linear<'_> {
         let x = self.rows_in(x);
         let mut narrow = vec![0.0; x.rows() * adapter.rank];
         let a = Matrix::new(adapter.a, adapter.rank, self.inputs);
-        gemm(
-            self.compute,
-            (&mut narrow, adapter.rank),
-            Into::Replace,
-            1.0,
-            x,
-            a.t());
+        gemm(self.compute, (&mut narrow, adapter.rank), Into::Replace, 1.0, x, a.t());
         narrow
     }
 
@@ -103,7 +85,8 @@ impl Linear<'_> {
             Into::Replace,
             adapter.scale,
             g,
-            b);
+            b,
+        );
         narrow
     }
 
@@ -111,13 +94,7 @@ impl Linear<'_> {
     pub fn add_input_gradient(&self, adapter: &Adapter, narrow_g: &[f32], dx: &mut [f32]) {
         let narrow_g = Matrix::new(narrow_g, narrow_g.len() / adapter.rank, adapter.rank);
         let a = Matrix::new(adapter.a, adapter.rank, self.inputs);
-        gemm(
-            self.compute,
-            (dx, self.inputs),
-            Into::Add,
-            1.0,
-            narrow_g,
-            a);
+        gemm(self.compute, (dx, self.inputs), Into::Add, 1.0, narrow_g, a);
     }
 
     /// The gradient of A, given that of [`narrow`](Self::narrow).
@@ -129,20 +106,15 @@ impl Linear<'_> {
             into,
             1.0,
             narrow_g.t(),
-            self.rows_in(x));
+            self.rows_in(x),
+        );
     }
 
     /// The gradient of B, given [`narrow`](Self::narrow).
     pub fn b_gradient(&self, adapter: &Adapter, narrow: &[f32], g: &[f32], db: &mut [f32], into: Into) {
         let narrow = Matrix::new(narrow, narrow.len() / adapter.rank, adapter.rank);
         let g = self.rows_out(g);
-        gemm(
-            self.compute,
-            (db, adapter.rank),
-            into,
-            adapter.scale,
-            g.t(),
-            narrow);
+        gemm(self.compute, (db, adapter.rank), into, adapter.scale, g.t(), narrow);
     }
 
     fn rows_in<'x>(&self, x: &'x [f32]) -> Matrix<'x> {

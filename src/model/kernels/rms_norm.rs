@@ -47,7 +47,11 @@ pub fn rms_norm(pool: &Pool, x: &[f32], weight: &[f32], eps: f32, y: &mut [f32])
 /// # Panics
 /// The lengths of `x`, `added` and `y` differ.
 pub fn add_rms_norm(pool: &Pool, x: &mut [f32], added: &[f32], weight: &[f32], eps: f32, y: &mut [f32]) {
-    assert_eq!([added.len(), y.len()], [x.len(); 2], "lengths of what is added and of y");
+    assert_eq!(
+        [added.len(), y.len()],
+        [x.len(); 2],
+        "lengths of what is added and of y"
+    );
     let (width, rows) = (weight.len(), x.len() / weight.len());
     let (x, y) = (SharedMut::new(x), SharedMut::new(y));
     pool.run_ranges(rows, TASK / width, |rows| {

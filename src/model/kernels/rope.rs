@@ -42,7 +42,10 @@ pub fn rope_tokens(
     half: usize,
     rotation: Rotation,
 ) {
-    assert!(x.len() / width * half <= cos.len().min(sin.len()), "angles of all tokens");
+    assert!(
+        x.len() / width * half <= cos.len().min(sin.len()),
+        "angles of all tokens"
+    );
     let tables = cos.chunks(TOKENS * half).zip(sin.chunks(TOKENS * half));
     pool.each(x.chunks_mut(TOKENS * width).zip(tables), |(x, (cos, sin))| {
         let tables = cos.chunks_exact(half).zip(sin.chunks_exact(half));

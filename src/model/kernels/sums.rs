@@ -29,9 +29,7 @@ pub fn add_columns(pool: &Pool, sum: &mut [f32], rows: &[f32]) {
             .for_each(|row| add_slice(pool.isa(), &mut partial, row));
         partial
     });
-    partials
-        .iter()
-        .for_each(|partial| add_slice(pool.isa(), sum, partial));
+    partials.iter().for_each(|partial| add_slice(pool.isa(), sum, partial));
 }
 
 /// Adds the same row to all rows.

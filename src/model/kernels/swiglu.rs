@@ -80,7 +80,11 @@ pub fn gated_mlp(
         (inputs, outputs, rows * inputs),
         "shapes of x, gate and up"
     );
-    assert_eq!([y.len(), scratch.len()], [rows * outputs; 2], "lengths of y and scratch");
+    assert_eq!(
+        [y.len(), scratch.len()],
+        [rows * outputs; 2],
+        "lengths of y and scratch"
+    );
     let (y, scratch) = (SharedMut::new(y), SharedMut::new(scratch));
     let x = gate.rows(pool, x, row_scratch);
     gate.each_panel_range(pool, 2 * rows, |panels| {
@@ -120,7 +124,9 @@ mod tests {
         let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
         let of_row = |x: &[f32]| -> Vec<f32> {
             let outputs = g.chunks(inputs).zip(u.chunks(inputs));
-            outputs.map(|(g, u)| dot(x, g) * sigmoid(dot(x, g)) * dot(x, u)).collect()
+            outputs
+                .map(|(g, u)| dot(x, g) * sigmoid(dot(x, g)) * dot(x, u))
+                .collect()
         };
         let expected: Vec<f32> = x.chunks(inputs).flat_map(of_row).collect();
         for isa in Isa::available() {

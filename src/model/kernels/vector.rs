@@ -256,7 +256,12 @@ mod tests {
             for n in [0, 1, 15, 16, 17, 100] {
                 let values: Vec<f32> = (0..n).map(|i| i as f32).collect();
                 let sum: f32 = values.iter().sum();
-                assert_eq!(dot_of(isa, &values, &vec![2.0; n]), 2.0 * sum, "{n} elements, {}", isa.name());
+                assert_eq!(
+                    dot_of(isa, &values, &vec![2.0; n]),
+                    2.0 * sum,
+                    "{n} elements, {}",
+                    isa.name()
+                );
             }
         }
     }

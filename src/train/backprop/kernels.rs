@@ -1,4 +1,4 @@
-//! The pass on the CPU's kernels, written by hand: no tape, results in one piece of memory, gradients summed where they
+//! The pass on the CPU's kernels, written by hand: no graph of operations, results in one piece of memory, gradients summed where they
 //! will be used.
 
 use super::arena::{Arena, Rest};
@@ -142,7 +142,9 @@ impl<'a> Forward<'a> {
         if weights.is_trained(EMBEDDING) {
             let ids = &self.micro.batch.token_ids;
             let shape = (weights.config.vocab_size, width);
-            gradients.accumulate(EMBEDDING, shape, |sum, _| add_rows(self.compute.pool, sum, width, ids, flow))?;
+            gradients.accumulate(EMBEDDING, shape, |sum, _| {
+                add_rows(self.compute.pool, sum, width, ids, flow)
+            })?;
         }
         let tokens = flow.chunks_exact(width).enumerate();
         let bad = tokens.filter(|(_, row)| !row.iter().all(|x| x.is_finite()));
@@ -230,7 +232,13 @@ fn targets(micro: &MicroBatch) -> Vec<u32> {
     micro.predictions.iter().map(|(_, target)| *target).collect()
 }
 
-fn head<'h>(weight: &'h [f32], targets: &'h [u32], width: usize, temperature: f32, compute: Compute<'h>) -> Result<Head<'h>> {
+fn head<'h>(
+    weight: &'h [f32],
+    targets: &'h [u32],
+    width: usize,
+    temperature: f32,
+    compute: Compute<'h>,
+) -> Result<Head<'h>> {
     let vocabulary = weight.len() / width;
     if let Some(target) = targets.iter().find(|target| **target as usize >= vocabulary) {
         let message = format!("target token {target} is outside the vocabulary of {vocabulary}");

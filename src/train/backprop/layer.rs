@@ -151,14 +151,7 @@ impl<'a> Norm<'a> {
     }
 
     /// Adds to the gradient `dx` of the input and, where it is trained, to that of the weight.
-    pub fn backward(
-        &self,
-        pool: &Pool,
-        x: &[f32],
-        g: &[f32],
-        dx: &mut [f32],
-        gradients: &mut Gradients,
-    ) -> Result<()> {
+    pub fn backward(&self, pool: &Pool, x: &[f32], g: &[f32], dx: &mut [f32], gradients: &mut Gradients) -> Result<()> {
         if !self.trained {
             rms_norm_backward(pool, x, &self.weight, g, self.eps, dx, None);
             return Ok(());

@@ -1,78 +1,88 @@
 //! Forward and backward through the model, layer by layer, so that a layer can be computed again in the backward pass
-//! (gradient checkpointing, arXiv 1604.06174) instead of being kept. Two ways: on the CPU's kernels, and on candle's
-//! tape for every device.
+//! (gradient checkpointing, arXiv 1604.06174) instead of being kept. Two methods: the CPU's kernels, and candle's
+//! autograd for every device.
 
 mod arena;
+mod autograd;
 mod kernels;
 mod layer;
 mod projection;
 pub mod recompute;
-mod tape;
 #[cfg(test)]
 mod tests;
 
-use candle_core::DType;
+use std::sync::Arc;
 
-use super::error::Result;
+use candle_core::DType;
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+use super::error::{Result, TrainError};
 use super::gradients::Gradients;
 use super::packing::MicroBatch;
 use crate::config::schema::{Dtype, Kernels};
-use crate::model::kernels::train::gemm::{Method, Precision};
+use crate::model::kernels::gemm::Compute;
+use crate::model::kernels::{Pool, Precision};
 use crate::model::{Transformer, Weights};
 use arena::Arena;
 
 /// How passes are computed, and the memory that is kept between them.
 pub struct Backprop {
-    way: Way,
+    method: Method,
+    pool: Arc<Pool>,
     arena: Arena,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Way {
-    /// candle's differentiable operations.
-    Tape,
+#[derive(Debug)]
+enum Method {
+    /// candle's differentiable operations, on the CPU with threads of candle's kind.
+    Autograd(Option<ThreadPool>),
     /// Kernels of our own, for f32 weights on the CPU.
-    Kernels(Method),
+    Kernels(Precision),
 }
 
 /// A forward pass that can go back.
 pub struct Forward<'a>(Pass<'a>);
 
 enum Pass<'a> {
-    Tape(tape::Forward<'a>),
+    Autograd(autograd::Forward<'a>, Option<&'a ThreadPool>),
     Kernels(Box<kernels::Forward<'a>>),
 }
 
 impl Backprop {
-    /// The fastest way for the weights; `kernels` may ask for candle's, and `dtype` for products of bf16 (with f32
-    /// sums), where weights are f32 on a CPU.
-    pub fn choose(weights: &Weights, kernels: Kernels, dtype: Dtype) -> Self {
-        let on_cpu = weights.device().is_cpu() && weights.dtype() == DType::F32;
+    /// Chooses the fastest method for the weights; `kernels` may ask for candle's, and `dtype` for products of bf16
+    /// (with f32 sums), where weights are f32 on a CPU.
+    ///
+    /// # Errors
+    /// The system refused a thread.
+    pub fn choose(weights: &Weights, kernels: Kernels, dtype: Dtype, pool: Arc<Pool>) -> Result<Self> {
+        let on_cpu = weights.device().is_cpu();
         let precision = match dtype {
             Dtype::Bf16 => Precision::Bf16,
             Dtype::Auto | Dtype::F32 => Precision::F32,
         };
-        Self::new(match on_cpu && kernels != Kernels::Plain {
-            true => Way::Kernels(Method::best(precision)),
-            false => Way::Tape,
-        })
+        let method = match on_cpu && weights.dtype() == DType::F32 && kernels != Kernels::Plain {
+            true => Method::Kernels(precision),
+            false => Method::Autograd(on_cpu.then(|| candle_threads(pool.threads())).transpose()?),
+        };
+        Ok(Self::new(method, pool))
     }
 
-    fn new(way: Way) -> Self {
+    fn new(method: Method, pool: Arc<Pool>) -> Self {
         Self {
-            way,
+            method,
+            pool,
             arena: Arena::default(),
         }
     }
 
-    /// The log-probability of each prediction of a micro-batch, to be called on the threads that compute.
+    /// Returns the log-probability of each prediction of a micro-batch.
     ///
     /// # Errors
     /// Out of memory, or a token outside the vocabulary.
     pub fn log_probs(&mut self, model: Transformer, micro: &MicroBatch, temperature: f64) -> Result<Vec<f32>> {
-        match self.way {
-            Way::Tape => tape::log_probs(model, micro, temperature),
-            Way::Kernels(_) => Ok(self.forward(model, micro, temperature, true)?.outputs()?.0),
+        match &self.method {
+            Method::Autograd(threads) => run_on(threads.as_ref(), || autograd::log_probs(model, micro, temperature)),
+            Method::Kernels(_) => Ok(self.forward(model, micro, temperature, true)?.outputs()?.0),
         }
     }
 
@@ -87,14 +97,32 @@ impl Backprop {
         temperature: f64,
         recompute: bool,
     ) -> Result<Forward<'a>> {
-        Ok(Forward(match self.way {
-            Way::Tape => Pass::Tape(tape::Forward::run(model, micro, temperature, recompute)?),
-            Way::Kernels(method) => {
-                let arena = &mut self.arena;
-                let pass = kernels::Forward::run(model, method, micro, temperature as f32, recompute, arena)?;
+        Ok(Forward(match &self.method {
+            Method::Autograd(threads) => {
+                let threads = threads.as_ref();
+                let run = || autograd::Forward::run(model, micro, temperature, recompute);
+                Pass::Autograd(run_on(threads, run)?, threads)
+            }
+            Method::Kernels(precision) => {
+                let (compute, arena) = (Compute::new(&self.pool, *precision), &mut self.arena);
+                let pass = kernels::Forward::run(model, compute, micro, temperature as f32, recompute, arena)?;
                 Pass::Kernels(Box::new(pass))
             }
         }))
+    }
+}
+
+/// Threads that candle's operations run on; of a fixed number, so that work is split in the same way each time.
+fn candle_threads(count: usize) -> Result<ThreadPool> {
+    let builder = ThreadPoolBuilder::new().num_threads(count);
+    let named = builder.thread_name(|number| format!("train-{number}"));
+    named.build().map_err(TrainError::Threads)
+}
+
+fn run_on<R: Send>(threads: Option<&ThreadPool>, work: impl FnOnce() -> R + Send) -> R {
+    match threads {
+        Some(threads) => threads.install(work),
+        None => work(),
     }
 }
 
@@ -105,7 +133,7 @@ impl Forward<'_> {
     /// The device failed.
     pub fn outputs(&self) -> Result<(Vec<f32>, Vec<f32>)> {
         match &self.0 {
-            Pass::Tape(pass) => pass.outputs(),
+            Pass::Autograd(pass, threads) => run_on(*threads, || pass.outputs()),
             Pass::Kernels(pass) => Ok((pass.found.log_probs.clone(), pass.found.entropies.clone())),
         }
     }
@@ -117,7 +145,7 @@ impl Forward<'_> {
     /// Out of memory.
     pub fn backward(self, by_log_prob: &[f32], by_entropy: &[f32], gradients: &mut Gradients) -> Result<Vec<usize>> {
         match self.0 {
-            Pass::Tape(pass) => pass.backward(by_log_prob, by_entropy, gradients),
+            Pass::Autograd(pass, threads) => run_on(threads, || pass.backward(by_log_prob, by_entropy, gradients)),
             Pass::Kernels(pass) => pass.backward(by_log_prob, by_entropy, gradients),
         }
     }

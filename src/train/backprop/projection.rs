@@ -96,7 +96,9 @@ impl<'a> Projection<'a> {
             })?;
             if self.bias.is_some() {
                 let pool = self.compute.pool;
-                gradients.accumulate(&format!("{module}.bias"), self.outputs, |sum, _| add_columns(pool, sum, g))?;
+                gradients.accumulate(&format!("{module}.bias"), self.outputs, |sum, _| {
+                    add_columns(pool, sum, g)
+                })?;
             }
         }
         if let Some(adapter) = linear.adapter {

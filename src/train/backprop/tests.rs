@@ -2,6 +2,7 @@ use super::*;
 use crate::config::LINEAR_PROJECTIONS;
 use crate::model::ModelConfig;
 use crate::model::config::Family;
+use crate::model::kernels::Isa;
 use crate::model::lora::LoraConfig;
 use crate::model::weights::{Trainable, random_tensors};
 use crate::train::packing::{RowView, pack};
@@ -61,12 +62,26 @@ fn micro(rows: &[(Vec<u32>, Vec<usize>)], share: bool) -> MicroBatch {
     pack(&views, usize::MAX, share).remove(0)
 }
 
-/// The ways of this machine on kernels as exact as f32.
+/// A way to compute passes.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Autograd,
+    Kernels(Isa, Precision),
+}
+
+/// The kernels of this machine that are as exact as f32.
 fn exact_ways() -> Vec<Way> {
-    Method::available(Precision::F32)
+    Isa::available()
         .into_iter()
-        .map(Way::Kernels)
+        .map(|isa| Way::Kernels(isa, Precision::F32))
         .collect()
+}
+
+fn backprop(way: Way) -> Backprop {
+    match way {
+        Way::Autograd => Backprop::new(Method::Autograd(None), Arc::new(Pool::new(1))),
+        Way::Kernels(isa, precision) => Backprop::new(Method::Kernels(precision), Arc::new(Pool::with_isa(2, isa))),
+    }
 }
 
 struct Found {
@@ -76,13 +91,13 @@ struct Found {
 }
 
 fn run(way: Way, weights: &Weights, micro: &MicroBatch, recompute: bool) -> Found {
-    let mut backprop = Backprop::new(way);
+    let mut backprop = self::backprop(way);
     let forward = backprop
         .forward(Transformer::new(weights), micro, 0.7, recompute)
         .unwrap();
     let (log_probs, entropies) = forward.outputs().unwrap();
-    let slope = |i: usize| ((i * 7) % 5) as f32 * 0.4 - 0.7;
-    let by_log_prob: Vec<f32> = (0..log_probs.len()).map(slope).collect();
+    let gradient = |i: usize| ((i * 7) % 5) as f32 * 0.4 - 0.7;
+    let by_log_prob: Vec<f32> = (0..log_probs.len()).map(gradient).collect();
     let by_entropy: Vec<f32> = by_log_prob.iter().map(|by| 0.1 - 0.2 * by).collect();
     let mut gradients = Gradients::default();
     let bad = forward.backward(&by_log_prob, &by_entropy, &mut gradients).unwrap();
@@ -128,10 +143,10 @@ fn assert_alike(weights: &Weights, found: &Found, expected: &Found, tolerance: f
 }
 
 #[test]
-fn every_kernel_gives_every_trained_tensor_the_gradient_of_the_tape() {
+fn every_kernel_gives_every_trained_tensor_the_gradient_of_autograd() {
     for (what, weights) in models() {
         let micro = micro(&rows(), true);
-        let expected = run(Way::Tape, &weights, &micro, false);
+        let expected = run(Way::Autograd, &weights, &micro, false);
         for way in exact_ways() {
             for recompute in [false, true] {
                 let found = run(way, &weights, &micro, recompute);
@@ -152,10 +167,10 @@ fn a_tree_gives_the_gradients_of_its_rows_one_by_one() {
     let (tree, single) = (micro(&rows(), true), micro(&rows(), false));
     assert!(tree.batch.len() < single.batch.len());
     let weights = weights(ModelConfig::small(Family::Qwen2), &Trainable::All);
-    for way in exact_ways().into_iter().chain([Way::Tape]) {
-        // Slopes belong to predictions, of which a tree has fewer: both are given 1.
+    for way in exact_ways().into_iter().chain([Way::Autograd]) {
+        // Gradients belong to predictions, of which a tree has fewer: both are given 1.
         let gradients = |micro: &MicroBatch| {
-            let mut backprop = Backprop::new(way);
+            let mut backprop = self::backprop(way);
             let forward = backprop.forward(Transformer::new(&weights), micro, 1.0, false).unwrap();
             let mut by = vec![0.0; micro.predictions.len()];
             for row in &micro.rows {
@@ -194,7 +209,7 @@ fn long() -> (Weights, MicroBatch) {
 #[test]
 fn long_rows_and_wide_vocabularies_cross_the_kernels_blocks() {
     let (weights, micro) = long();
-    let expected = run(Way::Tape, &weights, &micro, false);
+    let expected = run(Way::Autograd, &weights, &micro, false);
     for way in exact_ways() {
         let found = run(way, &weights, &micro, false);
         assert_alike(&weights, &found, &expected, 1e-4, &format!("{way:?}"));
@@ -205,10 +220,10 @@ fn long_rows_and_wide_vocabularies_cross_the_kernels_blocks() {
 #[test]
 fn products_of_bf16_stay_within_fifteen_percent() {
     let (weights, micro) = long();
-    let expected = run(Way::Tape, &weights, &micro, false);
-    for method in Method::available(Precision::Bf16) {
-        let found = run(Way::Kernels(method), &weights, &micro, false);
-        assert_alike(&weights, &found, &expected, 0.15, &format!("{method:?}"));
+    let expected = run(Way::Autograd, &weights, &micro, false);
+    for isa in Isa::available() {
+        let found = run(Way::Kernels(isa, Precision::Bf16), &weights, &micro, false);
+        assert_alike(&weights, &found, &expected, 0.15, isa.name());
     }
 }
 
@@ -216,7 +231,7 @@ fn products_of_bf16_stay_within_fifteen_percent() {
 fn computing_again_and_used_memory_give_the_same_bits() {
     let (weights, micro) = long();
     for way in exact_ways() {
-        let mut backprop = Backprop::new(way);
+        let mut backprop = self::backprop(way);
         let mut gradients = |recompute: bool| {
             let forward = backprop
                 .forward(Transformer::new(&weights), &micro, 1.0, recompute)
@@ -240,8 +255,8 @@ fn computing_again_and_used_memory_give_the_same_bits() {
 fn a_gradient_that_is_not_finite_names_its_tokens() {
     let weights = weights(ModelConfig::small(Family::Llama), &Trainable::All);
     let micro = micro(&rows(), true);
-    for way in exact_ways().into_iter().chain([Way::Tape]) {
-        let mut backprop = Backprop::new(way);
+    for way in exact_ways().into_iter().chain([Way::Autograd]) {
+        let mut backprop = self::backprop(way);
         let forward = backprop
             .forward(Transformer::new(&weights), &micro, 1.0, false)
             .unwrap();
@@ -258,10 +273,10 @@ fn a_gradient_that_is_not_finite_names_its_tokens() {
 #[test]
 fn tokens_outside_the_vocabulary_are_refused() {
     let weights = weights(ModelConfig::small(Family::Llama), &Trainable::All);
-    for way in [Way::Tape, Way::Kernels(Method::best(Precision::F32))] {
+    for way in [Way::Autograd, Way::Kernels(Isa::detect(), Precision::F32)] {
         for row in [vec![1, 1_000_000, 2], vec![1, 2, 1_000_000]] {
             let micro = micro(&[(row, vec![1, 2])], true);
-            let mut backprop = Backprop::new(way);
+            let mut backprop = self::backprop(way);
             let result = backprop.forward(Transformer::new(&weights), &micro, 1.0, false);
             assert!(result.is_err(), "{way:?}");
         }

@@ -8,7 +8,8 @@ use super::adamw_groups::Group;
 use super::parameter_state::{ParameterState, decays};
 use crate::config::schema::Optim;
 use crate::model::Weights;
-use crate::model::kernels::train::adamw::AdamWStep;
+use crate::model::kernels::Pool;
+use crate::model::kernels::adamw::AdamWStep;
 use crate::train::error::Result;
 use crate::train::gradients::Gradients;
 
@@ -89,7 +90,14 @@ impl AdamW {
     ///
     /// # Errors
     /// Out of memory, or a gradient of another shape than its parameter.
-    pub fn step(&mut self, weights: &mut Weights, gradients: &Gradients, lr: f64, gradient_scale: f64) -> Result<()> {
+    pub fn step(
+        &mut self,
+        pool: &Pool,
+        weights: &mut Weights,
+        gradients: &Gradients,
+        lr: f64,
+        gradient_scale: f64,
+    ) -> Result<()> {
         self.steps += 1;
         let step = AdamWStep {
             lr,
@@ -112,8 +120,8 @@ impl AdamW {
                         ..step
                     };
                     match gradients.by_name.get(name) {
-                        Some(gradient) => slot.step(var, gradient, &step)?,
-                        None => slot.step(var, &slot.first.zeros_like()?, &step)?,
+                        Some(gradient) => slot.step(pool, var, gradient, &step)?,
+                        None => slot.step(pool, var, &slot.first.zeros_like()?, &step)?,
                     }
                 }
             }

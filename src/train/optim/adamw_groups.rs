@@ -7,7 +7,7 @@ use candle_core::{DType, Tensor, Var};
 use indexmap::IndexMap;
 
 use super::parameter_state::{ParameterState, decays};
-use crate::model::kernels::train::adamw::AdamWStep;
+use crate::model::kernels::adamw::AdamWStep;
 use crate::train::error::Result;
 use crate::train::gradients::Gradients;
 
@@ -160,6 +160,7 @@ mod tests {
     use super::*;
     use crate::config::schema::Optim;
     use crate::model::config::{Family, ModelConfig};
+    use crate::model::kernels::Pool;
     use crate::model::weights::random_tensors;
     use crate::model::{Trainable, Weights};
     use crate::train::AdamW;
@@ -227,6 +228,7 @@ mod tests {
             AdamW::new(&by_kernel, &optim).unwrap(),
             AdamW::new(&narrow, &optim).unwrap(),
         );
+        let pool = Pool::new(2);
         let start = grouped.slots().unwrap();
         for (name, var) in by_kernel.trainable() {
             var.set(start[&name].master.as_ref().unwrap()).unwrap(); // both begin with what bf16 can hold
@@ -237,8 +239,8 @@ mod tests {
                 let gradient = (var.as_detached_tensor() * (0.1 * (i + step) as f64)).unwrap();
                 gradients.add(name, &gradient).unwrap();
             }
-            kernel.step(&mut by_kernel, &gradients, optim.lr, 0.5).unwrap();
-            grouped.step(&mut narrow, &gradients, optim.lr, 0.5).unwrap();
+            kernel.step(&pool, &mut by_kernel, &gradients, optim.lr, 0.5).unwrap();
+            grouped.step(&pool, &mut narrow, &gradients, optim.lr, 0.5).unwrap();
         }
         let slots = grouped.slots().unwrap();
         for ((name, exact), (_, rounded)) in by_kernel.trainable().iter().zip(narrow.trainable()) {

@@ -3,8 +3,9 @@
 use candle_core::{DType, Device, Tensor, Var};
 
 use crate::model::ModelError;
-use crate::model::kernels::train::adamw::{AdamWStep, adamw};
-use crate::model::kernels::train::slices::{Numbers, with_mut, zeros};
+use crate::model::kernels::Pool;
+use crate::model::kernels::adamw::{AdamWStep, adamw};
+use crate::model::kernels::tensors::{Numbers, with_mut, zeros};
 use crate::train::error::Result;
 
 /// What the optimizer keeps of one parameter, all f32.
@@ -43,7 +44,7 @@ impl ParameterState {
     ///
     /// # Errors
     /// A gradient of another shape than its parameter.
-    pub fn step(&mut self, var: &Var, gradient: &Tensor, step: &AdamWStep) -> Result<()> {
+    pub fn step(&mut self, pool: &Pool, var: &Var, gradient: &Tensor, step: &AdamWStep) -> Result<()> {
         if gradient.dims() != var.dims() {
             let (own, given) = (var.dims(), gradient.dims());
             let message = format!("a parameter of shape {own:?} has a gradient of {given:?}");
@@ -53,7 +54,9 @@ impl ParameterState {
         let gradient = Numbers::of(&gradient)?;
         with_mut(var, |weight| {
             with_mut(&self.first, |first| {
-                with_mut(&self.second, |second| adamw(weight, first, second, &gradient, step))
+                with_mut(&self.second, |second| {
+                    adamw(pool, weight, first, second, &gradient, step)
+                })
             })
         })???;
         Ok(())

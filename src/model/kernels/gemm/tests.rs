@@ -22,7 +22,11 @@ fn matrix(data: &[f32], rows: usize, columns: usize, turned: bool) -> Matrix<'_>
 /// that of f32 rounding, or of bf16 operands.
 fn ways() -> Vec<(Pool, Precision, f64)> {
     let both = |isa: Isa| {
-        let rounded = if isa.bf16_product() == Bf16Product::Widen { 1e-6 } else { 8e-3 };
+        let rounded = if isa.bf16_product() == Bf16Product::Widen {
+            1e-6
+        } else {
+            8e-3
+        };
         [(Precision::F32, 1e-6), (Precision::Bf16, rounded)].map(|(p, error)| (Pool::with_isa(3, isa), p, error))
     };
     Isa::available().into_iter().flat_map(both).collect()
@@ -92,7 +96,14 @@ fn tiles_of_three_parts_are_as_exact_as_multiply_adds() {
         let pool = Pool::with_isa(1, isa);
         let mut out = vec![0.0; m * n];
         let (a, b) = (Matrix::new(&a, m, k), Matrix::new(&b, k, n));
-        gemm(Compute::new(&pool, Precision::F32), (&mut out, n), Into::Replace, 1.0, a, b);
+        gemm(
+            Compute::new(&pool, Precision::F32),
+            (&mut out, n),
+            Into::Replace,
+            1.0,
+            a,
+            b,
+        );
         let (mut wrong, mut size) = (0.0, 0.0);
         for i in 0..m {
             for j in 0..n {
@@ -157,22 +168,18 @@ fn rows_do_not_depend_on_each_other_or_on_threads() {
 fn an_empty_product_is_zero_or_nothing() {
     for (pool, precision, _) in ways() {
         let compute = Compute::new(&pool, precision);
-        let method = Method::of(compute);
         let empty = |rows, columns| Matrix::new(&[], rows, columns);
         let mut out = [7.0; 2];
-        gemm(compute,
-            (&mut out, 2),
-            Into::Replace,
-            1.0,
-            empty(1, 0),
-            empty(0, 2));
+        gemm(compute, (&mut out, 2), Into::Replace, 1.0, empty(1, 0), empty(0, 2));
         assert_eq!(out, [0.0, 0.0]);
-        gemm(compute,
+        gemm(
+            compute,
             (&mut [], 2),
             Into::Replace,
             1.0,
             empty(0, 3),
-            Matrix::new(&[0.0; 6], 3, 2));
+            Matrix::new(&[0.0; 6], 3, 2),
+        );
     }
 }
 
@@ -186,5 +193,6 @@ fn a_short_operand_is_caught() {
         Into::Replace,
         1.0,
         a,
-        b);
+        b,
+    );
 }

@@ -14,9 +14,8 @@ mod tile;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::memory::Memory;
 use super::isa::{Bf16Product, Isa, kernel};
-use super::vector::Vector;
+use super::memory::Memory;
 use super::threads::{Pool, SharedMut};
 pub(super) use tile::{Ahead, MultiplyAdd};
 
@@ -231,11 +230,6 @@ impl PackedMatrix {
     /// Columns of a panel.
     pub(super) fn panel_width(&self) -> usize {
         panel_width(self.isa)
-    }
-
-    /// The instruction set it is packed for.
-    pub(super) fn isa(&self) -> Isa {
-        self.isa
     }
 }
 

@@ -1,4 +1,4 @@
-//! The pass on candle's differentiable operations, for any device: each layer has a tape of its own, so that it can be
+//! The pass on candle's differentiable operations, for any device: each layer has a graph of its own, so that it can be
 //! computed again or dropped as soon as its gradients are taken.
 
 use candle_core::{Tensor, Var};
