@@ -11,6 +11,7 @@
 use std::path::{Path, PathBuf};
 
 use ajet_swarm::config::schema::Optim;
+use ajet_swarm::model::kernels::Pool;
 use ajet_swarm::model::tokenizer::Tokenizer;
 use ajet_swarm::model::weights::random_tensors;
 use ajet_swarm::model::{ModelConfig, PackedBatch, Trainable, Transformer, Weights};
@@ -131,6 +132,7 @@ fn train(weights: &mut Weights, tokenizer: &Tokenizer, args: &Args) -> anyhow::R
         betas: [0.9, 0.99],
         ..Optim::default()
     };
+    let pool = Pool::new(Pool::physical_cores());
     let mut optimizer = AdamW::new(weights, &optim)?;
     for step in 0..args.steps {
         let batch = (0..args.batch).map(|_| Conversation::generate(&mut rng, tokenizer));
@@ -139,7 +141,7 @@ fn train(weights: &mut Weights, tokenizer: &Tokenizer, args: &Args) -> anyhow::R
         let gradients = Gradients::collect(weights, &loss.backward()?)?;
         let warm_up = ((step + 1) as f64 / 50.0).min(1.0);
         let lr = args.lr * warm_up * (1.0 - 0.9 * step as f64 / args.steps as f64);
-        optimizer.step(weights, &gradients, lr, clip_factor(gradients.global_norm()?, 1.0))?;
+        optimizer.step(&pool, weights, &gradients, lr, clip_factor(gradients.global_norm(&pool)?, 1.0))?;
         if (step + 1) % 100 == 0 {
             let shares = expected_accuracy(weights, tokenizer)?;
             eprintln!("step {}: loss {:.3}, {shares}", step + 1, loss.to_scalar::<f32>()?);
