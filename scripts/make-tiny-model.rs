@@ -141,7 +141,13 @@ fn train(weights: &mut Weights, tokenizer: &Tokenizer, args: &Args) -> anyhow::R
         let gradients = Gradients::collect(weights, &loss.backward()?)?;
         let warm_up = ((step + 1) as f64 / 50.0).min(1.0);
         let lr = args.lr * warm_up * (1.0 - 0.9 * step as f64 / args.steps as f64);
-        optimizer.step(&pool, weights, &gradients, lr, clip_factor(gradients.global_norm(&pool)?, 1.0))?;
+        optimizer.step(
+            &pool,
+            weights,
+            &gradients,
+            lr,
+            clip_factor(gradients.global_norm(&pool)?, 1.0),
+        )?;
         if (step + 1) % 100 == 0 {
             let shares = expected_accuracy(weights, tokenizer)?;
             eprintln!("step {}: loss {:.3}, {shares}", step + 1, loss.to_scalar::<f32>()?);
