@@ -3,7 +3,7 @@
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{AutoEscape, Environment, Error, UndefinedBehavior, Value};
 
-use super::templates::Dialect;
+use super::dialect::Dialect;
 use super::{filters, invalid, methods, objects, operators, python, tests};
 
 /// An environment without templates.

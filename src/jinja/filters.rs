@@ -6,7 +6,8 @@ use minijinja::{Environment, Error, State, Value, filters};
 use super::arguments::Arguments;
 use super::methods::pairs_of;
 use super::objects::Generator;
-use super::operators::{operate, weigh};
+use super::operators::operate;
+use super::weight::weigh;
 use super::{charge, format, invalid, python, python_json, usable};
 
 /// What `pprint` writes on one line.

@@ -3,8 +3,8 @@
 use minijinja::value::ValueKind;
 use minijinja::{Error, State, Value};
 
-use super::methods::is_method;
-use super::operators::Number;
+use super::method_names::is_method;
+use super::numbers::Number;
 use super::{charge, invalid, python};
 
 /// Digits after the point that a float may be asked for.

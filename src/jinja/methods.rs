@@ -7,95 +7,10 @@ use minijinja::{Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat;
 
 use super::arguments::Arguments;
+use super::method_names::{HIDDEN, OF_DICTIONARIES, OF_LISTS, OF_NUMBERS, OF_STRINGS};
 use super::objects::View;
-use super::operators::weigh;
+use super::weight::weigh;
 use super::{charge, format, invalid, python, tests, usable};
-
-const OF_DICTIONARIES: [&str; 6] = ["copy", "fromkeys", "get", "items", "keys", "values"];
-const OF_LISTS: [&str; 3] = ["copy", "count", "index"];
-/// Methods that change a dictionary or list, which Jinja2's sandbox hides.
-const HIDDEN: [&str; 11] = [
-    "append",
-    "clear",
-    "extend",
-    "insert",
-    "pop",
-    "popitem",
-    "remove",
-    "reverse",
-    "setdefault",
-    "sort",
-    "update",
-];
-const OF_STRINGS: [&str; 47] = [
-    "capitalize",
-    "casefold",
-    "center",
-    "count",
-    "encode",
-    "endswith",
-    "expandtabs",
-    "find",
-    "format",
-    "format_map",
-    "index",
-    "isalnum",
-    "isalpha",
-    "isascii",
-    "isdecimal",
-    "isdigit",
-    "isidentifier",
-    "islower",
-    "isnumeric",
-    "isprintable",
-    "isspace",
-    "istitle",
-    "isupper",
-    "join",
-    "ljust",
-    "lower",
-    "lstrip",
-    "maketrans",
-    "partition",
-    "removeprefix",
-    "removesuffix",
-    "replace",
-    "rfind",
-    "rindex",
-    "rjust",
-    "rpartition",
-    "rsplit",
-    "rstrip",
-    "split",
-    "splitlines",
-    "startswith",
-    "strip",
-    "swapcase",
-    "title",
-    "translate",
-    "upper",
-    "zfill",
-];
-const OF_NUMBERS: [&str; 11] = [
-    "as_integer_ratio",
-    "bit_count",
-    "bit_length",
-    "conjugate",
-    "denominator",
-    "from_bytes",
-    "hex",
-    "imag",
-    "is_integer",
-    "numerator",
-    "real",
-];
-
-/// Whether a value of some type has a method or attribute of this name.
-pub(super) fn is_method(name: &str) -> bool {
-    [&OF_DICTIONARIES[..], &OF_LISTS, &HIDDEN, &OF_STRINGS, &OF_NUMBERS]
-        .iter()
-        .any(|names| names.contains(&name))
-}
 
 /// A method of a value that is not called, or not yet.
 #[derive(Debug)]

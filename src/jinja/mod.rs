@@ -4,24 +4,32 @@
 //! `tests/reference/make_jinja.py` renders a table of expressions with Python; what cannot be made equal is refused.
 
 mod arguments;
+mod dialect;
 mod environment;
+mod error;
 mod filters;
 mod format;
 mod lexer;
+mod method_names;
 mod methods;
+mod numbers;
 mod objects;
 mod operators;
 mod python;
 mod python_json;
 mod rewrite;
+mod slices;
 #[cfg(test)]
 mod table_tests;
 mod templates;
 mod tests;
+mod weight;
 
 use minijinja::{Error, ErrorKind, State, UndefinedBehavior, Value};
 
-pub use templates::{Dialect, TemplateError, Templates};
+pub use dialect::Dialect;
+pub use error::TemplateError;
+pub use templates::Templates;
 
 /// Bytes of text made by one step.
 const STEP_BYTES: usize = 64;

@@ -8,7 +8,7 @@ use minijinja::value::{Enumerator, Object, ObjectRepr};
 use minijinja::{Error, Value};
 
 use super::invalid;
-use super::operators::bounds;
+use super::slices::bounds;
 
 /// Numbers of a range, as Jinja2's sandbox allows them.
 const MAX_RANGE: usize = 100_000;

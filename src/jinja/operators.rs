@@ -6,11 +6,12 @@ use minijinja::value::{Rest, Tuple, ValueKind};
 use minijinja::{Environment, Error, State, Value};
 
 use super::methods::Method;
+use super::numbers::Number;
 use super::objects::{Generator, Range};
-use super::{MAX_DEPTH, charge, defined, filters, format, invalid, is_strict, python, tests, usable};
+use super::slices::places;
+use super::weight::weigh;
+use super::{charge, defined, filters, format, invalid, is_strict, python, tests, usable};
 
-/// Values of a container that are looked at for one step.
-const STEP_VALUES: usize = 2;
 /// Integers up to here are floats without loss.
 const EXACT: i128 = 1 << 53;
 
@@ -37,38 +38,6 @@ fn fold(terms: &[Value], apply: impl Fn(Value, &str, &Value) -> Result<Value>) -
     rest.chunks_exact(2).try_fold(first.clone(), |left, pair| {
         apply(left, pair[0].as_str().unwrap_or_default(), &pair[1])
     })
-}
-
-/// A number, booleans among them, as Python calculates with it.
-#[derive(Clone, Copy)]
-pub(super) enum Number {
-    Whole(i128),
-    Float(f64),
-}
-
-impl Number {
-    pub(super) fn of(value: &Value) -> Option<Self> {
-        match value.kind() {
-            ValueKind::Bool => Some(Self::Whole(i128::from(value.is_true()))),
-            ValueKind::Number if value.is_integer() => i128::try_from(value.clone()).ok().map(Self::Whole),
-            ValueKind::Number => f64::try_from(value.clone()).ok().map(Self::Float),
-            _ => None,
-        }
-    }
-
-    pub(super) fn truncated(self) -> Option<i128> {
-        match self {
-            Self::Whole(number) => Some(number),
-            Self::Float(number) => (number.abs() < 1e38).then_some(number.trunc() as i128),
-        }
-    }
-
-    pub(super) fn float(self) -> f64 {
-        match self {
-            Self::Whole(number) => number as f64,
-            Self::Float(number) => number,
-        }
-    }
 }
 
 pub(super) fn operate(state: &State, left: &Value, operator: &str, right: &Value) -> Result<Value> {
@@ -366,30 +335,6 @@ fn part(state: &State, of: &Value, start: &Value, stop: &Value, step: Option<&Va
     Ok(sequence(of, places.map(|at| items[at].clone()).collect()))
 }
 
-/// Where a slice begins and ends, as Python bounds it.
-pub(super) fn bounds(length: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> (i64, i64) {
-    let length = i64::try_from(length).unwrap_or(i64::MAX);
-    let (low, high) = if step > 0 { (0, length) } else { (-1, length - 1) };
-    let place = |at: i64| {
-        if at < 0 {
-            at.saturating_add(length).max(low)
-        } else {
-            at.min(high)
-        }
-    };
-    let (first, last) = if step > 0 { (low, high) } else { (high, low) };
-    (start.map_or(first, place), stop.map_or(last, place))
-}
-
-fn places(length: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> impl Iterator<Item = usize> {
-    let (start, stop) = bounds(length, start, stop, step);
-    let next = move |at: &i64| at.checked_add(step);
-    let within = move |at: &i64| if step > 0 { *at < stop } else { *at > stop };
-    std::iter::successors(Some(start), next)
-        .take_while(within)
-        .map(|at| at as usize)
-}
-
 /// A value that a name will hold: nested no deeper than it can be printed, compared and let go.
 fn kept(state: &State, value: Value) -> Result<Value> {
     weigh(state, &value)?;
@@ -406,41 +351,5 @@ fn each(state: &State, value: Value) -> Result<Value> {
     match value.downcast_object_ref::<Generator>() {
         Some(generator) => Ok(Value::from(generator.rest())),
         None => Ok(value),
-    }
-}
-
-/// Pays for looking at all that a value holds, and refuses what is nested too deep.
-pub(super) fn weigh(state: &State, value: &Value) -> Result<()> {
-    let mut seen = 0;
-    weigh_within(state, value, 0, &mut seen)
-}
-
-fn weigh_within(state: &State, value: &Value, depth: usize, seen: &mut usize) -> Result<()> {
-    *seen += 1;
-    if seen.is_multiple_of(STEP_VALUES) {
-        charge(state, 0)?;
-    }
-    if depth > MAX_DEPTH {
-        return Err(invalid(format!("a value is nested deeper than {MAX_DEPTH} levels")));
-    }
-    let mut inner = |value: Value| weigh_within(state, &value, depth + 1, seen);
-    if let Some(generator) = value.downcast_object_ref::<Generator>() {
-        return generator.peek().into_iter().try_for_each(inner);
-    }
-    match value.kind() {
-        ValueKind::String => match value.as_str().map_or(0, str::len) / STEP_VALUES {
-            0..512 => Ok(()),
-            bytes => charge(state, bytes),
-        },
-        _ if tests::is_loop(value) => Err(invalid("`loop` as a value is not supported")),
-        _ if value.downcast_object_ref::<Range>().is_some() => Ok(()),
-        ValueKind::Seq | ValueKind::Iterable => value.try_iter()?.checked().try_for_each(|item| inner(item?)),
-        ValueKind::Map => value.try_iter()?.checked().try_for_each(|key| {
-            let key = key?;
-            let item = value.get_item(&key)?;
-            inner(key)?;
-            inner(item)
-        }),
-        _ => Ok(()),
     }
 }

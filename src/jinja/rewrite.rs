@@ -6,9 +6,9 @@
 
 use minijinja::{Error, ErrorKind};
 
+use super::error::TemplateError;
 use super::lexer::{Tag, Token, tag};
-use super::methods::is_method;
-use super::templates::TemplateError;
+use super::method_names::is_method;
 
 /// Bytes of a template.
 const MAX_SOURCE: usize = 1 << 20;

@@ -1,44 +1,17 @@
 //! Templates by name: compiled within the limits on their source, rendered within the limits on steps and depth.
 
-use minijinja::{Environment, Error, ErrorKind, Value};
+use minijinja::{Environment, ErrorKind, Value};
 use serde_json::{Map, Value as Json};
 
+use super::dialect::Dialect;
 use super::environment::environment;
+use super::error::TemplateError;
 use super::{python, rewrite};
 
 /// Steps that a rendering may take; a step is an instruction, 64 bytes of text made or two values looked at.
 const STEPS: u64 = 4_000_000;
 /// Bytes of the variables for which a rendering may take one step more.
 const INPUT_BYTES: usize = 2;
-
-/// How templates treat the white space around tags and names that are undefined.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Dialect {
-    /// As `transformers` sets Jinja2 up: a tag takes its line with it, and an undefined name is empty text.
-    #[default]
-    Chat,
-    /// Jinja2 with `StrictUndefined`: text stays as it stands, and the use of an undefined name is an error.
-    Job,
-}
-
-/// Why a template was not compiled or rendered: the message that it raised itself, or what went wrong.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{message}{}", .line.map_or_else(String::new, |line| format!(" (line {line} of the template)")))]
-pub struct TemplateError {
-    /// What went wrong.
-    pub message: String,
-    /// The line of the source, from 1, where it is known.
-    pub line: Option<usize>,
-}
-
-impl From<Error> for TemplateError {
-    fn from(error: Error) -> Self {
-        Self {
-            message: error.detail().map_or_else(|| error.kind().to_string(), String::from),
-            line: error.line(),
-        }
-    }
-}
 
 /// Compiled templates.
 #[derive(Clone, Debug)]

@@ -15,8 +15,8 @@ pub struct SourceFile {
     /// Below `src`.
     pub path: PathBuf,
     pub text: String,
-    /// All code in it is for tests.
-    is_test: bool,
+    /// Modules that it declares for tests only.
+    test_modules: Vec<ModulePath>,
     uses: Vec<Use>,
     /// Name → what `pub use` makes it stand for.
     reexports: BTreeMap<String, ModulePath>,
@@ -88,7 +88,9 @@ impl SourceTree {
 
     /// For each file the files that its code needs, tests aside. A folder's `mod.rs` may name its children.
     pub fn dependencies(&self) -> BTreeMap<&ModulePath, BTreeSet<&ModulePath>> {
-        let files = self.0.iter().filter(|(_, file)| !file.is_test);
+        let test_modules: Vec<_> = self.0.values().flat_map(|file| &file.test_modules).collect();
+        let is_test = |module: &ModulePath| test_modules.iter().any(|test| module.starts_with(test));
+        let files = self.0.iter().filter(|(module, _)| !is_test(module));
         let with_needed = files.map(|(module, file)| {
             let needed = file.uses.iter().filter(|used| !used.in_test && !used.is_reexport);
             let needed = needed.filter_map(|used| self.defining(&used.path, 0));
@@ -132,14 +134,13 @@ impl SourceFile {
             uses: vec![],
             reexports: BTreeMap::new(),
             first_names: BTreeSet::new(),
+            test_modules: vec![],
         };
         names.visit_file(&syntax);
-        let last = module.last().map_or("", String::as_str);
-        let is_test = ["tests", "testing"].contains(&last) || last.ends_with("_test") || last.ends_with("_tests");
         Self {
             path,
             text,
-            is_test,
+            test_modules: names.test_modules,
             uses: names.uses,
             reexports: names.reexports,
             first_names: names.first_names,
@@ -160,6 +161,7 @@ struct Names<'a> {
     uses: Vec<Use>,
     reexports: BTreeMap<String, ModulePath>,
     first_names: BTreeSet<String>,
+    test_modules: Vec<ModulePath>,
 }
 
 impl Names<'_> {
@@ -212,6 +214,9 @@ impl<'ast> Visit<'ast> for Names<'_> {
 
     fn visit_item_mod(&mut self, module: &'ast ItemMod) {
         self.at.push(module.ident.to_string());
+        if self.in_test && module.content.is_none() {
+            self.test_modules.push(self.at.clone());
+        }
         visit::visit_item_mod(self, module);
         self.at.pop();
     }
