@@ -4,6 +4,7 @@ use minijinja::value::{Kwargs, Rest, Tuple, ValueKind};
 use minijinja::{Environment, Error, State, Value, filters};
 
 use super::arguments::Arguments;
+use super::escape::escape;
 use super::methods::pairs_of;
 use super::objects::Generator;
 use super::operators::operate;
@@ -357,24 +358,4 @@ fn truncate(state: &State, value: &Value, positional: Rest<Value>, keywords: Kwa
 fn center(state: &mut State, value: &Value, width: Option<i64>) -> Result<Value, Error> {
     let text = Value::from(python::text(state, value)?);
     super::methods::call(state, &text, "center", &[Value::from(width.unwrap_or(80))])
-}
-
-pub(super) fn escape(state: &State, value: &Value) -> Result<Value, Error> {
-    if value.is_safe() {
-        return Ok(value.clone());
-    }
-    let text = python::text(state, value)?;
-    charge(state, text.len().saturating_mul(5))?;
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '\'' => out.push_str("&#39;"),
-            '"' => out.push_str("&#34;"),
-            c => out.push(c),
-        }
-    }
-    Ok(Value::from_safe_string(out))
 }

@@ -7,6 +7,7 @@ mod arguments;
 mod dialect;
 mod environment;
 mod error;
+mod escape;
 mod filters;
 mod format;
 mod lexer;

@@ -5,12 +5,13 @@ use std::cmp::Ordering;
 use minijinja::value::{Rest, Tuple, ValueKind};
 use minijinja::{Environment, Error, State, Value};
 
+use super::escape::escape;
 use super::methods::Method;
 use super::numbers::Number;
 use super::objects::{Generator, Range};
 use super::slices::places;
 use super::weight::weigh;
-use super::{charge, defined, filters, format, invalid, is_strict, python, tests, usable};
+use super::{charge, defined, format, invalid, is_strict, python, tests, usable};
 
 /// Integers up to here are floats without loss.
 const EXACT: i128 = 1 << 53;
@@ -158,7 +159,7 @@ fn add(state: &State, left: &Value, right: &Value) -> Result<Value> {
         charge(state, a.len() + b.len())?;
         if left.is_safe() || right.is_safe() {
             // As markupsafe: what is added to escaped text is escaped too.
-            let (left, right) = (filters::escape(state, left)?, filters::escape(state, right)?);
+            let (left, right) = (escape(state, left)?, escape(state, right)?);
             return Ok(Value::from_safe_string(left.to_string() + &right.to_string()));
         }
         return Ok(Value::from(format!("{a}{b}")));
