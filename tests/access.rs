@@ -395,12 +395,12 @@ fn certificates_that_cannot_be_used_are_named() {
     let (certificate, key, other) = (fixture("cert.pem"), fixture("key.pem"), fixture("other-key.pem"));
     for (certificate, key, said) in [
         ("/no/such/cert", key.as_str(), "/no/such/cert is not a certificate"),
-        (key.as_str(), key.as_str(), "it holds none"),
+        (key.as_str(), key.as_str(), "no certificate found"),
         (certificate.as_str(), certificate.as_str(), "is not a private key"),
         (
             certificate.as_str(),
             other.as_str(),
-            "certificate and key cannot be used",
+            "cannot use the certificate with this key",
         ),
     ] {
         let refused = Command::new(env!("CARGO_BIN_EXE_ajet-swarm"))

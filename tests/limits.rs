@@ -395,7 +395,7 @@ async fn ids_of_any_length_are_not_taken() {
     let long = "x".repeat(1025);
     let (status, refused) = swarm.try_claim(&long, "train", 240.0).await;
     assert_eq!(status, 400);
-    assert_eq!(refused["detail"], "client_uuid has 1025 bytes, 1024 are allowed");
+    assert_eq!(refused["detail"], "client_uuid must have at most 1024 bytes, got 1025");
     let episode = swarm.claim("a").await;
     swarm.chat(&episode.key).await;
     let refused = swarm.end(&episode, &long, 1.0).await;

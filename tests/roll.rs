@@ -149,8 +149,8 @@ async fn a_claim_that_nobody_waits_for_any_more_is_given_back() {
     let client = SwarmClient::new(&swarm.url).unwrap();
     for micros in 0..40 {
         let begin = BeginEpisode::default();
-        let patience = std::time::Duration::from_micros(micros * 100);
-        drop(tokio::time::timeout(patience, client.begin_episode(&begin)).await);
+        let timeout = std::time::Duration::from_micros(micros * 100);
+        drop(tokio::time::timeout(timeout, client.begin_episode(&begin)).await);
     }
     client.settle().await;
     assert!(

@@ -244,7 +244,7 @@ async fn a_boot_that_fails_stays_visible_and_tells_why() {
 async fn a_client_that_polls_slowly_is_told_the_outcome_of_the_boot_by_the_start_itself() {
     let swarm = Swarm::with(Options {
         slow_poll: Duration::from_secs(600),
-        start_patience: Duration::from_secs(20),
+        start_timeout: Duration::from_secs(20),
         ..quick()
     })
     .await;
@@ -272,7 +272,7 @@ async fn a_client_that_polls_slowly_is_told_the_outcome_of_the_boot_by_the_start
     };
     let (refused, _) = tokio::join!(swarm.post("/start_engine", json!({})), stopped);
     assert_eq!(refused.0, 400, "{refused:?}");
-    assert!(detail(&refused).contains("stopped while it booted"), "{refused:?}");
+    assert!(detail(&refused).contains("stopped during its boot"), "{refused:?}");
 
     swarm.sync(json!({})).await;
     let released = async {
@@ -289,7 +289,7 @@ async fn a_client_that_polls_slowly_is_told_the_outcome_of_the_boot_by_the_start
 #[tokio::test]
 async fn a_boot_that_outlasts_the_patience_is_answered_as_started_and_one_of_ours_is_not_waited_for() {
     let swarm = Swarm::with(Options {
-        start_patience: Duration::from_millis(50),
+        start_timeout: Duration::from_millis(50),
         ..quick()
     })
     .await;
@@ -300,7 +300,7 @@ async fn a_boot_that_outlasts_the_patience_is_answered_as_started_and_one_of_our
     swarm.shut_down().await;
 
     let swarm = Swarm::with(Options {
-        start_patience: Duration::from_secs(600),
+        start_timeout: Duration::from_secs(600),
         ..quick()
     })
     .await;
@@ -353,7 +353,7 @@ async fn after_total_training_steps_the_engine_goes_offline_with_the_reason() {
 #[tokio::test]
 async fn a_boot_that_hangs_is_given_up_but_not_one_that_is_slow() {
     let swarm = Swarm::with(Options {
-        boot_patience: Duration::from_millis(150),
+        boot_timeout: Duration::from_millis(150),
         ..quick()
     })
     .await;
@@ -374,7 +374,7 @@ async fn a_boot_that_hangs_is_given_up_but_not_one_that_is_slow() {
     let offline = swarm.until("ENGINE.OFFLINE").await;
     let detail = offline["engine_status_detail"].as_str().unwrap();
     assert!(
-        detail.contains("boot hangs") && detail.contains("loading weights 9%"),
+        detail.contains("boot timed out") && detail.contains("loading weights 9%"),
         "{detail}"
     );
 
@@ -590,8 +590,8 @@ async fn the_end_of_the_server_ends_the_engine() {
 #[tokio::test]
 async fn the_end_of_the_server_does_not_wait_for_a_stop_that_takes_long() {
     let swarm = Swarm::with(Options {
-        stop_patience: Duration::from_secs(600),
-        exit_patience: Duration::from_millis(50),
+        stop_timeout: Duration::from_secs(600),
+        exit_timeout: Duration::from_millis(50),
         ..quick()
     })
     .await;
@@ -634,7 +634,7 @@ async fn why_an_experiment_is_not_gone_on_with_is_in_the_status() {
             "ajet: {model: {path: 'builtin:tiny'}, experiment_dir: /proc/no}",
             "/proc/no",
         ),
-        ("ajet: [", "the experiment cannot be gone on with"),
+        ("ajet: [", "cannot resume the experiment"),
     ] {
         let swarm = Swarm::with(Options {
             start_with: Some(config.to_owned()),
@@ -646,7 +646,7 @@ async fn why_an_experiment_is_not_gone_on_with_is_in_the_status() {
             detail = swarm.get("/get_engine_status").await.1["engine_status_detail"].clone();
             if detail
                 .as_str()
-                .is_some_and(|detail| detail.contains("cannot be gone on with"))
+                .is_some_and(|detail| detail.contains("cannot resume the experiment"))
             {
                 break;
             }
@@ -695,7 +695,7 @@ async fn a_claim_that_meets_an_update_is_held_until_the_engine_rolls() {
         (TASKS, "ENGINE.ROLLING_POST"),
     ] {
         let swarm = Swarm::with(Options {
-            claim_patience: Duration::from_secs(20),
+            claim_timeout: Duration::from_secs(20),
             ..quick()
         })
         .await;
@@ -747,8 +747,8 @@ async fn a_claim_that_meets_an_update_is_held_until_the_engine_rolls() {
 
 #[tokio::test]
 async fn a_held_claim_ends_with_its_patience_its_client_its_server_and_its_engine() {
-    let patient = |claim_patience| Options {
-        claim_patience,
+    let patient = |claim_timeout| Options {
+        claim_timeout,
         ..quick()
     };
     let syncing = async |swarm: &Swarm| {
@@ -821,9 +821,9 @@ async fn until_now(swarm: &Swarm, wanted: &str) {
 }
 
 /// A server with slow pollers that look so often, ROLLING with batches of two episodes whose updates are held.
-async fn looked_at_every(look_interval: Duration, method: &str) -> Swarm {
+async fn looked_at_every(min_poll_interval: Duration, method: &str) -> Swarm {
     let swarm = Swarm::with(Options {
-        look_interval,
+        min_poll_interval,
         ..quick()
     })
     .await;
@@ -883,11 +883,11 @@ async fn the_end_of_a_batch_is_told_to_slow_pollers_when_it_has_lasted() {
 /// Seen with AgentJet's client: what it looked at last was BOOTING, whereupon it waited, or gave up a second start.
 #[tokio::test]
 async fn a_start_is_answered_when_slow_pollers_have_seen_what_became_of_it() {
-    let look_interval = Duration::from_millis(300);
+    let min_poll_interval = Duration::from_millis(300);
     for boot_error in [None, Some("the weights are torn")] {
         let swarm = Swarm::with(Options {
-            look_interval,
-            start_patience: Duration::from_secs(20),
+            min_poll_interval,
+            start_timeout: Duration::from_secs(20),
             ..quick()
         })
         .await;
@@ -897,7 +897,7 @@ async fn a_start_is_answered_when_slow_pollers_have_seen_what_became_of_it() {
         swarm.sync(json!({})).await;
         let started = std::time::Instant::now();
         let answer = swarm.post("/start_engine", json!({})).await;
-        assert!(started.elapsed() >= look_interval);
+        assert!(started.elapsed() >= min_poll_interval);
         match boot_error {
             None => assert_eq!(answer.0, 200, "{answer:?}"),
             Some(reason) => assert!(detail(&answer).contains(reason), "{answer:?}"),
@@ -1059,7 +1059,7 @@ async fn an_end_is_idempotent_in_every_state_and_reaches_the_engine_once() {
 #[tokio::test]
 async fn an_end_that_takes_the_engine_long_is_not_lost() {
     let swarm = Swarm::with(Options {
-        end_patience: Duration::from_millis(50),
+        end_timeout: Duration::from_millis(50),
         ..quick()
     })
     .await;
@@ -1771,10 +1771,7 @@ async fn an_engine_that_dies_in_the_middle_of_a_stream_is_told_in_each_apis_word
         }
         let told = String::from_utf8(told).unwrap();
         let last = told.trim_end().rsplit("\n\n").next().unwrap();
-        assert!(
-            last.starts_with(said) && last.contains("broke the answer off"),
-            "{last}"
-        );
+        assert!(last.starts_with(said) && last.contains("answer ended early"), "{last}");
         swarm
             .until_true("another engine", async |swarm| {
                 let status = swarm.get("/get_engine_status").await.1;
@@ -1854,7 +1851,10 @@ async fn paths_and_methods_that_are_not_there_are_told() {
     let wrong = swarm.get("/claim_episode").await;
     assert_eq!(
         wrong,
-        (405, json!({"detail": "GET /claim_episode is not allowed here"}))
+        (
+            405,
+            json!({"detail": "method not allowed: GET /claim_episode; hint: /openapi.json lists the methods"})
+        )
     );
 }
 
@@ -2132,12 +2132,15 @@ async fn a_snapshot_of_code_is_stored_offline_and_not_run() {
     assert!(path.is_absolute() && path.ends_with("ajet"), "{path:?}");
     assert_eq!(std::fs::read_to_string(path.join("trainer.py")).unwrap(), "print(1)");
     assert!(
-        stored["message"].as_str().unwrap().contains("nothing of it is run"),
+        stored["message"]
+            .as_str()
+            .unwrap()
+            .contains("nothing there is built or run"),
         "{stored}"
     );
 
     for (bytes, said) in [
-        (b"no zip".to_vec(), "not a zip archive"),
+        (b"no zip".to_vec(), "as a zip archive"),
         (zipped(&[("../../evil", "")]), "plain relative path"),
         (zipped(&[]), "no files"),
     ] {

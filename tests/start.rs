@@ -266,7 +266,7 @@ fn a_server_is_looked_at_given_code_and_stopped_from_the_command_line() {
     let (code, out, err) = asked(&["sync-code", sources.path().to_str().unwrap()], port);
     assert_eq!(code, 0, "{err}");
     assert!(
-        err.contains("nothing of it is run") && err.contains("--engine="),
+        err.contains("nothing there is built or run") && err.contains("--engine="),
         "{err}"
     );
     let stored = std::path::Path::new(out.trim_end());
@@ -289,7 +289,7 @@ fn engines_are_run_from_the_program_that_is_named_if_it_can_be_run() {
     std::fs::write(&file, "no program").unwrap();
     for (path, said) in [
         (file.to_str().unwrap(), "not an executable file"),
-        ("/no/such/engine", "cannot be run"),
+        ("/no/such/engine", "cannot run"),
     ] {
         let (code, _, err) = refused(&["--swarm-port", "0", "--engine", path]);
         assert!(code != 0 && err.contains(said), "{err}");

@@ -107,9 +107,9 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         .as_ref()
         .map(|given| interrupted_config(given.as_deref(), interrupted.as_deref()))
         .transpose()?;
-    let boot_patience = Duration::try_from_secs_f64(args.boot_timeout)
+    let boot_timeout = Duration::try_from_secs_f64(args.boot_timeout)
         .ok()
-        .filter(|patience| !patience.is_zero())
+        .filter(|timeout| !timeout.is_zero())
         .with_context(|| {
             format!(
                 "--boot-timeout is a number of seconds above 0, got {}",
@@ -135,7 +135,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         token,
         hosts: Hosts::new(args.allowed_host),
         default_config,
-        boot_patience,
+        boot_timeout,
         start_with,
         limits,
         tls,
@@ -166,10 +166,10 @@ fn executable(program: &Path) -> anyhow::Result<PathBuf> {
     let shown = program.display();
     let path = program
         .canonicalize()
-        .with_context(|| format!("--engine {shown} cannot be run"))?;
+        .with_context(|| format!("cannot run --engine {shown}"))?;
     let metadata = path
         .metadata()
-        .with_context(|| format!("--engine {shown} cannot be run"))?;
+        .with_context(|| format!("cannot run --engine {shown}"))?;
     if !metadata.is_file() || metadata.permissions().mode() & 0o111 == 0 {
         bail!("--engine {shown} is not an executable file");
     }

@@ -1,8 +1,8 @@
-//! Unix time that never goes back, whatever is done to the machine's clock.
+//! Monotonic Unix time: it never goes back, even if the system clock is set back.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// Reads the time for the pure parts, which take it as an argument.
+/// Source of the time that the pure modules take as an argument.
 #[derive(Debug)]
 pub struct Clock {
     started: Instant,
@@ -10,7 +10,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Set by the machine's clock once, now.
+    /// Reads the system clock once, now.
     pub fn start() -> Self {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
@@ -19,7 +19,7 @@ impl Clock {
         }
     }
 
-    /// Unix seconds.
+    /// Returns Unix seconds.
     pub fn now(&self) -> f64 {
         self.unix_at_start + self.started.elapsed().as_secs_f64()
     }

@@ -1,7 +1,8 @@
-//! Snapshots of training code that clients upload: unpacked into a directory of their own, and not run.
+//! Snapshots of training code that clients upload: each is unpacked into its own directory and never run.
 //!
-//! An archive is a stranger's: no entry may leave the directory, be a link, or grow beyond the limits, whatever the
-//! archive says of its own sizes. It is unpacked aside and put in place whole or not at all.
+//! Archives are untrusted: no entry may leave the directory, be a link, or exceed the limits, whatever sizes the
+//! archive declares. An archive is unpacked to a temporary directory and then renamed, so a snapshot is stored whole or
+//! not at all.
 
 mod zip_directory;
 
@@ -15,66 +16,66 @@ use flate2::read::DeflateDecoder;
 use crate::config::small_file::{DOCUMENT_BYTES, read_text};
 use zip_directory::{Archive, Entry};
 
-/// Largest archive.
+/// Maximum size of an archive.
 pub const ARCHIVE_BYTES: u64 = 1024 * 1024 * 1024;
-/// Most bytes that an archive unpacks to.
+/// Maximum total size of an archive's unpacked files.
 const UNPACKED_BYTES: u64 = 2 * 1024 * 1024 * 1024;
-/// Most entries of an archive.
+/// Maximum number of entries in an archive.
 const ENTRIES: u64 = 50_000;
-/// Longest path of an entry, in bytes.
+/// Maximum length of an entry's path, in bytes.
 const PATH_BYTES: usize = 1024;
-/// Snapshots that are kept; older ones are removed.
+/// Number of snapshots kept; older ones are removed.
 const KEPT: usize = 3;
 
-/// The compression methods that are taken.
+/// Supported compression methods.
 const STORED: u16 = 0;
 const DEFLATE: u16 = 8;
-/// The file type in a Unix mode, and those that are allowed.
+/// File-type bits of a Unix mode, and the allowed types.
 const TYPE_MASK: u32 = 0o170_000;
 const REGULAR: u32 = 0o100_000;
 const DIRECTORY: u32 = 0o040_000;
 
-/// Why an archive is refused.
+/// Reasons to refuse an archive.
 #[derive(Debug, thiserror::Error)]
 pub enum CodeError {
-    /// Not a zip that can be read.
-    #[error("the body is not a zip archive: {0}")]
+    /// The body is not a readable zip archive.
+    #[error("cannot read the request body as a zip archive: {0}; hint: send a zip file as the raw request body")]
     Archive(String),
-    /// Nothing in it.
-    #[error("the archive has no files")]
+    /// The archive has no entries.
+    #[error("the zip archive contains no files")]
     Empty,
-    /// A path that leads elsewhere, or is none.
-    #[error("the archive's entry {0:?} is not a plain relative path")]
+    /// The path is absolute, contains `..`, or is not a valid path.
+    #[error("zip entry {0:?} is not a plain relative path")]
     Path(String),
-    /// A link, a device, a pipe.
-    #[error("the archive's entry {0:?} is neither a file nor a directory")]
+    /// The entry is a link, a device or a pipe.
+    #[error("zip entry {0:?} is neither a file nor a directory")]
     Kind(String),
-    /// The same path twice, or below a file.
-    #[error("the archive's entry {0:?} is there twice")]
-    Twice(String),
-    /// Encrypted, or compressed by something else than deflate.
-    #[error("the archive's entry {0:?} is encrypted or compressed by another method than deflate")]
+    /// Two entries have the same path, or one lies below a file.
+    #[error("duplicate zip entry {0:?}")]
+    Duplicate(String),
+    /// The entry is encrypted, or its compression method is not deflate.
+    #[error("zip entry {0:?} is encrypted or not compressed with deflate")]
     Method(String),
-    /// Damaged.
-    #[error("the archive's entry {path:?} is damaged: {reason}")]
+    /// The entry's data do not match its header.
+    #[error("zip entry {path:?} is damaged: {reason}")]
     Damaged {
-        /// The entry.
+        /// Path of the entry.
         path: String,
-        /// Why.
+        /// Reason.
         reason: String,
     },
     /// Too many entries.
-    #[error("the archive has {0} entries, {ENTRIES} are allowed")]
+    #[error("the zip archive has {0} entries; the maximum is {ENTRIES}")]
     TooMany(u64),
-    /// Too large when unpacked.
-    #[error("the archive unpacks to more than {UNPACKED_BYTES} bytes")]
+    /// The unpacked files are too large.
+    #[error("the zip archive unpacks to more than the maximum of {UNPACKED_BYTES} bytes")]
     TooLarge,
-    /// The disk.
-    #[error("the snapshot cannot be stored: {0}")]
+    /// Reading or writing the disk failed.
+    #[error("cannot store the snapshot: {0}")]
     Io(#[from] io::Error),
 }
 
-/// A snapshot in its place.
+/// A stored snapshot.
 #[derive(Debug)]
 pub struct Snapshot {
     dir: PathBuf,
@@ -83,26 +84,25 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// What clients are told is the code's directory: `ajet` in the snapshot, as Python's servers have it, if it is there.
+    /// Returns the code directory reported to clients: `ajet` inside the snapshot if it exists (the layout of Python's
+    /// servers), otherwise the snapshot.
     pub fn code_path(&self) -> PathBuf {
         let ajet = self.dir.join("ajet");
         if ajet.is_dir() { ajet } else { self.dir.clone() }
     }
 
-    /// What was done with it, and what was not.
+    /// Describes what was stored and what the client must do to use it.
     pub fn message(&self) -> String {
         let dir = self.dir.display();
         let advice = match self.is_engine() {
             true => format!(
-                "it is an ajet-swarm crate: to train with it, build it there (cargo build --release) and start a server \
+                "this is an ajet-swarm crate; hint: build it there (cargo build --release) and start a server \
                  with --engine={dir}/target/release/ajet-swarm"
             ),
-            false => {
-                "this server trains with the engine that is built into it, as the training configuration says".into()
-            }
+            false => "this server trains with its built-in engine and the synced training configuration".into(),
         };
         format!(
-            "{} files ({} bytes) are stored in {dir}; nothing of it is run or built: {advice}",
+            "stored {} files ({} bytes) in {dir}; nothing there is built or run: {advice}",
             self.files, self.bytes
         )
     }
@@ -115,29 +115,29 @@ impl Snapshot {
     }
 }
 
-/// Unpacks an archive below `root`.
+/// Unpacks an archive into a new directory below `root`.
 ///
 /// # Errors
 ///
-/// What is wrong with the archive, or with the disk; nothing of it is left then.
+/// Fails if the archive is invalid or the disk fails; nothing is left behind then.
 pub fn store(archive: &File, root: &Path) -> Result<Snapshot, CodeError> {
     let mut archive = Archive::open(archive).map_err(CodeError::Archive)?;
     if archive.entries_left() > ENTRIES {
         return Err(CodeError::TooMany(archive.entries_left()));
     }
     fs::create_dir_all(root)?;
-    let aside = tempfile::Builder::new().prefix(".unpacking-").tempdir_in(root)?;
-    let (files, bytes) = unpack(&mut archive, aside.path())?;
+    let run_blocking = tempfile::Builder::new().prefix(".unpacking-").tempdir_in(root)?;
+    let (files, bytes) = unpack(&mut archive, run_blocking.path())?;
     if files == 0 {
         return Err(CodeError::Empty);
     }
     let dir = std::path::absolute(root)?.join(name()?);
-    fs::rename(aside.keep(), &dir)?;
+    fs::rename(run_blocking.keep(), &dir)?;
     remove_old(root);
     Ok(Snapshot { dir, files, bytes })
 }
 
-/// A name that sorts by time.
+/// Returns a directory name that sorts by time.
 fn name() -> io::Result<String> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let now = now.map_err(io::Error::other)?;
@@ -157,11 +157,11 @@ fn unpack(archive: &mut Archive, dir: &Path) -> Result<(usize, u64), CodeError> 
         } = &entry;
         let path = safe_path(name)?;
         if is_dir(name, entry.mode)? {
-            fs::create_dir_all(dir.join(&path)).map_err(|error| not_made(name, error))?;
+            fs::create_dir_all(dir.join(&path)).map_err(|error| creation_error(name, error))?;
             continue;
         }
         if !made.insert(path.clone()) {
-            return Err(CodeError::Twice(name.clone()));
+            return Err(CodeError::Duplicate(name.clone()));
         }
         if entry.encrypted || ![STORED, DEFLATE].contains(method) {
             return Err(CodeError::Method(name.clone()));
@@ -170,22 +170,22 @@ fn unpack(archive: &mut Archive, dir: &Path) -> Result<(usize, u64), CodeError> 
             path: name.clone(),
             reason,
         };
-        // Entries that share their bytes would be read over and over.
+        // Overlapping entries could decompress the same bytes many times (a zip bomb).
         packed_total = packed_total.saturating_add(*packed);
         if packed_total > archive.size() {
-            return Err(damaged("it overlaps with another".into()));
+            return Err(damaged("it overlaps with another entry".into()));
         }
         let target = dir.join(&path);
         if let Some(parent) = target.parent() {
-            fs::create_dir_all(parent).map_err(|error| not_made(name, error))?;
+            fs::create_dir_all(parent).map_err(|error| creation_error(name, error))?;
         }
-        let mut file = File::create_new(&target).map_err(|error| not_made(name, error))?;
+        let mut file = File::create_new(&target).map_err(|error| creation_error(name, error))?;
         let part = archive.packed(&entry).map_err(damaged)?;
         let reader: Box<dyn Read> = match *method {
             STORED => Box::new(part),
             _ => Box::new(DeflateDecoder::new(part)),
         };
-        // One more than is allowed, so that too much is noticed whatever the archive says.
+        // One byte more than allowed, so that an excess is noticed whatever size the archive declares.
         let mut reader = flate2::CrcReader::new(reader.take(UNPACKED_BYTES - total + 1));
         let written = io::copy(&mut reader, &mut file).map_err(|error| damaged(error.to_string()))?;
         total += written;
@@ -193,24 +193,24 @@ fn unpack(archive: &mut Archive, dir: &Path) -> Result<(usize, u64), CodeError> 
             return Err(CodeError::TooLarge);
         }
         if written != *size || reader.crc().sum() != entry.crc32 {
-            return Err(damaged("its length or checksum is another".into()));
+            return Err(damaged("size or checksum does not match".into()));
         }
         files += 1;
     }
     Ok((files, total))
 }
 
-/// An entry whose path is taken, or the disk's fault.
-fn not_made(name: &str, error: io::Error) -> CodeError {
+/// Maps the error of creating an entry: either its path already exists or the disk failed.
+fn creation_error(name: &str, error: io::Error) -> CodeError {
     match error.kind() {
         io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory => {
-            CodeError::Twice(name.to_owned())
+            CodeError::Duplicate(name.to_owned())
         }
         _ => CodeError::Io(error),
     }
 }
 
-/// A path that can only lead below where it begins.
+/// Returns the path if it can only lead below its base directory.
 fn safe_path(name: &str) -> Result<PathBuf, CodeError> {
     let path = Path::new(name);
     let plain = |component: Component| matches!(component, Component::Normal(_) | Component::CurDir);
@@ -231,14 +231,14 @@ fn safe_path(name: &str) -> Result<PathBuf, CodeError> {
 fn is_dir(name: &str, mode: Option<u32>) -> Result<bool, CodeError> {
     match mode.map_or(0, |mode| mode & TYPE_MASK) {
         DIRECTORY => Ok(true),
-        // Archives of other systems tell no type.
+        // Archives made on other systems have no file type.
         0 => Ok(name.ends_with('/')),
         REGULAR if !name.ends_with('/') => Ok(false),
         _ => Err(CodeError::Kind(name.to_owned())),
     }
 }
 
-/// Old snapshots are of no use and cost disk.
+/// Removes all but the newest snapshots.
 fn remove_old(root: &Path) {
     let entries = fs::read_dir(root).into_iter().flatten().flatten();
     let mut snapshots: Vec<_> = entries
@@ -248,7 +248,7 @@ fn remove_old(root: &Path) {
     snapshots.sort();
     for old in snapshots.iter().rev().skip(KEPT) {
         if let Err(error) = fs::remove_dir_all(old) {
-            tracing::warn!("the old snapshot {} cannot be removed: {error}", old.display());
+            tracing::warn!("cannot remove the old snapshot {}: {error}", old.display());
         }
     }
 }
@@ -292,12 +292,12 @@ mod tests {
             assert_eq!(fs::read_to_string(snapshot.code_path().join("a.py")).unwrap(), text);
             assert_eq!(fs::read_to_string(snapshot.dir.join("ajet/deep/er/b.py")).unwrap(), "b");
             assert!(
-                snapshot.message().starts_with("2 files (2 bytes) are stored in /"),
+                snapshot.message().starts_with("stored 2 files (2 bytes) in /"),
                 "{}",
                 snapshot.message()
             );
             assert!(
-                snapshot.message().contains("nothing of it is run"),
+                snapshot.message().contains("nothing there is built or run"),
                 "{}",
                 snapshot.message()
             );
@@ -326,8 +326,8 @@ mod tests {
             (vec![good, ("/etc/evil", 0o644, "")], "plain relative path"),
             (vec![good, ("C:\\evil", 0o644, "")], "plain relative path"),
             (vec![good, ("..\\evil", 0o644, "")], "plain relative path"),
-            (vec![good, ("ajet/./a.py", 0o644, "")], "there twice"),
-            (vec![good, ("ajet/a.py/below", 0o644, "")], "there twice"),
+            (vec![good, ("ajet/./a.py", 0o644, "")], "duplicate zip entry"),
+            (vec![good, ("ajet/a.py/below", 0o644, "")], "duplicate zip entry"),
             (vec![], "no files"),
         ] {
             let error = store(&zipped(&entries), root.path()).unwrap_err().to_string();
@@ -346,7 +346,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         for bytes in [&b""[..], b"PK", b"not a zip at all", &[0; 4096]] {
             let error = store(&raw(bytes), root.path()).unwrap_err().to_string();
-            assert!(error.contains("not a zip archive"), "{error}");
+            assert!(error.contains("as a zip archive"), "{error}");
         }
         let mut bytes = Vec::new();
         let mut file = zipped(&[("ajet/a.py", 0o644, "some text that is changed")]);
@@ -461,17 +461,32 @@ mod tests {
     fn too_many_entries_are_refused_by_the_end_record() {
         let root = tempfile::tempdir().unwrap();
         for (listed, said, wide, expected) in [
-            (1, 50_001, false, "the archive has 50001 entries, 50000 are allowed"),
-            (1, 4_000_000, true, "the archive has 4000000 entries, 50000 are allowed"),
+            (
+                1,
+                50_001,
+                false,
+                "the zip archive has 50001 entries; the maximum is 50000",
+            ),
+            (
+                1,
+                4_000_000,
+                true,
+                "the zip archive has 4000000 entries; the maximum is 50000",
+            ),
             (
                 1,
                 u64::MAX,
                 true,
-                "the archive has 18446744073709551615 entries, 50000 are allowed",
+                "the zip archive has 18446744073709551615 entries; the maximum is 50000",
             ),
-            (1, 50_000, false, "its directory has fewer entries than it says"),
-            (60_000, 2, true, "\"ajet/a.py\" is there twice"),
-            (1, 2, false, "its directory has fewer entries than it says"),
+            (
+                1,
+                50_000,
+                false,
+                "the central directory has fewer entries than declared",
+            ),
+            (60_000, 2, true, "duplicate zip entry \"ajet/a.py\""),
+            (1, 2, false, "the central directory has fewer entries than declared"),
         ] {
             let error = store(&repeated(listed, said, wide), root.path())
                 .unwrap_err()

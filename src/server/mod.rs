@@ -1,8 +1,8 @@
 //! The control plane: the swarm API and the model API over HTTP, in front of an engine process.
 //!
-//! [`swarm`] holds the rules, without I/O. [`http`] and [`handlers`] turn requests into calls of them, [`model_api`]
-//! translates between the model APIs and the engine's contract, and [`engine`] starts, follows and stops the engine
-//! process. The control plane never blocks and knows nothing of tensors.
+//! [`swarm`] holds the rules, without I/O. [`http`] and [`handlers`] map requests to them, [`model_api`] translates
+//! between the model APIs and the engine's contract, and [`engine`] starts, follows and stops the engine process. The
+//! control plane never blocks and does not depend on the model's code.
 
 mod clock;
 mod code_sync;
@@ -39,11 +39,11 @@ pub use options::Options;
 use http::connections::Connections;
 use shared::Shared;
 
-/// How long answers that are on their way may take to get through when the server ends.
+/// Time for pending answers when the server ends.
 const LAST_ANSWERS: Duration = Duration::from_millis(500);
 
-/// On top of the patience with an engine that is told to end: to terminate it, to kill it.
-const LAST_WORDS: Duration = Duration::from_secs(3);
+/// Time to terminate and kill the engine, after its own timeout.
+const KILL_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A swarm server.
 pub struct Server {
@@ -52,16 +52,16 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server whose engines come from `launcher`.
+    /// Creates a server whose engines are started by `launcher`.
     pub fn new(options: Options, launcher: Arc<dyn EngineLauncher>) -> Self {
         Self { options, launcher }
     }
 
-    /// Serves until `shutdown` is through, then stops the engine.
+    /// Serves until `shutdown` completes, then stops the engine.
     ///
     /// # Errors
     ///
-    /// The listener has no address.
+    /// Fails if the listener has no address.
     pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>) -> io::Result<()> {
         let scheme = if self.options.tls.is_some() { "https" } else { "http" };
         let base_url = base_url(scheme, listener.local_addr()?);
@@ -75,19 +75,20 @@ impl Server {
         }
         let stopped = async {
             shutdown.await;
-            let patience = shared.options.exit_patience;
-            // A stop that a client asked for may be under way and take its own, longer time; the engine then ends with us.
-            let _ = tokio::time::timeout(patience + LAST_WORDS, engine::supervisor::stop(&shared, patience)).await;
+            let timeout = shared.options.exit_timeout;
+            // A client's stop may be in progress with a longer timeout of its own; the engine then ends with the
+            // server.
+            let _ = tokio::time::timeout(timeout + KILL_TIMEOUT, engine::supervisor::stop(&shared, timeout)).await;
         };
         tokio::select! {
             never = connections.accept_from(listener) => match never {},
             () = stopped => {}
         }
-        connections.finish(LAST_ANSWERS).await;
+        connections.shut_down(LAST_ANSWERS).await;
         Ok(())
     }
 
-    /// The server without a listener, for programs that bring requests to it in another way. Needs a tokio runtime.
+    /// Creates the server without a listener, for programs that pass requests directly. Needs a tokio runtime.
     pub fn in_process(self) -> InProcess {
         let shared = Arc::new(Shared::new(self.options, self.launcher, "http://localhost/v1".into()));
         let ticks = AbortOnDropHandle::new(tokio::spawn(tick(Arc::clone(&shared))));
@@ -98,7 +99,7 @@ impl Server {
     }
 }
 
-/// A server that is asked by value; see [`Server::in_process`]. Its engine is stopped by `stop_engine` only.
+/// A server that is called directly; see [`Server::in_process`]. Only `stop_engine` stops its engine.
 #[derive(Clone)]
 pub struct InProcess {
     app: http::connections::App,
@@ -106,7 +107,7 @@ pub struct InProcess {
 }
 
 impl InProcess {
-    /// The answer to a request, as a client over HTTP would get it.
+    /// Answers a request as a client over HTTP would see it.
     pub async fn answer(&self, request: Request) -> Response {
         match self.app.clone().oneshot(request).await {
             Ok(response) => response,
@@ -115,7 +116,7 @@ impl InProcess {
     }
 }
 
-/// Clients replace scheme and authority by those under which they reached us.
+/// Returns the base URL; clients replace its scheme and authority by those under which they reached the server.
 fn base_url(scheme: &str, address: SocketAddr) -> String {
     let here: IpAddr = match address {
         SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),

@@ -1,4 +1,4 @@
-//! How a server is set up.
+//! Options of a server.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,42 +9,41 @@ use super::http::connections::Limits;
 use super::http::hosts::Hosts;
 use super::http::token::Token;
 
-/// How a server is set up.
+/// Options of a server.
 #[derive(Clone)]
 pub struct Options {
-    /// Wanted of everyone, where set.
+    /// Access token required from all clients, if set.
     pub token: Option<Token>,
-    /// Host names that are answered to where there is no token.
+    /// Host names accepted without a token.
     pub hosts: Hosts,
-    /// A configuration (YAML) that gives what a synced one leaves out.
+    /// YAML configuration that provides the keys missing in a synced one.
     pub default_config: Option<String>,
-    /// How long states stay visible to clients that poll a cached status every few seconds.
+    /// Minimum duration of states that slow pollers must see.
     pub slow_poll: Duration,
-    /// How often clients that poll slowly look at the status, at the least. Then they act by it for seconds, so the end of a
-    /// batch that is over sooner is not told.
-    pub look_interval: Duration,
-    /// Between two looks at what time changes, such as idle episodes.
+    /// Minimum polling interval of clients that poll slowly. They act on a cached status for seconds, so the end of a
+    /// batch that lasts less is not shown to them.
+    pub min_poll_interval: Duration,
+    /// Interval of time-driven checks, such as for idle episodes.
     pub tick: Duration,
-    /// How long a client is kept waiting for the engine to take an end; Python clients give up after 30 s.
-    pub end_patience: Duration,
-    /// How long a claim of a client that polls slowly is held while an update is under way; such clients give up after
-    /// 30 s.
-    pub claim_patience: Duration,
-    /// How long such a client is kept waiting for the outcome of the boot that it asked for.
-    pub start_patience: Duration,
-    /// How long `stop_engine` waits for the engine to end by itself; it may be writing a checkpoint.
-    pub stop_patience: Duration,
-    /// The same when the server itself is told to end.
-    pub exit_patience: Duration,
-    /// How long an engine that boots may say nothing new before it is given up.
-    pub boot_patience: Duration,
-    /// A configuration to start an engine with at once: an interrupted experiment goes on.
+    /// Maximum wait of a client for the engine to save an episode; Python clients time out after 30 s.
+    pub end_timeout: Duration,
+    /// Maximum time that a slow poller's claim is held during an update; such clients time out after 30 s.
+    pub claim_timeout: Duration,
+    /// Maximum wait of such a client for the outcome of the boot it requested.
+    pub start_timeout: Duration,
+    /// Time for the engine to exit in `stop_engine`; it may be writing a checkpoint.
+    pub stop_timeout: Duration,
+    /// The same when the server itself shuts down.
+    pub exit_timeout: Duration,
+    /// Maximum time without progress of a booting engine.
+    pub boot_timeout: Duration,
+    /// Configuration with which to start an engine immediately, to resume an interrupted experiment.
     pub start_with: Option<String>,
-    /// Where uploaded snapshots of code are kept.
+    /// Directory of uploaded code snapshots.
     pub code_root: PathBuf,
-    /// What connections are allowed.
+    /// Limits of connections.
     pub limits: Limits,
-    /// Speaks TLS, where set.
+    /// Serves TLS, if set.
     pub tls: Option<TlsAcceptor>,
 }
 
@@ -55,14 +54,14 @@ impl Default for Options {
             hosts: Hosts::default(),
             default_config: None,
             slow_poll: Duration::from_secs(6),
-            look_interval: Duration::from_millis(1200),
+            min_poll_interval: Duration::from_millis(1200),
             tick: Duration::from_millis(250),
-            end_patience: Duration::from_secs(25),
-            claim_patience: Duration::from_secs(20),
-            start_patience: Duration::from_secs(30),
-            stop_patience: Duration::from_secs(300),
-            exit_patience: Duration::from_secs(6),
-            boot_patience: Duration::from_secs(600),
+            end_timeout: Duration::from_secs(25),
+            claim_timeout: Duration::from_secs(20),
+            start_timeout: Duration::from_secs(30),
+            stop_timeout: Duration::from_secs(300),
+            exit_timeout: Duration::from_secs(6),
+            boot_timeout: Duration::from_secs(600),
             start_with: None,
             code_root: "synced_code".into(),
             limits: Limits::default(),

@@ -1,8 +1,8 @@
 //! The state of the swarm in Prometheus' text format.
 //!
-//! What an update measured is told under the names of `metrics.jsonl` with `ajet_` before them: `reward_mean` is
-//! `ajet_reward_mean`, and of a family such as `seconds/update` what comes after the slash is the label `of`. What the
-//! server itself counts begins with `ajet_swarm_`.
+//! Metrics of an update have their name from `metrics.jsonl` with the prefix `ajet_`: `reward_mean` is
+//! `ajet_reward_mean`; of a family such as `seconds/update`, the part after the slash is the label `of`. Metrics of the
+//! server itself begin with `ajet_swarm_`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,20 +13,20 @@ use crate::protocol::swarm::{EngineStatus, PoolInformation};
 /// Content type of the format.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What is told.
+/// Values to export.
 #[derive(Debug)]
-pub struct Figures<'a> {
+pub struct Snapshot<'a> {
     /// Engine, batch, episodes and clients.
     pub pool: &'a PoolInformation,
-    /// Episodes that may be claimed at once.
+    /// Maximum number of claimed episodes.
     pub slots: usize,
-    /// LLM calls that are being answered.
+    /// LLM calls in flight.
     pub calls_in_flight: usize,
-    /// Times that a crashed engine was started again, since the server started.
+    /// Restarts of crashed engines since the server started.
     pub restarts: u64,
 }
 
-/// One family of the format: every value with its labels.
+/// A metric family: all values with their labels.
 struct Family {
     name: String,
     kind: &'static str,
@@ -54,10 +54,13 @@ impl Family {
     }
 }
 
-/// All figures as text.
-pub fn text(figures: &Figures) -> String {
+/// Formats all metrics as text.
+pub fn text(snapshot: &Snapshot) -> String {
     let mut text = String::new();
-    for family in of_the_swarm(figures).into_iter().chain(of_the_update(figures.pool)) {
+    for family in swarm_families(snapshot)
+        .into_iter()
+        .chain(update_families(snapshot.pool))
+    {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "# HELP {} {}", family.name, family.help);
         let _ = writeln!(text, "# TYPE {} {}", family.name, family.kind);
@@ -71,8 +74,8 @@ pub fn text(figures: &Figures) -> String {
     text
 }
 
-fn of_the_swarm(figures: &Figures) -> Vec<Family> {
-    let pool = figures.pool;
+fn swarm_families(snapshot: &Snapshot) -> Vec<Family> {
+    let pool = snapshot.pool;
     let running = pool.running_episode_details.as_ref().map_or(0, |running| running.len());
     let status = EngineStatus::OF_SERVERS.map(|status| {
         let is = pool.engine_status == Some(status);
@@ -84,36 +87,32 @@ fn of_the_swarm(figures: &Figures) -> Vec<Family> {
     });
     let gauge = |name, help, value: f64| Family::one(name, "gauge", help, value);
     vec![
-        Family::many("engine_status", "gauge", "1 for where the engine is", status),
-        gauge(
-            "global_step",
-            "the step whose batch is sampled",
-            pool.global_step as f64,
-        ),
-        gauge("running_episodes", "episodes claimed now", running as f64),
+        Family::many("engine_status", "gauge", "1 for the current state", status),
+        gauge("global_step", "step of the current batch", pool.global_step as f64),
+        gauge("running_episodes", "claimed episodes", running as f64),
         gauge(
             "episode_slots",
-            "episodes that may be claimed at once",
-            figures.slots as f64,
+            "maximum number of claimed episodes",
+            snapshot.slots as f64,
         ),
         gauge(
             "completed_episodes",
-            "finished train episodes of the batch",
+            "finished train episodes in the batch",
             pool.completed_episodes as f64,
         ),
         gauge(
             "completed_episodes_target",
-            "train episodes of a batch",
+            "train episodes that complete a batch",
             pool.completed_episode_target as f64,
         ),
         gauge(
             "completed_tasks",
-            "tasks of the batch with enough episodes",
+            "tasks with enough episodes in the batch",
             pool.completed_tasks as f64,
         ),
         gauge(
             "completed_tasks_target",
-            "tasks of a batch",
+            "tasks that complete a batch",
             pool.completed_task_target as f64,
         ),
         gauge(
@@ -123,31 +122,31 @@ fn of_the_swarm(figures: &Figures) -> Vec<Family> {
         ),
         gauge(
             "active_clients",
-            "clients that take part in the batch",
+            "active clients in the batch",
             pool.swarm_client_instruction.active_clients.len() as f64,
         ),
         gauge(
             "llm_calls_in_flight",
-            "LLM calls that are being answered",
-            figures.calls_in_flight as f64,
+            "LLM calls in flight",
+            snapshot.calls_in_flight as f64,
         ),
         Family::one(
             "engine_restarts_total",
             "counter",
-            "times that a crashed engine was started again",
-            figures.restarts as f64,
+            "restarts of crashed engines",
+            snapshot.restarts as f64,
         ),
         Family::many(
             "dropped_episodes_total",
             "counter",
-            "train episodes that were begun and did not train, since the engine was started",
+            "train episodes dropped without being trained on, since the engine started",
             dropped,
         ),
     ]
 }
 
-/// The metrics of the last update.
-fn of_the_update(pool: &PoolInformation) -> Vec<Family> {
+/// Returns the metrics of the last update.
+fn update_families(pool: &PoolInformation) -> Vec<Family> {
     let mut families: BTreeMap<String, BTreeMap<Option<&str>, f64>> = BTreeMap::new();
     for (name, value) in &pool.latest_metrics {
         let (family, of) = match name.split_once('/') {
@@ -157,7 +156,7 @@ fn of_the_update(pool: &PoolInformation) -> Vec<Family> {
         families.entry(identifier(family)).or_default().insert(of, *value);
     }
     let family = |(name, values): (String, BTreeMap<Option<&str>, f64>)| Family {
-        help: "of the last update".to_owned(),
+        help: "value of the last update".to_owned(),
         name,
         kind: "gauge",
         values: values
@@ -168,7 +167,7 @@ fn of_the_update(pool: &PoolInformation) -> Vec<Family> {
     families.into_iter().map(family).collect()
 }
 
-/// A name that the format allows.
+/// Converts a name to one that the format allows.
 fn identifier(name: &str) -> String {
     let allowed = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
     format!("ajet_{}", name.chars().map(allowed).collect::<String>())
@@ -199,13 +198,13 @@ mod tests {
             .collect(),
             ..PoolInformation::default()
         };
-        let figures = Figures {
+        let snapshot = Snapshot {
             pool: &pool,
             slots: 8,
             calls_in_flight: 1,
             restarts: 4,
         };
-        let text = text(&figures);
+        let text = text(&snapshot);
         for line in [
             "ajet_swarm_engine_status{status=\"ENGINE.ROLLING\"} 1",
             "ajet_swarm_engine_status{status=\"ENGINE.OFFLINE\"} 0",

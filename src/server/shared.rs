@@ -1,4 +1,4 @@
-//! What all handlers and background tasks share: the core behind its mutex, the engine that runs, the odds and ends.
+//! State shared by all handlers and background tasks: the core behind its mutex, the running engine, and resources.
 
 use std::num::NonZero;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,22 +8,22 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use super::clock::Clock;
 use super::engine::client::EngineClient;
 use super::engine::process::{EngineHandle, EngineLauncher};
-use super::http::body_room::BodyRoom;
-use super::http::lane::Lane;
+use super::http::blocking_pool::BlockingPool;
+use super::http::body_budget::BodyBudget;
 use super::model_api::latest_call::LatestCall;
 use super::options::Options;
 use super::swarm::core::{Core, Effect};
 use super::swarm::held_claims::HeldClaims;
 use super::verbose_log::VerboseLogs;
 
-/// An engine process and the ways to reach it.
+/// A running engine and its channels.
 #[derive(Clone)]
 pub struct EngineLink {
-    /// Calls.
+    /// Client of the engine.
     pub client: EngineClient,
-    /// The process.
+    /// Process.
     pub process: EngineHandle,
-    /// Carried out in order by one task.
+    /// Effects, run in order by one task.
     pub effects: mpsc::UnboundedSender<Effect>,
 }
 
@@ -32,31 +32,31 @@ struct Inner {
     link: Option<EngineLink>,
 }
 
-/// See the module.
+/// Shared state of the server.
 pub struct Shared {
-    /// How the server was set up.
+    /// Options of the server.
     pub options: Options,
     /// Starts engines.
     pub launcher: Arc<dyn EngineLauncher>,
     /// `http://HOST:PORT/v1`.
     pub base_url: String,
-    /// One start or stop at a time, to its end.
+    /// Serialises starts and stops.
     pub lifecycle: tokio::sync::Mutex<()>,
-    /// One snapshot of code at a time.
+    /// Serialises code uploads.
     pub code_sync: tokio::sync::Mutex<()>,
-    /// Where configurations are checked.
-    pub config_checks: Lane,
-    /// For request bodies.
-    pub body_room: Arc<BodyRoom>,
-    /// Where large ones are parsed.
-    pub parsing: Lane,
-    /// Places of the LLM calls that are being answered.
+    /// Pool for configuration checks.
+    pub config_checks: BlockingPool,
+    /// Memory budget of request bodies.
+    pub body_budget: Arc<BodyBudget>,
+    /// Pool for parsing large bodies.
+    pub parsing: BlockingPool,
+    /// Permits for LLM calls in flight.
     pub calls: Arc<Semaphore>,
-    /// Woken whenever an end is through.
+    /// Notified when the end of an episode is complete.
     pub end_is_through: Notify,
-    /// Woken whenever the engine's state changes.
+    /// Notified when the engine's state changes.
     pub state_changed: Notify,
-    /// Claims that wait for the end of an update.
+    /// Claims held until an update is done.
     pub held_claims: HeldClaims,
     clock: Clock,
     inner: Mutex<Inner>,
@@ -65,7 +65,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Offline.
+    /// Creates the state of an offline server.
     pub fn new(options: Options, launcher: Arc<dyn EngineLauncher>, base_url: String) -> Self {
         let core = Core::new(options.slow_poll.as_secs_f64());
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
@@ -76,9 +76,9 @@ impl Shared {
             base_url,
             lifecycle: tokio::sync::Mutex::new(()),
             code_sync: tokio::sync::Mutex::new(()),
-            config_checks: Lane::new(1, 16),
-            body_room: Arc::default(),
-            parsing: Lane::new(cores, 1024),
+            config_checks: BlockingPool::new(1, 16),
+            body_budget: Arc::default(),
+            parsing: BlockingPool::new(cores, 1024),
             calls,
             end_is_through: Notify::new(),
             state_changed: Notify::new(),
@@ -90,11 +90,11 @@ impl Shared {
         }
     }
 
-    /// Runs `f` on the core at the present time and sends the effects on their way. Never waits: what needs the engine's
-    /// answer is done by the caller outside.
+    /// Runs `f` on the core with the current time and queues the resulting effects. Never waits: the caller makes calls
+    /// that need the engine's answer.
     pub fn with<R>(&self, f: impl FnOnce(&mut Core, f64) -> R) -> R {
         let mut inner = lock(&self.inner);
-        // Read under the lock, so that the core never sees time go back.
+        // Read under the lock, so that time never goes back for the core.
         let now = self.clock.now();
         let before = inner.core.state();
         let result = f(&mut inner.core, now);
@@ -104,41 +104,41 @@ impl Shared {
         // Sent under the lock, so that effects keep the order of the decisions.
         for effect in inner.core.take_effects() {
             if let Some(link) = &inner.link {
-                // A closed channel is an engine that is gone, and with it what the effect was about.
+                // A closed channel means that the engine is gone, and the effect with it.
                 let _ = link.effects.send(effect);
             }
         }
         result
     }
 
-    /// The engine that runs.
+    /// Returns the running engine.
     pub fn link(&self) -> Option<EngineLink> {
         lock(&self.inner).link.clone()
     }
 
-    /// Puts an engine in place, or takes it away; the one before.
+    /// Sets or removes the engine; returns the previous one.
     pub fn set_link(&self, link: Option<EngineLink>) -> Option<EngineLink> {
         std::mem::replace(&mut lock(&self.inner).link, link)
     }
 
-    /// Unix seconds.
+    /// Returns Unix seconds.
     pub fn now(&self) -> f64 {
         self.clock.now()
     }
 
-    /// The last chat call that finished.
+    /// Returns the latest finished chat call.
     pub fn latest_call(&self) -> MutexGuard<'_, Option<LatestCall>> {
         lock(&self.latest_call)
     }
 
-    /// Lines that clients pushed.
+    /// Returns the log lines pushed by clients.
     pub fn verbose_logs(&self) -> MutexGuard<'_, VerboseLogs> {
         lock(&self.verbose_logs)
     }
 }
 
-/// A panic elsewhere must not stop the server: the core's methods leave it consistent at every point where they can
-/// panic at all.
+/// Locks a mutex, ignoring poisoning: a panic must not stop the server, and the core's methods leave it consistent
+/// wherever they can panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,21 +1,21 @@
-//! The lines that clients push for the dashboard: few and short-lived.
+//! Log lines that clients push to the dashboard: few and short-lived.
 
 use std::collections::VecDeque;
 
 use crate::protocol::swarm::VerboseLog;
 
-/// Most lines kept.
-const MOST: usize = 50;
-/// Seconds a line is kept.
+/// Maximum number of lines.
+const MAX_LINES: usize = 50;
+/// Lifetime of a line in seconds.
 const SECONDS: f64 = 30.0;
-/// Most bytes kept of one message.
+/// Maximum bytes of a message.
 const MESSAGE_BYTES: usize = 16 * 1024;
 
-/// Most bytes kept of one tag.
+/// Maximum bytes of a tag.
 const TAG_BYTES: usize = 256;
 
-fn cut(text: &mut String, most: usize) {
-    let mut kept = text.len().min(most);
+fn cut(text: &mut String, max: usize) {
+    let mut kept = text.len().min(max);
     while !text.is_char_boundary(kept) {
         kept -= 1;
     }
@@ -23,14 +23,14 @@ fn cut(text: &mut String, most: usize) {
     text.shrink_to_fit();
 }
 
-/// The lines of the last 30 s, 50 at most.
+/// The log lines of the last 30 s, at most 50.
 #[derive(Debug, Default)]
 pub struct VerboseLogs {
     entries: VecDeque<VerboseLog>,
 }
 
 impl VerboseLogs {
-    /// Adds a line; a tag or message that is too long is cut.
+    /// Adds a line, truncating a long tag or message.
     pub fn push(&mut self, mut tag: String, mut message: String, now: f64) {
         cut(&mut tag, TAG_BYTES);
         cut(&mut message, MESSAGE_BYTES);
@@ -39,12 +39,12 @@ impl VerboseLogs {
             tag,
             message,
         });
-        if self.entries.len() > MOST {
+        if self.entries.len() > MAX_LINES {
             self.entries.pop_front();
         }
     }
 
-    /// The lines that are still young, oldest first.
+    /// Returns the current lines, oldest first.
     pub fn recent(&mut self, now: f64) -> Vec<VerboseLog> {
         self.entries.retain(|entry| now - entry.timestamp <= SECONDS);
         self.entries.iter().cloned().collect()

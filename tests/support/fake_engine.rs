@@ -30,7 +30,7 @@ use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::JoinSet;
 
 /// The last words of an engine that ends at a call.
-pub const HANGS_UP: &str = "the engine was ended by signal 6: the weights are torn";
+pub const HANGS_UP: &str = "the engine was terminated by signal 6: the weights are torn";
 
 /// What the engines of a launcher do; tests change it before a start or while one runs.
 #[derive(Clone, Debug)]
@@ -179,7 +179,7 @@ impl EngineLauncher for FakeLauncher {
             let words = tokio::select! {
                 words = engine.serve(listening) => words,
                 Some(how) = kills.recv() => match how {
-                    Kill::Terminate => "the engine was ended by signal 15".to_owned(),
+                    Kill::Terminate => "the engine was terminated by signal 15".to_owned(),
                     Kill::Kill => "the engine was killed (signal 9)".to_owned(),
                 },
                 words = ending_receiver.wait_for(Option::is_some) => words.unwrap().clone().unwrap(),

@@ -41,7 +41,7 @@ impl World {
         let options = Options {
             code_root: experiments.path().join("code"),
             slow_poll: Duration::ZERO,
-            look_interval: Duration::ZERO,
+            min_poll_interval: Duration::ZERO,
             // What time does is not to be mixed up with what a body does.
             tick: Duration::from_secs(3600),
             ..Options::default()

@@ -28,12 +28,12 @@ pub struct Swarm {
 pub fn quick() -> Options {
     Options {
         slow_poll: Duration::ZERO,
-        look_interval: Duration::ZERO,
-        claim_patience: Duration::ZERO,
-        start_patience: Duration::ZERO,
+        min_poll_interval: Duration::ZERO,
+        claim_timeout: Duration::ZERO,
+        start_timeout: Duration::ZERO,
         tick: Duration::from_millis(5),
-        stop_patience: Duration::from_secs(5),
-        exit_patience: Duration::from_secs(5),
+        stop_timeout: Duration::from_secs(5),
+        exit_timeout: Duration::from_secs(5),
         ..Options::default()
     }
 }

@@ -1,5 +1,5 @@
-//! The central directory of a zip archive, read entry by entry: an archive of millions of entries costs no more memory than
-//! one, and is refused by what its end record says before any is read.
+//! Reader of a zip archive's central directory, entry by entry: an archive of millions of entries needs no more memory
+//! than one of a single entry, and is refused by its end record before any entry is read.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -10,33 +10,33 @@ const END_64: (&[u8; 4], usize) = (b"PK\x06\x06", 56);
 const LOCATOR_64: (&[u8; 4], usize) = (b"PK\x06\x07", 20);
 const CENTRAL: (&[u8; 4], usize) = (b"PK\x01\x02", 46);
 const LOCAL: (&[u8; 4], usize) = (b"PK\x03\x04", 30);
-/// Longest comment behind the end record.
+/// Maximum length of the comment after the end record.
 const COMMENT: u64 = 0xffff;
-/// Stands in the old fields where the 64-bit ones count.
+/// Value of a 32-bit field whose real value is in the 64-bit extra field.
 const IN_64: u32 = u32::MAX;
 
-/// What the archive says of one of its files.
+/// Header of one archived file.
 #[derive(Debug)]
 pub struct Entry {
-    /// Its path, with `/` at the end where it is a directory.
+    /// Path, ending in `/` for a directory.
     pub name: String,
-    /// Its Unix mode, where the archive was made on Unix.
+    /// Unix mode, if the archive was made on Unix.
     pub mode: Option<u32>,
-    /// The number of the compression method.
+    /// Compression method.
     pub method: u16,
-    /// Whether it is encrypted.
+    /// Whether the file is encrypted.
     pub encrypted: bool,
-    /// Checksum of its contents.
+    /// Checksum of the unpacked data.
     pub crc32: u32,
-    /// Bytes in the archive.
+    /// Compressed size in bytes.
     pub packed: u64,
-    /// Bytes unpacked.
+    /// Unpacked size in bytes.
     pub size: u64,
-    /// Where its own header lies.
+    /// Offset of the local header.
     header: u64,
 }
 
-/// An archive with the entries that are still to read.
+/// An archive and its entries not read yet.
 #[derive(Debug)]
 pub struct Archive<'a> {
     file: &'a File,
@@ -45,7 +45,7 @@ pub struct Archive<'a> {
     left: u64,
 }
 
-/// Bytes of a file.
+/// A range of bytes of a file.
 #[derive(Debug)]
 pub struct Part<'a> {
     file: &'a File,
@@ -64,7 +64,7 @@ impl Read for Part<'_> {
 }
 
 impl<'a> Archive<'a> {
-    /// Reads the end record; no entry yet. Errors are sentences.
+    /// Reads the end record, but no entry yet. Errors are sentences.
     pub fn open(file: &'a File) -> Result<Self, String> {
         let size = file.metadata().map_err(|e| e.to_string())?.len();
         let tail_start = size.saturating_sub(END.1 as u64 + COMMENT);
@@ -73,7 +73,7 @@ impl<'a> Archive<'a> {
             let record = tail.get(at..at + END.1);
             record.is_some_and(|r| r.starts_with(END.0) && at + END.1 + usize::from(u16_at(r, 20)) == tail.len())
         });
-        let end_at = end.ok_or("it has no end record")?;
+        let end_at = end.ok_or("no end record found")?;
         let end = &tail[end_at..];
         let (mut left, mut length, mut start) = (
             u64::from(u16_at(end, 10)),
@@ -95,23 +95,23 @@ impl<'a> Archive<'a> {
             directory: BufReader::new(Part {
                 file,
                 at: start,
-                end: end.ok_or("its directory lies outside of it")?,
+                end: end.ok_or("the central directory lies outside the archive")?,
             }),
             left,
         })
     }
 
-    /// Bytes of the archive.
+    /// Returns the size of the archive in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Entries that are still to read, as the archive says.
+    /// Returns the number of entries left to read, as declared by the archive.
     pub fn entries_left(&self) -> u64 {
         self.left
     }
 
-    /// Reads the next entry; `None` behind the last. Errors are sentences.
+    /// Reads the next entry; returns `None` after the last. Errors are sentences.
     pub fn next_entry(&mut self) -> Result<Option<Entry>, String> {
         if self.left == 0 {
             return Ok(None);
@@ -119,17 +119,17 @@ impl<'a> Archive<'a> {
         self.left -= 1;
         let fixed = self.take(CENTRAL.1)?;
         if !fixed.starts_with(CENTRAL.0) {
-            return Err("its directory is damaged".into());
+            return Err("the central directory is damaged".into());
         }
         let name = self.take(u16_at(&fixed, 28).into())?;
         let extra = self.take(u16_at(&fixed, 30).into())?;
-        self.take(u16_at(&fixed, 32).into())?; // a comment
+        self.take(u16_at(&fixed, 32).into())?; // skip the comment
         let mut wide = wide_fields(&extra).chunks_exact(8);
         let mut field = |at: usize| match u32_at(&fixed, at) {
             IN_64 => wide.next().map_or(u64::from(IN_64), |bytes| u64_at(bytes, 0)),
             short => short.into(),
         };
-        let (size, packed, header) = (field(24), field(20), field(42)); // in the order of the wide ones
+        let (size, packed, header) = (field(24), field(20), field(42)); // in the order of the 64-bit fields
         const UNIX: u16 = 3;
         let mode = u32_at(&fixed, 38) >> 16;
         Ok(Some(Entry {
@@ -144,28 +144,28 @@ impl<'a> Archive<'a> {
         }))
     }
 
-    /// The packed bytes of an entry. Errors are sentences.
+    /// Returns the compressed bytes of an entry. Errors are sentences.
     pub fn packed(&self, entry: &Entry) -> Result<Part<'a>, String> {
         let local = record_at(self.file, entry.header, LOCAL)?;
         let names = u64::from(u16_at(&local, 26)) + u64::from(u16_at(&local, 28));
-        let at = entry.header + LOCAL.1 as u64 + names; // of a record that was read, so no overflow
+        let at = entry.header + LOCAL.1 as u64 + names; // no overflow: the record was read from there
         let end = at.checked_add(entry.packed).filter(|end| *end <= self.size);
         Ok(Part {
             file: self.file,
             at,
-            end: end.ok_or("it ends behind the archive")?,
+            end: end.ok_or("the entry extends past the end of the archive")?,
         })
     }
 
     fn take(&mut self, length: usize) -> Result<Vec<u8>, String> {
         let mut bytes = vec![0; length];
         let read = self.directory.read_exact(&mut bytes);
-        read.map_err(|_| "its directory has fewer entries than it says")?;
+        read.map_err(|_| "the central directory has fewer entries than declared")?;
         Ok(bytes)
     }
 }
 
-/// The 64-bit sizes among an entry's extra fields.
+/// Returns the 64-bit sizes from an entry's extra fields.
 fn wide_fields(mut extra: &[u8]) -> &[u8] {
     const WIDE: u16 = 1;
     while extra.len() >= 4 {
@@ -182,14 +182,14 @@ fn record_at(file: &File, at: u64, (magic, length): (&[u8; 4], usize)) -> Result
     let bytes = bytes_at(file, at, length)?;
     match bytes.starts_with(magic) {
         true => Ok(bytes),
-        false => Err("a record is not where the archive says".into()),
+        false => Err("no record at the declared offset".into()),
     }
 }
 
 fn bytes_at(file: &File, at: u64, length: usize) -> Result<Vec<u8>, String> {
     let mut bytes = vec![0; length];
     file.read_exact_at(&mut bytes, at)
-        .map_err(|e| format!("it cannot be read: {e}"))?;
+        .map_err(|e| format!("cannot read the archive: {e}"))?;
     Ok(bytes)
 }
 

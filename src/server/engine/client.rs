@@ -1,7 +1,7 @@
-//! Calls to the engine over its Unix socket (`protocol::engine` is the contract).
+//! Client of the engine's HTTP interface over its Unix socket (contract: `protocol::engine`).
 //!
-//! One connection a call: on a local socket that costs microseconds, and dropping the answer closes the connection, by
-//! which the engine knows that nobody waits any more.
+//! Each call opens a connection: on a local socket that takes microseconds, and dropping the answer closes the
+//! connection, which tells the engine that the caller is gone.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,24 +24,24 @@ use crate::protocol::engine::{
     BatchState, ChatCall, EndEpisode, EndOutcome, EngineEvent, ForgetEpisode, Hello, Update,
 };
 use crate::protocol::openai::ErrorBody;
+use crate::server::http::blocking_pool::run_blocking;
 use crate::server::http::error::Error;
-use crate::server::http::lane::aside;
 
-/// Largest line of the event stream: a pool of some ten thousand episodes.
+/// Maximum length of an event line: a pool snapshot of about ten thousand episodes.
 const EVENT_BYTES: usize = 16 * 1024 * 1024;
 
-/// Why a call to the engine failed.
+/// Reasons why a call to the engine failed.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineCallError {
-    /// It could not be reached, or hung up.
+    /// The engine cannot be reached, or closed the connection.
     #[error("{0}")]
     Unreachable(String),
-    /// It refused.
+    /// The engine refused the call.
     #[error("{message}")]
     Refused {
-        /// HTTP status.
+        /// HTTP status of the answer.
         status: StatusCode,
-        /// Its sentence.
+        /// The engine's message.
         message: String,
     },
 }
@@ -63,13 +63,13 @@ impl From<EngineCallError> for Error {
 
 type Result<T> = std::result::Result<T, EngineCallError>;
 
-/// Where an engine is called.
+/// Client of one engine.
 #[derive(Clone, Debug)]
 pub struct EngineClient {
     socket: PathBuf,
 }
 
-/// An answer whose body is still to be read. Dropping it ends the call.
+/// An answer whose body is not read yet. Dropping it cancels the call.
 pub struct EngineAnswer {
     /// Status and headers.
     pub head: hyper::http::response::Parts,
@@ -78,11 +78,11 @@ pub struct EngineAnswer {
 }
 
 impl EngineAnswer {
-    /// The body as it comes.
+    /// Returns the body as a stream.
     pub fn into_bytes_stream(self) -> impl Stream<Item = std::result::Result<Bytes, hyper::Error>> + Send {
         let connection = self.connection;
         let frames = BodyStream::new(self.body).inspect(move |_| {
-            // Owned by the stream, so that the connection lives as long as it.
+            // Owned by the stream, so that the connection lives as long as the stream.
             let _ = &connection;
         });
         frames.try_filter_map(|frame| async move { Ok(frame.into_data().ok()) })
@@ -90,47 +90,47 @@ impl EngineAnswer {
 }
 
 impl EngineClient {
-    /// Calls go to this socket.
+    /// Creates a client of the engine at `socket`.
     pub fn new(socket: &Path) -> Self {
         Self {
             socket: socket.to_owned(),
         }
     }
 
-    /// `GET /hello`.
+    /// Calls `GET /hello`.
     ///
     /// # Errors
     ///
-    /// As every call here: the engine cannot be reached, or refuses.
+    /// Fails if the engine cannot be reached or refuses.
     pub async fn hello(&self) -> Result<Hello> {
         self.json(Method::GET, "/hello", &()).await
     }
 
-    /// `POST /episodes/{id}/chat`; an answer of any status.
+    /// Calls `POST /episodes/{id}/chat`; returns the answer whatever its status.
     ///
     /// # Errors
     ///
-    /// The engine cannot be reached.
+    /// Fails if the engine cannot be reached.
     pub async fn chat(&self, episode: &str, call: &ChatCall) -> Result<EngineAnswer> {
         self.send(Method::POST, &format!("/episodes/{episode}/chat"), call)
             .await
     }
 
-    /// `POST /episodes/{id}/count_tokens`; an answer of any status.
+    /// Calls `POST /episodes/{id}/count_tokens`; returns the answer whatever its status.
     ///
     /// # Errors
     ///
-    /// The engine cannot be reached.
+    /// Fails if the engine cannot be reached.
     pub async fn count_tokens(&self, episode: &str, call: &ChatCall) -> Result<EngineAnswer> {
         self.send(Method::POST, &format!("/episodes/{episode}/count_tokens"), call)
             .await
     }
 
-    /// `GET /episodes/{id}/conversations`; the answer's body may be large and is passed on unread.
+    /// Calls `GET /episodes/{id}/conversations`; the answer's body may be large and is passed on unread.
     ///
     /// # Errors
     ///
-    /// The engine cannot be reached, or refuses.
+    /// Fails if the engine cannot be reached or refuses.
     pub async fn conversations(&self, episode: &str) -> Result<EngineAnswer> {
         let answer = self
             .send(Method::GET, &format!("/episodes/{episode}/conversations"), &())
@@ -138,61 +138,62 @@ impl EngineClient {
         refuse_errors(answer).await
     }
 
-    /// `POST /episodes/{id}/end`.
+    /// Calls `POST /episodes/{id}/end`.
     ///
     /// # Errors
     ///
-    /// The engine cannot be reached, or refuses.
+    /// Fails if the engine cannot be reached or refuses.
     pub async fn end(&self, episode: &str, end: &EndEpisode) -> Result<EndOutcome> {
         self.json(Method::POST, &format!("/episodes/{episode}/end"), end).await
     }
 
-    /// `POST /episodes/{id}/forget`.
+    /// Calls `POST /episodes/{id}/forget`.
     ///
     /// # Errors
     ///
-    /// The engine cannot be reached, or refuses.
+    /// Fails if the engine cannot be reached or refuses.
     pub async fn forget(&self, episode: &str, forget: &ForgetEpisode) -> Result<()> {
         let path = format!("/episodes/{episode}/forget");
         self.json::<serde_json::Value>(Method::POST, &path, forget).await?;
         Ok(())
     }
 
-    /// `POST /agree`.
+    /// Calls `POST /agree`.
     ///
     /// # Errors
     ///
-    /// The engine cannot be reached, or refuses.
+    /// Fails if the engine cannot be reached or refuses.
     pub async fn agree(&self) -> Result<BatchState> {
         self.json(Method::POST, "/agree", &serde_json::json!({})).await
     }
 
-    /// `POST /update`.
+    /// Calls `POST /update`.
     ///
     /// # Errors
     ///
-    /// The engine cannot be reached, or refuses.
+    /// Fails if the engine cannot be reached or refuses.
     pub async fn update(&self, update: &Update) -> Result<()> {
         self.json::<serde_json::Value>(Method::POST, "/update", update).await?;
         Ok(())
     }
 
-    /// `POST /shutdown`.
+    /// Calls `POST /shutdown`.
     ///
     /// # Errors
     ///
-    /// The engine cannot be reached, or refuses.
+    /// Fails if the engine cannot be reached or refuses.
     pub async fn shutdown(&self) -> Result<()> {
         self.json::<serde_json::Value>(Method::POST, "/shutdown", &serde_json::json!({}))
             .await?;
         Ok(())
     }
 
-    /// `GET /events`: lives as long as the engine. A line that is not an event is an error of that item.
+    /// Opens the event stream (`GET /events`), which lasts as long as the engine. A malformed line yields an error
+    /// item.
     ///
     /// # Errors
     ///
-    /// The engine cannot be reached, or refuses.
+    /// Fails if the engine cannot be reached or refuses.
     pub async fn events(&self) -> Result<impl Stream<Item = Result<EngineEvent>> + Send + use<>> {
         let answer = self.send(Method::GET, "/events", &()).await?;
         let answer = refuse_errors(answer).await?;
@@ -210,7 +211,7 @@ impl EngineClient {
         let bytes = body.collect().await.map_err(EngineCallError::unreachable)?.to_bytes();
         drop(connection);
         serde_json::from_slice(&bytes)
-            .map_err(|error| EngineCallError::Unreachable(format!("its answer to {path} is not understood: {error}")))
+            .map_err(|error| EngineCallError::Unreachable(format!("unexpected response to {path}: {error}")))
     }
 
     async fn send(&self, method: Method, path: &str, body: &impl Serialize) -> Result<EngineAnswer> {
@@ -245,10 +246,10 @@ impl EngineClient {
     }
 }
 
-/// Bytes of JSON that are written on the spot, in less than a millisecond.
+/// Maximum size of JSON serialised on the calling thread, which takes less than a millisecond.
 const WRITTEN_AT_ONCE: usize = 64 * 1024;
 
-/// A value as JSON; a large one is written while this thread's other tasks run elsewhere.
+/// Serialises a value; for a large one, the other tasks of this thread move to another thread meanwhile.
 fn to_json(value: &impl Serialize) -> serde_json::Result<Vec<u8>> {
     let mut buffer = vec![0; WRITTEN_AT_ONCE];
     let mut rest = buffer.as_mut_slice();
@@ -259,12 +260,12 @@ fn to_json(value: &impl Serialize) -> serde_json::Result<Vec<u8>> {
             buffer.shrink_to_fit();
             Ok(buffer)
         }
-        // Full, or a fault that is found once more.
-        Err(_) => aside(|| serde_json::to_vec(value)),
+        // Too large, or invalid; the second attempt reports the error.
+        Err(_) => run_blocking(|| serde_json::to_vec(value)),
     }
 }
 
-/// Turns an answer that is not a success into the engine's sentence.
+/// Turns an error answer into the engine's message.
 async fn refuse_errors(answer: EngineAnswer) -> Result<EngineAnswer> {
     let status = answer.head.status;
     if status.is_success() {

@@ -1,4 +1,4 @@
-//! The engine process as the control plane sees it: started, called, followed, stopped and replaced.
+//! The engine process as the control plane sees it: start, call, follow, stop, restart.
 
 pub mod client;
 pub mod preflight;

@@ -1,4 +1,4 @@
-//! What can be told about a start before an engine is started, so that the caller hears it at once.
+//! Checks before an engine is started, so that the caller learns of errors at once.
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
@@ -7,25 +7,25 @@ use std::time::SystemTime;
 use crate::config::experiment::{self, Experiment};
 use crate::config::schema::Ajet;
 
-/// Checks model and experiment directory, which is made.
+/// Checks the model and creates the experiment directory.
 ///
 /// # Errors
 ///
-/// A sentence for the user.
+/// Returns a message for the user.
 pub fn check(config: &Ajet) -> Result<Experiment, String> {
     check_model(&config.model.path)?;
-    let here = std::env::current_dir().map_err(|error| format!("the working directory is gone: {error}"))?;
+    let here = std::env::current_dir().map_err(|error| format!("cannot find the working directory: {error}"))?;
     let experiment =
         experiment::resolve(config, &here, SystemTime::now(), Path::exists).map_err(|problem| problem.to_string())?;
     let cannot = |error: std::io::Error| {
         format!(
-            "the experiment directory {} cannot be written: {error}; hint: set ajet.experiment_dir",
+            "cannot write to the experiment directory {}: {error}; hint: set ajet.experiment_dir to a writable directory",
             experiment.dir.display()
         )
     };
     std::fs::DirBuilder::new()
         .recursive(true)
-        .mode(0o700) // prompts and answers are written there
+        .mode(0o700) // it holds prompts and completions
         .create(&experiment.dir)
         .map_err(cannot)?;
     tempfile::Builder::new()
@@ -35,10 +35,10 @@ pub fn check(config: &Ajet) -> Result<Experiment, String> {
     Ok(experiment)
 }
 
-/// A name that can only be a path must be there; `builtin:NAME` and hub ids are the engine's to find.
+/// Checks that a model named by a path exists; `builtin:NAME` and hub ids are resolved by the engine.
 fn check_model(model: &str) -> Result<(), String> {
     if model.is_empty() {
-        return Err("ajet.model.path is not set".into());
+        return Err("ajet.model.path is not set; hint: set it to a directory, a .gguf file or a hub id".into());
     }
     if model.starts_with("builtin:") {
         return Ok(());
@@ -47,25 +47,27 @@ fn check_model(model: &str) -> Result<(), String> {
     if path.is_dir() {
         return match path.join("config.json").is_file() {
             true => Ok(()),
-            false => Err(format!("the model directory {model} has no config.json")),
+            false => Err(format!(
+                "the model directory {model} has no config.json; hint: name the directory of a Hugging Face model"
+            )),
         };
     }
     let can_only_be_a_path = model.starts_with(['/', '.', '~']) || model.matches('/').count() != 1;
     if !path.exists() && (can_only_be_a_path || model.ends_with(".gguf")) {
         return Err(format!(
-            "the model {model} does not exist; hint: ajet.model.path is a directory or .gguf file on the server's \
+            "model not found: {model}; hint: set ajet.model.path to a directory or .gguf file on the server's \
              machine, a hub id such as Qwen/Qwen2.5-0.5B-Instruct, or builtin:tiny"
         ));
     }
     Ok(())
 }
 
-/// The configuration as the engine reads it: YAML with `ajet:` at the top, and the experiment as it was resolved, so
-/// that whoever starts with it again finds the same one.
+/// Returns the configuration for the engine: YAML with `ajet:` at the top and the resolved experiment directory, so
+/// that a restart with it finds the same experiment.
 ///
 /// # Errors
 ///
-/// It cannot be written as YAML.
+/// Fails if it cannot be written as YAML.
 pub fn config_file(mut config: Ajet, experiment: &Experiment) -> Result<String, String> {
     #[derive(serde::Serialize)]
     struct File {
@@ -86,10 +88,10 @@ mod tests {
         let here = dir.path().to_str().unwrap();
         for (model, said) in [
             (String::new(), "not set"),
-            ("/no/such/model".into(), "/no/such/model does not exist"),
-            ("./model.gguf".into(), "does not exist"),
-            ("org/model.gguf".into(), "does not exist"),
-            ("model".into(), "does not exist"),
+            ("/no/such/model".into(), "model not found: /no/such/model"),
+            ("./model.gguf".into(), "model not found"),
+            ("org/model.gguf".into(), "model not found"),
+            ("model".into(), "model not found"),
             (here.to_owned(), "has no config.json"),
         ] {
             let message = check_model(&model).unwrap_err();
@@ -117,6 +119,9 @@ mod tests {
         std::fs::write(dir.path().join("file"), "").unwrap();
         config.experiment_dir = dir.path().join("file/b").to_str().unwrap().into();
         let message = check(&config).unwrap_err();
-        assert!(message.contains("file/b cannot be written"), "{message}");
+        assert!(
+            message.contains("cannot write to the experiment directory"),
+            "{message}"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Engines as processes: started with a socket to serve, watched, ended.
+//! Engine processes: starting, watching and ending them.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -16,62 +16,62 @@ use tokio::sync::{mpsc, watch};
 use super::runtime_dir::RuntimeDir;
 use crate::protocol::swarm::TOKEN_VARIABLE;
 
-/// Lines of the engine's standard error that are kept for the reason of its end.
+/// Number of stderr lines kept to report why the engine ended.
 const LAST_LINES: usize = 5;
-/// Bytes kept of such a line.
+/// Maximum bytes kept of such a line.
 const LINE_BYTES: usize = 400;
-/// Bytes after which a line is taken for ended, so that one without an end costs no memory.
-const LONGEST_LINE: u64 = 64 * 1024;
-/// How long an engine that was told to terminate may take before it is killed.
-const TERMINATE_PATIENCE: Duration = Duration::from_secs(2);
+/// Maximum length of a line, so that output without line breaks needs no memory.
+const MAX_LINE_BYTES: u64 = 64 * 1024;
+/// Time between SIGTERM and SIGKILL.
+const TERMINATE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How many pools glibc's allocator keeps. With one for each thread, what each has freed and not given back adds up, and
-/// the engine's resident memory grows from update to update. A user's own value holds.
+/// Limits the number of arenas of glibc's allocator. With one arena per thread, each thread's freed but unreturned
+/// memory adds up, and the engine's resident memory grows with every update. A value set by the user takes precedence.
 const ARENAS_VARIABLE: &str = "MALLOC_ARENA_MAX";
 
 /// What an engine is started with.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// The whole configuration, as YAML with `ajet:` at the top.
+    /// Complete configuration, as YAML with `ajet:` at the top.
     pub config_yaml: String,
-    /// Where checkpoints and metrics go.
+    /// Directory of checkpoints and metrics.
     pub experiment_dir: PathBuf,
 }
 
-/// Starts engines: as child processes, or as fakes in tests.
+/// Starts engines: child processes, or fakes in tests.
 pub trait EngineLauncher: Send + Sync + 'static {
-    /// Starts one; it need not serve yet.
+    /// Starts an engine; it need not serve yet.
     ///
     /// # Errors
     ///
-    /// The engine cannot be started.
+    /// Fails if the engine cannot be started.
     fn launch(&self, launch: &Launch) -> io::Result<EngineHandle>;
 }
 
-/// How an engine is to end.
+/// How to end an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kill {
-    /// Asked to.
+    /// With SIGTERM.
     Terminate,
-    /// Made to.
+    /// With SIGKILL.
     Kill,
 }
 
-/// An engine that was started.
+/// A started engine.
 #[derive(Clone, Debug)]
 pub struct EngineHandle {
-    /// The socket that it serves, or will.
+    /// Socket that the engine serves, possibly not yet.
     pub socket: PathBuf,
-    /// Its process.
+    /// Process id.
     pub pid: u32,
-    /// Set once it has ended: how, with its last words.
+    /// Set when the engine has ended: how it ended, and its last output.
     pub ended: watch::Receiver<Option<String>>,
-    /// Ends it.
+    /// Sends a signal to the engine.
     pub kill: mpsc::Sender<Kill>,
 }
 
 impl EngineHandle {
-    /// Waits until the engine has ended; how it did.
+    /// Waits for the engine to end; returns how it ended.
     pub async fn wait(&self) -> String {
         let mut ended = self.ended.clone();
         let outcome = match ended.wait_for(Option::is_some).await {
@@ -81,40 +81,40 @@ impl EngineHandle {
         outcome.unwrap_or_else(|| "the engine ended".into())
     }
 
-    /// Waits at most `patience` for the engine to end by itself, then terminates it, then kills it.
-    pub async fn end_within(&self, patience: Duration) {
-        for (patience, next) in [(patience, Kill::Terminate), (TERMINATE_PATIENCE, Kill::Kill)] {
-            if tokio::time::timeout(patience, self.wait()).await.is_ok() {
+    /// Waits up to `timeout` for the engine to end, then terminates it, then kills it.
+    pub async fn end_within(&self, timeout: Duration) {
+        for (timeout, next) in [(timeout, Kill::Terminate), (TERMINATE_TIMEOUT, Kill::Kill)] {
+            if tokio::time::timeout(timeout, self.wait()).await.is_ok() {
                 return;
             }
             match next {
-                Kill::Terminate => tracing::info!("the engine (pid {}) is told to terminate", self.pid),
-                Kill::Kill => tracing::warn!("the engine (pid {}) does not terminate and is killed", self.pid),
+                Kill::Terminate => tracing::info!("terminating the engine (pid {})", self.pid),
+                Kill::Kill => tracing::warn!("killing the engine (pid {}), which did not terminate", self.pid),
             }
-            // The receiver is gone only once the engine is.
+            // The receiver closes only after the engine has ended.
             let _ = self.kill.send(next).await;
         }
         self.wait().await;
     }
 }
 
-/// Starts `PROGRAM engine --socket … --config … --experiment-dir …`.
+/// Launcher that runs `PROGRAM engine --socket … --config … --experiment-dir …`.
 #[derive(Debug)]
 pub struct ChildLauncher {
     program: PathBuf,
 }
 
 impl ChildLauncher {
-    /// Engines are this very program.
+    /// Creates a launcher that runs this program as the engine.
     ///
     /// # Errors
     ///
-    /// The path of the running program is not known.
+    /// Fails if the path of the running program is unknown.
     pub fn of_this_program() -> io::Result<Self> {
         Ok(Self::new(std::env::current_exe()?))
     }
 
-    /// Engines are `program`.
+    /// Creates a launcher that runs `program` as the engine.
     pub fn new(program: PathBuf) -> Self {
         Self { program }
     }
@@ -135,14 +135,14 @@ impl EngineLauncher for ChildLauncher {
             .arg(&config)
             .arg("--experiment-dir")
             .arg(&launch.experiment_dir)
-            // The engine has no use for the server's secret.
+            // The engine does not need the server's access token.
             .env_remove(TOKEN_VARIABLE)
             .env(ARENAS_VARIABLE, arenas)
-            // Held open: the engine ends itself when it closes, so a killed server leaves none behind.
+            // Kept open: the engine exits when its standard input closes, so a killed server leaves no engine behind.
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
-            // Ctrl-C in the server's terminal is the server's: it ends the engine in good order.
+            // Ctrl-C in the server's terminal must reach only the server, which then stops the engine properly.
             .process_group(0)
             .kill_on_drop(true)
             .spawn()?;
@@ -166,7 +166,7 @@ async fn watch_child(
     ended: watch::Sender<Option<String>>,
 ) {
     let pid = child.id();
-    // Held here, for `Child::wait` closes it: the engine takes a closed standard input for our end.
+    // Kept here because `Child::wait` would close it: the engine takes a closed standard input as the server's end.
     let _stdin = child.stdin.take();
     let stderr = child.stderr.take();
     let words = tokio::spawn(async move {
@@ -181,7 +181,7 @@ async fn watch_child(
             Some(how) = kills.recv() => signal(pid, how),
         }
     };
-    // A process that the engine started may hold its standard error open: wait for the words, but not for ever.
+    // A subprocess of the engine may keep its standard error open, so the wait for the last output is bounded.
     let words = tokio::time::timeout(Duration::from_secs(1), words).await;
     let mut words = words.ok().and_then(Result::ok).unwrap_or_default();
     if matches!(&status, Ok(status) if status.success()) {
@@ -189,7 +189,7 @@ async fn watch_child(
     }
     let how = match status {
         Ok(status) => describe(status),
-        Err(error) => format!("cannot be waited for: {error}"),
+        Err(error) => format!("ended, but its exit status is unknown: {error}"),
     };
     let reason = if words.is_empty() {
         format!("the engine {how}")
@@ -208,7 +208,7 @@ fn signal(pid: Option<u32>, how: Kill) {
     if let Some(pid) = pid.and_then(|pid| i32::try_from(pid).ok())
         && let Err(error) = kill(Pid::from_raw(pid), signal)
     {
-        tracing::debug!("signalling the engine: {error}");
+        tracing::debug!("cannot signal the engine: {error}");
     }
 }
 
@@ -217,22 +217,22 @@ fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(0), _) => "ended".into(),
         (Some(code), _) => format!("ended with exit code {code}"),
-        (None, Some(9)) => "was killed (signal 9; the system does this when memory runs out)".into(),
-        (None, Some(number)) => format!("was ended by signal {number}"),
+        (None, Some(9)) => "was killed by signal 9 (the kernel does this when memory runs out)".into(),
+        (None, Some(number)) => format!("was terminated by signal {number}"),
         (None, None) => format!("ended: {status}"),
     }
 }
 
-/// Reads the engine's standard error to its end and returns its last words. What users should see of it comes as
-/// events, so the lines are only for debugging.
+/// Reads the engine's standard error to its end and returns the lines that explain its end. Everything meant for users
+/// arrives as events, so the lines are logged at debug level only.
 async fn log_lines(stderr: impl AsyncRead + Unpin) -> String {
     let mut reader = BufReader::new(stderr);
     let mut last = VecDeque::with_capacity(LAST_LINES);
     let mut line = Vec::new();
     let mut in_ordinary = false;
-    // Bytes, not strings: a crash may write anything.
+    // Bytes, not strings: a crash may write invalid UTF-8.
     while matches!(
-        (&mut reader).take(LONGEST_LINE).read_until(b'\n', &mut line).await,
+        (&mut reader).take(MAX_LINE_BYTES).read_until(b'\n', &mut line).await,
         Ok(1..)
     ) {
         let text = String::from_utf8_lossy(&line[..line.len().min(LINE_BYTES)]);
@@ -247,11 +247,11 @@ async fn log_lines(stderr: impl AsyncRead + Unpin) -> String {
         }
         line.clear();
     }
-    last_words(last.make_contiguous())
+    failure_text(last.make_contiguous())
 }
 
-/// Whether a line of an engine's log is about its ordinary work, and so no reason of its end. Further lines of its message
-/// are indented.
+/// Returns whether a log line is routine output, and so not the reason of the engine's end. Continuation lines of a
+/// message are indented.
 fn is_ordinary(line: &str) -> bool {
     // Such as `2026-01-02T03:04:05.678901Z  INFO loading the model`.
     let mut words = line.split_whitespace();
@@ -261,8 +261,8 @@ fn is_ordinary(line: &str) -> bool {
     is_time && matches!(words.next(), Some("TRACE" | "DEBUG" | "INFO" | "WARN"))
 }
 
-/// What a process says of its own end: its error and what follows, or its last line.
-fn last_words(lines: &[String]) -> String {
+/// Returns a process's own explanation of its end: the error and the lines after it, or the last line.
+fn failure_text(lines: &[String]) -> String {
     let is_error = |line: &String| line.starts_with("error:") || line.contains("panicked at");
     let from = lines.iter().position(is_error).unwrap_or(lines.len().saturating_sub(1));
     let words = lines[from..].join(" ");
@@ -308,7 +308,7 @@ mod tests {
             (format!("{info}; exit 3"), "the engine ended with exit code 3"),
             (
                 format!("{info}; kill -9 $$"),
-                "the engine was killed (signal 9; the system does this when memory runs out)",
+                "the engine was killed by signal 9 (the kernel does this when memory runs out)",
             ),
             (
                 format!("echo 'error: full' >&2; {info}; {info}; {info}; {info}; {info}; exit 3"),
@@ -321,7 +321,7 @@ mod tests {
             // Seen with a warning's second line.
             (
                 format!("{info}; echo '  hint: another model' >&2; echo >&2; echo '  and more' >&2; kill -25 $$"),
-                "the engine was ended by signal 25",
+                "the engine was terminated by signal 25",
             ),
             (
                 format!(
@@ -387,12 +387,12 @@ mod tests {
     #[test]
     fn last_words_begin_at_the_error() {
         let lines = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
-        assert_eq!(last_words(&lines(&["a", "error: b", "hint: c"])), "b hint: c");
+        assert_eq!(failure_text(&lines(&["a", "error: b", "hint: c"])), "b hint: c");
         assert_eq!(
-            last_words(&lines(&["x", "thread 'main' panicked at src/a.rs:1:1:", "boom"])),
+            failure_text(&lines(&["x", "thread 'main' panicked at src/a.rs:1:1:", "boom"])),
             "thread 'main' panicked at src/a.rs:1:1: boom"
         );
-        assert_eq!(last_words(&lines(&["a", "b"])), "b");
-        assert_eq!(last_words(&[]), "");
+        assert_eq!(failure_text(&lines(&["a", "b"])), "b");
+        assert_eq!(failure_text(&[]), "");
     }
 }

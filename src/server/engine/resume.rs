@@ -1,5 +1,5 @@
-//! Experiments that a server left unfinished. What an engine was started with lies in the experiment's directory until a
-//! client stops it, so that a server that was killed, or a machine that was restarted, goes on where it was.
+//! Unfinished experiments. The configuration of a running experiment lies in its directory until a client stops the
+//! engine, so that after a server crash or a reboot the experiment can be resumed.
 
 use std::fs::{self, TryLockError};
 use std::io;
@@ -9,57 +9,57 @@ use std::time::SystemTime;
 use crate::config::small_file::{DOCUMENT_BYTES, open_regular, read_text};
 use crate::protocol::engine::LOCK_FILE;
 
-/// The configuration of an experiment that nobody has stopped, in its directory.
+/// File in the experiment directory with the configuration of an experiment that was not stopped.
 const FILE: &str = "unfinished.yaml";
 
-/// Notes that the experiment in `dir` runs with this configuration.
+/// Records that the experiment in `dir` runs with this configuration.
 ///
 /// # Errors
 ///
-/// The file cannot be written.
-pub fn note(dir: &Path, config_yaml: &str) -> io::Result<()> {
+/// Fails if the file cannot be written.
+pub fn record(dir: &Path, config_yaml: &str) -> io::Result<()> {
     let mut file = tempfile::Builder::new().prefix(".unfinished").tempfile_in(dir)?;
     io::Write::write_all(&mut file, config_yaml.as_bytes())?;
     file.persist(dir.join(FILE))?;
     Ok(())
 }
 
-/// Whether an engine, of this server or another, uses the experiment in `dir`.
+/// Returns whether an engine of any server uses the experiment in `dir`.
 pub fn is_in_use(dir: &Path) -> bool {
     let is_locked = |file: fs::File| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
     fs::File::open(dir).is_ok_and(is_locked) || open_regular(&dir.join(LOCK_FILE)).is_ok_and(is_locked)
 }
 
-/// A client stopped the experiment in `dir`, which another server may be running all the same.
+/// Removes the record of the experiment in `dir` after a client stopped it, unless another server is running it.
 pub fn clear(dir: &Path) {
     if is_in_use(dir) {
         return;
     }
     match fs::remove_file(dir.join(FILE)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::warn!("{} cannot be removed: {error}", dir.join(FILE).display());
+            tracing::warn!("cannot remove {}: {error}", dir.join(FILE).display());
         }
         Ok(()) | Err(_) => {}
     }
 }
 
-/// The configuration with which the experiment in `dir` ran.
+/// Reads the configuration of the interrupted experiment in `dir`.
 ///
 /// # Errors
 ///
-/// A sentence: there is none, or it cannot be read.
+/// Returns a message if there is none or it cannot be read.
 pub fn config(dir: &Path) -> Result<String, String> {
     read_text(&dir.join(FILE), DOCUMENT_BYTES).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => format!(
-            "{} holds no experiment that was interrupted; hint: name the directory that has {FILE} in it, or sync a \
-             configuration with the same ajet.experiment_dir, which goes on from its last checkpoint too",
+            "no interrupted experiment in {}; hint: name a directory that contains {FILE}, or sync a \
+             configuration with the same ajet.experiment_dir, which also resumes from its last checkpoint",
             dir.display()
         ),
-        _ => format!("{} cannot be read: {error}", dir.join(FILE).display()),
+        _ => format!("cannot read {}: {error}", dir.join(FILE).display()),
     })
 }
 
-/// The experiment right below `base` that was begun last and not stopped.
+/// Returns the experiment directly below `base` that was started last and not stopped.
 pub fn latest(base: &Path) -> Option<PathBuf> {
     let begun = |dir: &PathBuf| -> Option<SystemTime> { fs::metadata(dir.join(FILE)).ok()?.modified().ok() };
     let dirs = fs::read_dir(base).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
@@ -81,11 +81,11 @@ mod tests {
             fs::create_dir(dir).unwrap();
         }
         assert_eq!(latest(base.path()), None);
-        note(&one, "ajet: {}").unwrap();
+        record(&one, "ajet: {}").unwrap();
         assert_eq!(config(&one).unwrap(), "ajet: {}");
         assert_eq!(latest(base.path()), Some(one.clone()));
-        assert!(config(&two).unwrap_err().contains("no experiment that was interrupted"));
-        note(&two, "ajet: {a: 1}").unwrap();
+        assert!(config(&two).unwrap_err().contains("no interrupted experiment"));
+        record(&two, "ajet: {a: 1}").unwrap();
         let older = SystemTime::now() - std::time::Duration::from_secs(60);
         fs::File::open(one.join(FILE)).unwrap().set_modified(older).unwrap();
         assert_eq!(latest(base.path()), Some(two.clone()));

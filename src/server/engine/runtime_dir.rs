@@ -1,8 +1,8 @@
-//! The directory in which an engine and its server meet: private to the user, and gone with the server.
+//! The directory of an engine's socket and configuration: private to the user, removed when the server ends.
 //!
-//! Whoever can open the engine's socket can steer the engine, so no one else may enter the directory, whatever the umask.
-//! A server that is killed leaves its directory behind; the next one removes it. A lock, which the system drops with its
-//! process, tells those that are in use.
+//! Access to the engine's socket means control of the engine, so no other user may enter the directory, whatever the
+//! umask. A killed server leaves its directory behind; the next server removes it. A lock, which the kernel releases
+//! with the process, marks the directories in use.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io;
@@ -11,31 +11,31 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::geteuid;
 
-/// How the directories are named, with random digits after it.
+/// Prefix of the directory names; random digits follow.
 const PREFIX: &str = "ajet-swarm-engine-";
-/// Only the user.
+/// Permissions: this user only.
 const MODE: u32 = 0o700;
-/// What a directory may hold.
+/// Files that a directory may contain.
 const FILES: [&str; 2] = ["engine.sock", "config.yaml"];
-/// Maximum length of the path of what the directories lie in: that of a socket has about 108 bytes.
+/// Maximum length of the base directory's path: a socket's path may have only about 108 bytes.
 const BASE_BYTES: usize = 60;
-/// How often another name is tried.
+/// Attempts to find an unused name.
 const TRIES: usize = 16;
 
-/// A directory of one engine, removed when this is dropped.
+/// Directory of one engine, removed on drop.
 #[derive(Debug)]
 pub struct RuntimeDir {
     path: PathBuf,
-    /// Held open, and locked, for as long as the directory is in use.
+    /// Kept open and locked while the directory is in use.
     _lock: File,
 }
 
 impl RuntimeDir {
-    /// A new one, after those of servers that are gone were removed.
+    /// Creates a directory, after removing those of servers that have ended.
     ///
     /// # Errors
     ///
-    /// It cannot be made.
+    /// Fails if the directory cannot be created.
     pub fn new() -> io::Result<Self> {
         let base = base(
             std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from),
@@ -48,9 +48,10 @@ impl RuntimeDir {
         remove_leftovers(base);
         for _ in 0..TRIES {
             let path = base.join(format!("{PREFIX}{:016x}", rand::random::<u64>()));
-            // Fails if anything is there already, so that it is ours and nobody else's.
+            // Fails if the path exists, so that the directory is certainly ours.
             DirBuilder::new().mode(MODE).create(&path)?;
-            // A umask may have taken bits of the user's own. Another server that starts just now may take it for a leftover.
+            // The umask may have removed permissions of the user. Another starting server may take the new directory
+            // for a leftover.
             if fs::set_permissions(&path, PermissionsExt::from_mode(MODE)).is_ok()
                 && let Ok(lock) = File::open(&path)
                 && lock.try_lock().is_ok()
@@ -59,10 +60,12 @@ impl RuntimeDir {
                 return Ok(Self { path, _lock: lock });
             }
         }
-        Err(io::Error::other("another process removes the engine's directory"))
+        Err(io::Error::other(
+            "another process keeps removing the engine's runtime directory",
+        ))
     }
 
-    /// Where it is.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -74,7 +77,7 @@ impl Drop for RuntimeDir {
     }
 }
 
-/// The user's own runtime directory, if there is one, or else that of temporary files.
+/// Returns the user's runtime directory if there is one, otherwise the temporary directory.
 fn base(runtime: Option<PathBuf>, temporary: PathBuf) -> PathBuf {
     let is_short = |path: &PathBuf| path.as_os_str().len() <= BASE_BYTES;
     let private = runtime.filter(|path| {
@@ -89,7 +92,7 @@ fn is_ours(metadata: &fs::Metadata) -> bool {
     metadata.uid() == geteuid().as_raw()
 }
 
-/// Whether `path` still leads to the open directory.
+/// Returns whether `path` still leads to the open directory.
 fn is_at(open: &File, path: &Path) -> bool {
     match (open.metadata(), fs::symlink_metadata(path)) {
         (Ok(open), Ok(there)) => (open.dev(), open.ino()) == (there.dev(), there.ino()),
@@ -97,7 +100,7 @@ fn is_at(open: &File, path: &Path) -> bool {
     }
 }
 
-/// Removes the directories of this user whose servers are gone.
+/// Removes this user's directories whose servers have ended.
 fn remove_leftovers(base: &Path) {
     for entry in fs::read_dir(base).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -107,24 +110,24 @@ fn remove_leftovers(base: &Path) {
             continue;
         }
         match File::open(&path).map(|dir| (dir.try_lock(), dir)) {
-            // Locked until it is removed, so that two servers do not do the same.
+            // Locked until removed, so that two servers do not remove the same directory.
             Ok((Ok(()), dir)) if is_at(&dir, &path) => remove(&path),
             Ok((Err(TryLockError::WouldBlock), _)) => {}
-            other => tracing::debug!("the directory {} is left: {other:?}", path.display()),
+            other => tracing::debug!("keeping the directory {}: {other:?}", path.display()),
         }
     }
 }
 
-/// Removes what such a directory holds, and it; anything else in it is not ours to remove.
+/// Removes the directory and its known files; a directory with any other file is kept.
 fn remove(path: &Path) {
     for file in FILES {
         match fs::remove_file(path.join(file)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => tracing::debug!("removing {file}: {error}"),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => tracing::debug!("cannot remove {file}: {error}"),
             _ => {}
         }
     }
     if let Err(error) = fs::remove_dir(path) {
-        tracing::debug!("removing {}: {error}", path.display());
+        tracing::debug!("cannot remove {}: {error}", path.display());
     }
 }
 

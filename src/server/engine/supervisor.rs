@@ -1,4 +1,4 @@
-//! The engine's life: started, followed by its event stream, restarted after a crash, stopped.
+//! The engine's life cycle: start, follow its event stream, restart after a crash, stop.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -19,28 +19,28 @@ use crate::server::http::error::Error;
 use crate::server::shared::{EngineLink, Shared};
 use crate::server::swarm::core::{AfterEngine, Boot, Effect};
 
-/// How long the engine may take to hang up after it closed its event stream.
-const END_PATIENCE: Duration = Duration::from_secs(5);
-/// How long an engine that failed a call of ours is given to prove that it was dying: it hangs up a moment before its end
-/// and last words are known, and they say more than the failed call does.
-const LAST_WORDS_PATIENCE: Duration = Duration::from_secs(2);
-/// How long an engine may take to serve its socket; it does so before it loads anything.
-const SERVING_PATIENCE: Duration = Duration::from_secs(60);
-/// Between the first attempts to update.
+/// Time for the engine to exit after it closed its event stream.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time for a failing engine to exit after a failed call: a dying engine closes its connections shortly before its exit
+/// status and last output are known, and these explain more than the failed call does.
+const FAILING_EXIT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time for an engine to serve its socket; it does so before it loads the model.
+const SERVE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Delay between the first attempts to update.
 const UPDATE_PAUSE: Duration = Duration::from_millis(250);
-/// Between attempts to update, after some.
-const LONGEST_UPDATE_PAUSE: Duration = Duration::from_secs(10);
-/// Between looks at an engine's socket, and how many of them in a row may fail.
-const SOCKET_LOOKS: (Duration, u32) = (Duration::from_secs(1), 3);
-/// Between attempts to reach an engine that has just been started.
+/// Maximum delay between attempts to update.
+const MAX_UPDATE_PAUSE: Duration = Duration::from_secs(10);
+/// Interval between checks of an engine's socket, and how many in a row may fail.
+const SOCKET_CHECKS: (Duration, u32) = (Duration::from_secs(1), 3);
+/// Delay between attempts to connect to a new engine.
 const CONNECT_PAUSE: Duration = Duration::from_millis(20);
 
-/// `start_engine`: the process id of the engine, which then boots, and its generation. `awaited` says whether a client
-/// waits to be told what becomes of the boot.
+/// Implements `start_engine`: returns the process id of the engine, which then boots, and its generation. `awaited`
+/// says whether a client waits for the outcome of the boot.
 ///
 /// # Errors
 ///
-/// What can be told at once: not offline, no configuration, a model or directory that cannot be used.
+/// Fails at once if the engine is not offline, no configuration was synced, or the model or directory is unusable.
 pub async fn start(shared: &Arc<Shared>, awaited: bool) -> Result<(u32, u64), Error> {
     let _alone = shared.lifecycle.lock().await;
     let config = shared.with(|core, _| core.config_to_start().cloned())?;
@@ -67,15 +67,15 @@ pub async fn start(shared: &Arc<Shared>, awaited: bool) -> Result<(u32, u64), Er
     }
 }
 
-/// Waits until an engine has booted, for the patience that clients have.
+/// Waits for the outcome of a boot, up to the start timeout.
 ///
 /// # Errors
 ///
-/// Why it did not boot.
+/// Returns the reason if the boot failed.
 pub async fn boot_outcome(shared: &Shared, generation: u64) -> Result<(), Error> {
-    let deadline = Instant::now() + shared.options.start_patience;
+    let deadline = Instant::now() + shared.options.start_timeout;
     loop {
-        // Before the look, so that a change right after it is not missed.
+        // Subscribe before reading the state, so that a change right after it is not missed.
         let changed = shared.state_changed.notified();
         match shared.with(|core, _| core.boot_outcome(generation)) {
             Boot::Ready => return Ok(()),
@@ -89,14 +89,14 @@ pub async fn boot_outcome(shared: &Shared, generation: u64) -> Result<(), Error>
     }
 }
 
-/// Checks what can be checked before an engine is started, and notes the experiment as begun.
+/// Runs the preflight checks and records the experiment as unfinished.
 fn prepare(config: Ajet) -> Result<Launch, String> {
     let experiment = preflight::check(&config)?;
     let config_yaml = preflight::config_file(config, &experiment)?;
-    // Another server's experiment is noted once our engine has got the directory.
+    // If another server uses the experiment, it is recorded only when our engine has acquired the directory.
     if !resume::is_in_use(&experiment.dir) {
-        resume::note(&experiment.dir, &config_yaml)
-            .map_err(|error| format!("{} cannot be written: {error}", experiment.dir.display()))?;
+        resume::record(&experiment.dir, &config_yaml)
+            .map_err(|error| format!("cannot write to {}: {error}", experiment.dir.display()))?;
     }
     Ok(Launch {
         config_yaml,
@@ -104,15 +104,15 @@ fn prepare(config: Ajet) -> Result<Launch, String> {
     })
 }
 
-/// `stop_engine`: as [`stop`], and the experiment is not to be gone on with.
+/// Implements `stop_engine`: stops as [`stop`] does, and marks the experiment as not to be resumed.
 pub async fn stop_for_good(shared: &Shared) {
-    stop(shared, shared.options.stop_patience).await;
+    stop(shared, shared.options.stop_timeout).await;
     if let Some(dir) = shared.with(|core, _| core.experiment_dir()) {
         resume::clear(Path::new(&dir));
     }
 }
 
-/// Starts an engine without a client, with a configuration that was synced to an earlier server.
+/// Starts an engine without a client, with the configuration of an earlier server.
 pub async fn start_with(shared: &Arc<Shared>, config_yaml: String) {
     let config = shared
         .config_checks
@@ -123,30 +123,30 @@ pub async fn start_with(shared: &Arc<Shared>, config_yaml: String) {
         Err(error) => Err(error),
     };
     if let Err(error) = started {
-        let reason = format!("the experiment cannot be gone on with: {error}");
+        let reason = format!("cannot resume the experiment: {error}");
         tracing::error!("{reason}");
         shared.with(|core, _| core.start_failed(reason));
     }
 }
 
-/// Stops the engine, and the end of the server: OFFLINE at once; back when the process is gone, which is after `patience`
-/// and a little at the latest. `start_engine` waits for it.
-pub async fn stop(shared: &Shared, patience: Duration) {
-    let stopping = || Some("the engine is being stopped".to_owned());
+/// Stops the engine, also at the end of the server: OFFLINE immediately; returns when the process has ended, at the
+/// latest shortly after `timeout`. A concurrent `start_engine` waits for it.
+pub async fn stop(shared: &Shared, timeout: Duration) {
+    let stopping = || Some("stopping the engine".to_owned());
     shared.with(|core, now| core.stop(stopping(), now));
     let _alone = shared.lifecycle.lock().await;
-    // A start may have come in between.
+    // A start may have happened in between.
     shared.with(|core, now| core.stop(stopping(), now));
     if let Some(link) = shared.set_link(None) {
         let asked = async {
             if let Err(error) = link.client.shutdown().await {
-                tracing::debug!("asking the engine to shut down: {error}");
-                // One that boots does not listen yet.
+                tracing::debug!("cannot ask the engine to shut down: {error}");
+                // A booting engine does not listen yet.
                 let _ = link.process.kill.send(super::process::Kill::Terminate).await;
             }
             link.process.wait().await;
         };
-        if tokio::time::timeout(patience, asked).await.is_err() {
+        if tokio::time::timeout(timeout, asked).await.is_err() {
             link.process.end_within(Duration::ZERO).await;
         }
         tracing::info!("the engine (pid {}) has ended", link.process.pid);
@@ -158,10 +158,10 @@ fn launch_engine(shared: &Arc<Shared>, launch: &Launch, generation: u64) -> Resu
     let process = shared
         .launcher
         .launch(launch)
-        .map_err(|error| format!("it cannot be run: {error}"))?;
+        .map_err(|error| format!("cannot run the engine program: {error}"))?;
     let client = EngineClient::new(&process.socket);
     let (effects, orders) = mpsc::unbounded_channel();
-    tokio::spawn(carry_out(Arc::clone(shared), client.clone(), generation, orders));
+    tokio::spawn(run_effects(Arc::clone(shared), client.clone(), generation, orders));
     tracing::info!("engine started (pid {})", process.pid);
     shared.set_link(Some(EngineLink {
         client,
@@ -171,8 +171,8 @@ fn launch_engine(shared: &Arc<Shared>, launch: &Launch, generation: u64) -> Resu
     Ok(process)
 }
 
-/// Tells the engine what the core decided, in order.
-async fn carry_out(
+/// Sends the core's decisions to the engine, in order.
+async fn run_effects(
     shared: Arc<Shared>,
     client: EngineClient,
     generation: u64,
@@ -197,19 +197,19 @@ async fn carry_out(
         };
         match outcome {
             Ok(()) => {}
-            // An engine that is asked to update and does not would leave the swarm waiting for ever.
+            // An engine that does not update would leave the swarm waiting forever.
             Err(error) if matches!(effect, Effect::Update { .. }) => {
-                fail(&shared, generation, format!("the engine does not update: {error}")).await;
+                fail(&shared, generation, format!("the engine failed to update: {error}")).await;
             }
             Err(error) if effect == Effect::Shutdown => {
-                fail(&shared, generation, format!("the engine does not shut down: {error}")).await;
+                fail(&shared, generation, format!("the engine failed to shut down: {error}")).await;
             }
             Err(error) => tracing::warn!("{effect:?}: {error}"),
         }
     }
 }
 
-/// Asks the engine to update until it does, for as long as all that it lacks is a disk that takes the batch's record.
+/// Asks the engine to update, retrying while it only lacks disk space to record the batch.
 async fn update(
     shared: &Shared,
     client: &EngineClient,
@@ -225,19 +225,19 @@ async fn update(
         if !shared.with(|core, _| core.update_waits(generation, &message)) {
             return Ok(());
         }
-        tracing::warn!("the update waits: {message}");
+        tracing::warn!("the update is waiting: {message}");
         tokio::time::sleep(pause).await;
-        pause = (2 * pause).min(LONGEST_UPDATE_PAUSE);
+        pause = (2 * pause).min(MAX_UPDATE_PAUSE);
     }
 }
 
-/// The engine is of no use any more: its end is what [`crate::servervise`] acts on.
+/// Ends a useless engine; [`supervise`] acts on its end.
 async fn fail(shared: &Shared, generation: u64, reason: String) {
     let link = shared
         .link()
         .filter(|_| shared.with(|core, _| core.generation() == generation));
     let Some(link) = link else { return };
-    if ends_by_itself(&link.process).await {
+    if was_dying(&link.process).await {
         tracing::debug!("{reason}");
         return;
     }
@@ -246,12 +246,12 @@ async fn fail(shared: &Shared, generation: u64, reason: String) {
     link.process.end_within(Duration::ZERO).await;
 }
 
-/// Whether the engine was dying when it failed a call of ours.
-async fn ends_by_itself(process: &EngineHandle) -> bool {
-    tokio::time::timeout(LAST_WORDS_PATIENCE, process.wait()).await.is_ok()
+/// Returns whether the engine was already dying when it failed a call.
+async fn was_dying(process: &EngineHandle) -> bool {
+    tokio::time::timeout(FAILING_EXIT_TIMEOUT, process.wait()).await.is_ok()
 }
 
-/// Follows an engine, and those that are started in its place, until it is over.
+/// Follows an engine and its replacements until no engine is left.
 async fn supervise(shared: Arc<Shared>, launch: Launch, mut process: EngineHandle, mut generation: u64) {
     loop {
         let reason = follow(&shared, &launch, &process, generation).await;
@@ -280,7 +280,7 @@ async fn supervise(shared: Arc<Shared>, launch: Launch, mut process: EngineHandl
     }
 }
 
-/// Listens to one engine until it has ended; why it did.
+/// Follows one engine until it has ended; returns why it ended.
 async fn follow(shared: &Shared, launch: &Launch, process: &EngineHandle, generation: u64) -> String {
     let client = EngineClient::new(&process.socket);
     let ended = tokio::select! {
@@ -288,14 +288,14 @@ async fn follow(shared: &Shared, launch: &Launch, process: &EngineHandle, genera
         outcome = listen(shared, launch, &client, generation) => outcome,
         gone = socket_gone(shared, &process.socket, generation) => Err(gone),
     };
-    let patience = if ended.is_ok() {
-        END_PATIENCE
+    let timeout = if ended.is_ok() {
+        EXIT_TIMEOUT
     } else {
-        LAST_WORDS_PATIENCE
+        FAILING_EXIT_TIMEOUT
     };
-    let by_itself = tokio::time::timeout(patience, process.wait()).await;
+    let exited = tokio::time::timeout(timeout, process.wait()).await;
     process.end_within(Duration::ZERO).await;
-    match (ended, by_itself) {
+    match (ended, exited) {
         (Ok(Some(fatal)), _) => fatal,
         (Err(_), Ok(own_words)) => own_words,
         (Err(ours), Err(_)) => ours,
@@ -303,9 +303,9 @@ async fn follow(shared: &Shared, launch: &Launch, process: &EngineHandle, genera
     }
 }
 
-/// Waits until an engine that has booted cannot be reached at its socket any more, though it may run on.
+/// Waits until a booted engine's socket is gone, though the process may still run.
 async fn socket_gone(shared: &Shared, socket: &Path, generation: u64) -> String {
-    let (pause, most) = SOCKET_LOOKS;
+    let (pause, most) = SOCKET_CHECKS;
     let mut failed = 0;
     loop {
         tokio::time::sleep(pause).await;
@@ -322,16 +322,17 @@ async fn socket_gone(shared: &Shared, socket: &Path, generation: u64) -> String 
     }
 }
 
-/// Reads the event stream to its end: the engine's own reason to end, if it gave one. `Err` is ours to end it.
+/// Reads the event stream to its end and returns the engine's own reason to end, if it gave one. `Err` holds our reason
+/// to end the engine.
 async fn listen(
     shared: &Shared,
     launch: &Launch,
     client: &EngineClient,
     generation: u64,
 ) -> Result<Option<String>, String> {
-    let patience = SERVING_PATIENCE.min(shared.options.boot_patience);
-    let hello = tokio::time::timeout(patience, first_hello(client)).await;
-    let hello = hello.map_err(|_| format!("the engine did not serve its socket within {patience:?}"))??;
+    let timeout = SERVE_TIMEOUT.min(shared.options.boot_timeout);
+    let hello = tokio::time::timeout(timeout, first_hello(client)).await;
+    let hello = hello.map_err(|_| format!("the engine did not serve its socket within {timeout:?}"))??;
     if hello.contract_version != CONTRACT_VERSION {
         return Err(format!(
             "the engine speaks version {} of the engine contract, this server version {CONTRACT_VERSION}; \
@@ -342,13 +343,13 @@ async fn listen(
     let mut events = client
         .events()
         .await
-        .map_err(|error| format!("the engine tells no events: {error}"))?;
+        .map_err(|error| format!("cannot open the engine's event stream: {error}"))?;
     let mut fatal = None;
     loop {
-        let event = match tokio::time::timeout(shared.options.boot_patience, events.next()).await {
+        let event = match tokio::time::timeout(shared.options.boot_timeout, events.next()).await {
             Ok(Some(event)) => event,
             Ok(None) => return Ok(fatal),
-            Err(_) if shared.with(|core, _| core.boots(generation)) => return Err(hangs(shared)),
+            Err(_) if shared.with(|core, _| core.boots(generation)) => return Err(boot_timeout_reason(shared)),
             Err(_) => continue,
         };
         let event = match event {
@@ -364,10 +365,10 @@ async fn listen(
                 ..
             } if shared.with(|core, _| core.boots(generation)) => match client.hello().await {
                 Ok(hello) => {
-                    note_again(launch.clone()).await;
+                    record_unfinished(launch.clone()).await;
                     shared.with(|core, now| core.engine_ready(generation, hello, now));
                 }
-                Err(error) => return Err(format!("the engine is ready but does not say hello: {error}")),
+                Err(error) => return Err(format!("the engine is ready but does not answer /hello: {error}")),
             },
             EngineEvent::Log { level, message } => log(*level, message),
             EngineEvent::Fatal { message } => fatal = Some(message.clone()),
@@ -377,21 +378,21 @@ async fn listen(
     }
 }
 
-/// Notes an experiment as begun whose directory another server's engine may have had before.
-async fn note_again(launch: Launch) {
-    let note = move || resume::note(&launch.experiment_dir, &launch.config_yaml);
+/// Records an experiment as unfinished when its directory may have been used by another server's engine before.
+async fn record_unfinished(launch: Launch) {
+    let note = move || resume::record(&launch.experiment_dir, &launch.config_yaml);
     if let Ok(Err(error)) = tokio::task::spawn_blocking(note).await {
         tracing::warn!("`start --continue` will not find the experiment: {error}");
     }
 }
 
-/// Why an engine that boots is given up.
-fn hangs(shared: &Shared) -> String {
+/// Returns why a booting engine is ended.
+fn boot_timeout_reason(shared: &Shared) -> String {
     let detail = shared.with(|core, _| core.status().engine_status_detail);
     format!(
-        "the engine's boot hangs: nothing new for {:?} after `{}`; hint: start the server with a larger --boot-timeout if it \
-         only needs longer",
-        shared.options.boot_patience,
+        "the engine's boot timed out after {:?} without progress, in `{}`; hint: start the server with a larger --boot-timeout if it \
+         only needs more time",
+        shared.options.boot_timeout,
         detail.unwrap_or_default()
     )
 }
@@ -400,7 +401,7 @@ async fn first_hello(client: &EngineClient) -> Result<Hello, String> {
     loop {
         match client.hello().await {
             Err(EngineCallError::Unreachable(_)) => tokio::time::sleep(CONNECT_PAUSE).await,
-            outcome => return outcome.map_err(|error| format!("the engine does not say hello: {error}")),
+            outcome => return outcome.map_err(|error| format!("the engine does not answer /hello: {error}")),
         }
     }
 }

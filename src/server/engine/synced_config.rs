@@ -1,13 +1,13 @@
-//! A synced YAML becomes the configuration of the next start.
+//! Reading a synced YAML as the configuration of the next start.
 
 use crate::config::{Strictness, load, load_over};
 use crate::server::swarm::core::SyncedConfig;
 
-/// Reads and checks `yaml`; `defaults`, another document, gives what it leaves out.
+/// Reads and checks `yaml`; the YAML document `defaults` provides the keys missing in it.
 ///
 /// # Errors
 ///
-/// What is wrong with it, as a sentence.
+/// Returns what is wrong, as a sentence.
 pub fn read(yaml: &str, defaults: Option<&str>) -> Result<SyncedConfig, String> {
     let loaded = match defaults {
         Some(defaults) => load_over(defaults, yaml, Strictness::Synced),
@@ -15,10 +15,7 @@ pub fn read(yaml: &str, defaults: Option<&str>) -> Result<SyncedConfig, String> 
     };
     let loaded = loaded.map_err(|error| error.to_string())?;
     if !loaded.ignored.is_empty() {
-        tracing::info!(
-            "keys of the configuration without effect here: {}",
-            loaded.ignored.join(", ")
-        );
+        tracing::info!("configuration keys ignored here: {}", loaded.ignored.join(", "));
     }
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");

@@ -13,14 +13,14 @@ use crate::server::http::body::Incoming;
 use crate::server::http::error::Error;
 use crate::server::shared::Shared;
 
-/// `POST /sync_train_code`: a zip as the raw body, which goes to the disk as it comes.
+/// Handles `POST /sync_train_code`: a zip as the raw body, which is written to disk as it arrives.
 pub async fn sync_train_code(
     State(shared): State<Arc<Shared>>,
     request: Request,
 ) -> Result<Json<SyncTrainCodeAnswer>, Error> {
     shared.with(|core, _| core.require_offline())?;
     let Ok(_alone) = shared.code_sync.try_lock() else {
-        return Err(Error::Busy("another snapshot is being stored".into()));
+        return Err(Error::Busy("it is storing another snapshot".into()));
     };
     let archive = receive(request, shared.options.limits.stall).await?;
     let root = shared.options.code_root.clone();
@@ -39,11 +39,11 @@ pub async fn sync_train_code(
 }
 
 async fn receive(request: Request, stall: Duration) -> Result<std::fs::File, Error> {
-    let cannot = |error: std::io::Error| Error::Internal(format!("the archive cannot be kept: {error}"));
+    let cannot = |error: std::io::Error| Error::Internal(format!("cannot store the archive: {error}"));
     let mut body = Incoming::new(request, ARCHIVE_BYTES, stall)?;
     let mut file = tempfile::tempfile().map_err(cannot)?;
     while let Some(bytes) = body.next().await? {
-        // A frame is some kilobytes: too little to be worth a thread.
+        // A frame has a few kilobytes: not worth a blocking thread.
         file.write_all(&bytes).map_err(cannot)?;
     }
     Ok(file)

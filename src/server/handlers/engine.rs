@@ -1,4 +1,4 @@
-//! Health, status, configuration, start and stop.
+//! Handlers of health, status, configuration, start and stop.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,27 +20,28 @@ use crate::server::shared::Shared;
 
 type Server = State<Arc<Shared>>;
 
-/// `GET /health`.
+/// Handles `GET /health`.
 pub async fn health() -> Json<Health> {
     Json(Health { status: "ok".into() })
 }
 
-/// `GET /get_engine_status`. Clients that go by what they are told for seconds are told when it has lasted.
+/// Handles `GET /get_engine_status`. Clients that cache the status for seconds get a state only when it has lasted.
 pub async fn status(State(shared): Server, headers: HeaderMap) -> Json<EngineStatusAnswer> {
     let polls_slowly = !is_ours(&headers);
-    let interval = shared.options.look_interval.as_secs_f64();
+    let interval = shared.options.min_poll_interval.as_secs_f64();
     loop {
-        // Before the look, so that a change right after it is not missed.
+        // Subscribe before reading the state, so that a change right after it is not missed.
         let changed = shared.state_changed.notified();
-        let (status, passes_in) = shared.with(|core, now| (core.status(), core.passes_in(interval, now)));
-        match passes_in {
+        let (status, withhold_status_for) =
+            shared.with(|core, now| (core.status(), core.withhold_status_for(interval, now)));
+        match withhold_status_for {
             Some(left) if polls_slowly => drop(timeout(Duration::from_secs_f64(left), changed).await),
             _ => return Json(status),
         }
     }
 }
 
-/// `POST /sync_train_config`.
+/// Handles `POST /sync_train_config`.
 pub async fn sync_train_config(
     State(shared): Server,
     JsonBody(request): JsonBody<SyncTrainConfigRequest, CONFIG_BYTES>,
@@ -52,16 +53,17 @@ pub async fn sync_train_config(
     Ok(Json(SuccessAnswer { success: true }))
 }
 
-/// `POST /start_engine`. Clients that print nothing but a refusal of this call are told in it what became of the boot.
+/// Handles `POST /start_engine`. Clients that only report a refusal of this call get the outcome of the boot as its
+/// answer.
 pub async fn start(State(shared): Server, headers: HeaderMap) -> Result<Json<StartEngineAnswer>, Error> {
     let polls_slowly = !is_ours(&headers);
-    // A task of its own: a caller that hangs up does not leave a start half done.
+    // A separate task, so that a caller that disconnects does not leave a start half done.
     let started = tokio::spawn(async move {
         let (pid, generation) = supervisor::start(&shared, true).await?;
         if polls_slowly {
             let outcome = supervisor::boot_outcome(&shared, generation).await;
-            // It waits for 5 s if the status that it looked at last is another.
-            sleep(shared.options.look_interval).await;
+            // Such a client waits 5 s if its last cached status differs.
+            sleep(shared.options.min_poll_interval).await;
             outcome?;
         }
         Ok::<_, Error>(pid)
@@ -73,7 +75,7 @@ pub async fn start(State(shared): Server, headers: HeaderMap) -> Result<Json<Sta
     }))
 }
 
-/// `POST /stop_engine`: answered when the process is gone.
+/// Handles `POST /stop_engine`: answers when the process has ended.
 pub async fn stop(State(shared): Server) -> Result<Json<SuccessOrReason>, Error> {
     let stopped = tokio::spawn(async move { supervisor::stop_for_good(&shared).await });
     stopped.await.map_err(|error| Error::Internal(error.to_string()))?;
@@ -83,7 +85,7 @@ pub async fn stop(State(shared): Server) -> Result<Json<SuccessOrReason>, Error>
     }))
 }
 
-/// `GET /get_server_experiment_dir`.
+/// Handles `GET /get_server_experiment_dir`.
 pub async fn experiment_dir(State(shared): Server) -> Json<ExperimentDirAnswer> {
     Json(ExperimentDirAnswer {
         server_experiment_dir: shared.with(|core, _| core.experiment_dir()),

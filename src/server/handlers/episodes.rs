@@ -1,4 +1,4 @@
-//! Claim, end, abort, and what the pool looks like.
+//! Handlers of claim, end, abort and pool information.
 
 use std::sync::Arc;
 
@@ -21,16 +21,16 @@ use crate::server::swarm::core::EndStep;
 
 type Server = State<Arc<Shared>>;
 
-/// `POST /claim_episode`.
+/// Handles `POST /claim_episode`.
 pub async fn claim(
     State(shared): Server,
     headers: HeaderMap,
     JsonBody(request): JsonBody<ClaimEpisodeRequest>,
 ) -> Result<Json<ClaimEpisodeAnswer>, Error> {
-    let deadline = Instant::now() + shared.options.claim_patience;
-    let mut place = None;
+    let deadline = Instant::now() + shared.options.claim_timeout;
+    let mut permit = None;
     loop {
-        // Before the look, so that a change right after it is not missed.
+        // Subscribe before reading the state, so that a change right after it is not missed.
         let changed = shared.state_changed.notified();
         let (answer, may_roll_soon) = shared.with(|core, now| {
             let answer = core.claim(request.clone(), shared.base_url.clone(), now);
@@ -40,26 +40,26 @@ pub async fn claim(
         if answer.success || !may_roll_soon || is_ours(&headers) {
             return Ok(Json(answer));
         }
-        if place.is_none() {
-            place = shared.held_claims.place(&request.client_uuid);
+        if permit.is_none() {
+            permit = shared.held_claims.acquire(&request.client_uuid);
         }
-        if place.is_none() || timeout_at(deadline, changed).await.is_err() {
+        if permit.is_none() || timeout_at(deadline, changed).await.is_err() {
             return Ok(Json(answer));
         }
     }
 }
 
-/// `POST /end_episode`: answered when the engine has the episode on disk.
+/// Handles `POST /end_episode`: answers when the engine has written the episode to disk.
 pub async fn end(
     State(shared): Server,
     JsonBody(request): JsonBody<EndEpisodeRequest, END_BYTES>,
 ) -> Result<Json<SuccessAnswer>, Error> {
-    let patience = shared.options.end_patience;
-    // A task of its own: once the engine is told, neither a client that hangs up nor our own patience leaves the end
-    // half done.
+    let timeout = shared.options.end_timeout;
+    // A separate task: once the engine is called, neither a disconnected client nor our own timeout leaves the end half
+    // done.
     let ended = tokio::spawn(async move { end_once(&shared, request).await });
-    let busy = "it is still busy with this episode's end, which may be repeated";
-    let ended = tokio::time::timeout(patience, ended)
+    let busy = "it is still saving this episode, whose end may be repeated";
+    let ended = tokio::time::timeout(timeout, ended)
         .await
         .map_err(|_| Error::EngineUnreachable(busy.into()))?;
     ended.map_err(|error| Error::Internal(error.to_string()))??;
@@ -70,7 +70,7 @@ async fn end_once(shared: &Shared, mut request: EndEpisodeRequest) -> Result<(),
     let uuid = request.episode_uuid.clone();
     let declare_active = request.declare_client_active;
     let (end, generation) = loop {
-        // Before the look, so that an end that gets through right after it is not missed.
+        // Subscribe before reading the state, so that an end completed right after it is not missed.
         let through = shared.end_is_through.notified();
         let (step, generation) = shared.with(|core, now| (core.begin_end(request, now), core.generation()));
         match step? {
@@ -79,12 +79,12 @@ async fn end_once(shared: &Shared, mut request: EndEpisodeRequest) -> Result<(),
                 through.await;
                 request = *same;
             }
-            EndStep::TellEngine(end) => break (end, generation),
+            EndStep::CallEngine(end) => break (end, generation),
         }
     };
     let outcome = match shared.link() {
         Some(link) => link.client.end(&uuid, &end).await,
-        None => Err(EngineCallError::Unreachable("it is gone".into())),
+        None => Err(EngineCallError::Unreachable("it is not running".into())),
     };
     let result = match outcome {
         Ok(outcome) => {
@@ -100,7 +100,7 @@ async fn end_once(shared: &Shared, mut request: EndEpisodeRequest) -> Result<(),
     result
 }
 
-/// `POST /abort_episode`.
+/// Handles `POST /abort_episode`.
 pub async fn abort(
     State(shared): Server,
     JsonBody(request): JsonBody<EndEpisodeRequest, END_BYTES>,
@@ -109,7 +109,7 @@ pub async fn abort(
     Json(SuccessAnswer { success: true })
 }
 
-/// `POST /can_continue_episode`.
+/// Handles `POST /can_continue_episode`.
 pub async fn can_continue(
     State(shared): Server,
     JsonBody(request): JsonBody<CanContinueEpisodeRequest>,
@@ -118,7 +118,7 @@ pub async fn can_continue(
     Json(CanContinueEpisodeAnswer { can_continue })
 }
 
-/// `POST /is_episode_claimed`. Episodes exist here only once they are claimed, so there is never one to unregister.
+/// Handles `POST /is_episode_claimed`. Episodes exist only once they are claimed, so there is never one to unregister.
 pub async fn is_claimed(
     State(shared): Server,
     JsonBody(request): JsonBody<IsEpisodeClaimedRequest>,
@@ -133,13 +133,13 @@ pub async fn is_claimed(
     })
 }
 
-/// `POST /get_episode_buffer`.
+/// Handles `POST /get_episode_buffer`.
 pub async fn buffer(State(shared): Server) -> Json<EpisodeBufferAnswer> {
     let buffer = shared.with(|core, _| core.buffer(&shared.base_url));
     Json(EpisodeBufferAnswer { buffer })
 }
 
-/// `POST /agree_sync_weight`.
+/// Handles `POST /agree_sync_weight`.
 pub async fn agree(
     State(shared): Server,
     headers: HeaderMap,
@@ -153,7 +153,7 @@ pub async fn agree(
     })
 }
 
-/// `GET /get_current_batch_rollout_pool_information`.
+/// Handles `GET /get_current_batch_rollout_pool_information`.
 pub async fn pool_information(State(shared): Server) -> Json<PoolInformation> {
     Json(shared.with(|core, now| core.pool_information(now)))
 }

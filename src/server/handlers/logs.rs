@@ -1,4 +1,4 @@
-//! Verbose logs and the last chat call.
+//! Handlers of verbose logs and of the latest LLM call.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::server::shared::Shared;
 
 type Server = State<Arc<Shared>>;
 
-/// `POST /push_verbose_log`.
+/// Handles `POST /push_verbose_log`.
 pub async fn push(State(shared): Server, JsonBody(request): JsonBody<PushVerboseLogRequest>) -> Json<SuccessOrReason> {
     let now = shared.now();
     shared.verbose_logs().push(request.tag, request.message, now);
@@ -22,14 +22,14 @@ pub async fn push(State(shared): Server, JsonBody(request): JsonBody<PushVerbose
     })
 }
 
-/// `GET /get_verbose_logs`.
+/// Handles `GET /get_verbose_logs`.
 pub async fn recent(State(shared): Server) -> Json<VerboseLogsAnswer> {
     let now = shared.now();
     let entries = shared.verbose_logs().recent(now);
     Json(VerboseLogsAnswer { entries })
 }
 
-/// `POST /replay_latest_llm_call`.
+/// Handles `POST /replay_latest_llm_call`.
 pub async fn replay(State(shared): Server) -> Result<Json<ReplayLatestLlmCallAnswer>, Error> {
     let call = shared.latest_call().clone();
     call.map(|call| Json(call.replay())).ok_or(Error::NoCallYet)

@@ -1,4 +1,4 @@
-//! Figures for Prometheus.
+//! Handler of the Prometheus metrics.
 
 use std::sync::Arc;
 
@@ -6,13 +6,13 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 
-use crate::server::prometheus::{self, Figures};
+use crate::server::prometheus::{self, Snapshot};
 use crate::server::shared::Shared;
 
-/// `GET /metrics`.
+/// Handles `GET /metrics`.
 pub async fn metrics(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
     let (pool, slots, restarts) = shared.with(|core, now| (core.pool_information(now), core.slots(), core.restarts()));
-    let text = prometheus::text(&Figures {
+    let text = prometheus::text(&Snapshot {
         pool: &pool,
         slots,
         calls_in_flight: shared.options.limits.calls - shared.calls.available_permits(),

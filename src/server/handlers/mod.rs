@@ -1,4 +1,4 @@
-//! HTTP in, HTTP out: each handler reads a request, asks the core, and shapes the answer.
+//! Request handlers: each reads a request, calls the core, and builds the answer.
 
 pub mod code;
 pub mod engine;
@@ -12,7 +12,7 @@ use axum::http::HeaderMap;
 
 use crate::protocol::swarm::CLIENT_HEADER;
 
-/// Whether the caller is one of our own clients: they say so, and need no time to notice what happens next.
+/// Returns whether the caller is one of our own clients: they identify themselves, and see state changes without delay.
 fn is_ours(headers: &HeaderMap) -> bool {
     headers.contains_key(CLIENT_HEADER)
 }

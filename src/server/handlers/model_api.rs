@@ -1,5 +1,5 @@
-//! The model API: an agent's call is passed to the engine and the engine's bytes are passed back, through an adapter
-//! where the agent speaks another API than chat completions.
+//! The model API: passes an agent's call to the engine and the engine's answer back, translated where the agent uses
+//! another API than chat completions.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -24,9 +24,9 @@ use crate::protocol::responses::ResponsesRequest;
 use crate::protocol::swarm::EpisodeType;
 use crate::server::engine::client::{EngineAnswer, EngineClient};
 use crate::server::http::auth::bearer;
+use crate::server::http::blocking_pool::run_blocking;
 use crate::server::http::body::{self, CHAT_BYTES};
 use crate::server::http::error::{Error, ModelApiError};
-use crate::server::http::lane::aside;
 use crate::server::model_api::latest_call::Recorder;
 use crate::server::model_api::responses::{self, ChatInput, ResponseWriter};
 use crate::server::model_api::{AnswerWriter, END_OF_EVENT, Translator, anthropic, check};
@@ -34,28 +34,28 @@ use crate::server::shared::Shared;
 
 type Server = State<Arc<Shared>>;
 
-/// `POST /v1/chat/completions`. The call ends with this future and its body: an agent that hangs up drops them, by
-/// which the engine's generation is cancelled.
+/// Handles `POST /v1/chat/completions`. The call ends with this future and its body: an agent that disconnects drops
+/// them, which cancels the engine's generation.
 pub async fn chat(State(shared): Server, request: Request) -> Result<Response, ModelApiError> {
     let (in_flight, chat): (_, Map<String, Value>) = begin(&shared, Api::Chat, request).await?;
     Ok(answer(in_flight, chat.into(), None, &[]).await?)
 }
 
-/// `POST /v1/messages`.
+/// Handles `POST /v1/messages`.
 pub async fn messages(State(shared): Server, request: Request) -> Result<Response, ModelApiError> {
     let (in_flight, request): (_, MessagesRequest) = begin(&shared, Api::Messages, request).await?;
     if request.max_tokens.is_none() {
         return Err(Error::missing("max_tokens").into());
     }
-    let chat = aside(|| anthropic::chat_request(&request))?;
+    let chat = run_blocking(|| anthropic::chat_request(&request))?;
     let writer = anthropic::MessageWriter::new(&request);
     Ok(answer(in_flight, json!(chat), Some(Box::new(writer)), anthropic::RENAMED).await?)
 }
 
-/// `POST /v1/messages/count_tokens`.
+/// Handles `POST /v1/messages/count_tokens`.
 pub async fn count_tokens(State(shared): Server, request: Request) -> Result<Response, ModelApiError> {
     let (in_flight, request): (_, MessagesRequest) = begin(&shared, Api::Messages, request).await?;
-    let chat = aside(|| anthropic::chat_request(&request))?;
+    let chat = run_blocking(|| anthropic::chat_request(&request))?;
     let call = in_flight.call(json!(chat));
     let engine = in_flight.engine()?;
     let answer = engine.count_tokens(&in_flight.episode, &call).await;
@@ -66,7 +66,7 @@ pub async fn count_tokens(State(shared): Server, request: Request) -> Result<Res
     Ok(pass_on(answer, call.request, in_flight, None))
 }
 
-/// `POST /v1/responses`.
+/// Handles `POST /v1/responses`.
 pub async fn responses(State(shared): Server, request: Request) -> Result<Response, ModelApiError> {
     let (in_flight, mut request): (_, ResponsesRequest) = begin(&shared, Api::Responses, request).await?;
     shared.with(|core, _| core.resolve_references(&in_flight.episode, &mut request.input))?;
@@ -79,19 +79,19 @@ pub async fn responses(State(shared): Server, request: Request) -> Result<Respon
     let ChatInput {
         request: chat,
         new_messages,
-    } = aside(|| responses::chat_input(&request, earlier))?;
+    } = run_blocking(|| responses::chat_input(&request, earlier))?;
     let writer = ResponseWriter::new(&request, new_messages);
     Ok(answer(in_flight, json!(chat), Some(Box::new(writer)), responses::RENAMED).await?)
 }
 
-/// Finds the episode of a request and reads its body.
+/// Finds the episode of a request and reads the body.
 async fn begin<T: DeserializeOwned + Send + 'static>(
     shared: &Arc<Shared>,
     api: Api,
     request: Request,
 ) -> Result<(InFlight, T), Error> {
     let key = bearer(request.headers()).ok_or(Error::KeyMissing)?.to_owned();
-    // Before the body is read: a large one is activity as well.
+    // Before the body is read: receiving a large body is activity too.
     let in_flight = InFlight::begin(shared, &key)?;
     let body = body::read(request, shared, CHAT_BYTES).await?;
     let read = move |bytes: &[u8]| check::read(api, fields(bytes)?);
@@ -99,16 +99,16 @@ async fn begin<T: DeserializeOwned + Send + 'static>(
     Ok((in_flight, request))
 }
 
-/// A body that is a JSON object.
+/// Parses a body that must be a JSON object.
 fn fields(body: &[u8]) -> Result<Map<String, Value>, Error> {
     match body::parse(body)? {
         Value::Object(fields) => Ok(fields),
-        _ => Err(Error::Body("it is not a JSON object".into())),
+        _ => Err(Error::Body("not a JSON object".into())),
     }
 }
 
-/// Has the engine answer a chat request, and passes the answer on as it is or as `writer` writes it. Errors tell fields
-/// by their names in the agent's API.
+/// Has the engine answer a chat request and passes the answer on, translated by `writer` if given. Errors use the field
+/// names of the agent's API.
 async fn answer(
     in_flight: InFlight,
     chat: Value,
@@ -126,7 +126,7 @@ async fn answer(
     Ok(pass_on(answer, call.request, in_flight, writer))
 }
 
-/// An error of the engine's, which speaks of the chat request that was made of the agent's.
+/// Translates an error of the engine, which names the fields of the chat request, to the agent's API.
 async fn renamed_error(answer: EngineAnswer, renamed: &[(&str, &str)]) -> Response {
     let (status, retry_after) = (answer.head.status, answer.head.headers.get(RETRY_AFTER).cloned());
     let mut bytes = Vec::new();
@@ -147,7 +147,7 @@ async fn renamed_error(answer: EngineAnswer, renamed: &[(&str, &str)]) -> Respon
     response
 }
 
-/// The events that are whole with these bytes; the rest is held.
+/// Returns the complete events so far and keeps the rest.
 fn whole_events(held: &mut BytesMut, bytes: &[u8]) -> Bytes {
     held.extend_from_slice(bytes);
     let end = held.windows(END_OF_EVENT.len()).rposition(|pair| pair == END_OF_EVENT);
@@ -155,7 +155,7 @@ fn whole_events(held: &mut BytesMut, bytes: &[u8]) -> Bytes {
     held.split_to(len).freeze()
 }
 
-/// Names fields as the agent knows them.
+/// Replaces field names in an error by those of the agent's API.
 fn rename(error: &mut ErrorObject, renamed: &[(&str, &str)]) {
     for (name, theirs) in renamed {
         error.message = error.message.replace(&format!("`{name}`"), &format!("`{theirs}`"));
@@ -166,7 +166,7 @@ fn rename(error: &mut ErrorObject, renamed: &[(&str, &str)]) {
     }
 }
 
-/// `GET /v1/responses/{id}`: an answer that was given before.
+/// Handles `GET /v1/responses/{id}`: returns a stored answer.
 pub async fn kept_response(
     State(shared): Server,
     Path(id): Path<String>,
@@ -176,13 +176,13 @@ pub async fn kept_response(
     Ok(Json(shared.with(|core, _| core.kept_response(key, &id))?))
 }
 
-/// `GET /v1/episode/conversations`. It counts as activity of the episode, as an LLM request does.
+/// Handles `GET /v1/episode/conversations`, which counts as activity of the episode, as an LLM request does.
 pub async fn conversations(State(shared): Server, headers: HeaderMap) -> Result<Response, ModelApiError> {
     let key = bearer(&headers).ok_or(Error::KeyMissing)?;
     let in_flight = InFlight::begin(&shared, key)?;
     let answer = in_flight.engine()?.conversations(&in_flight.episode).await;
     let bytes = answer.map_err(Error::from)?.into_bytes_stream().inspect(move |_| {
-        // Owned by the stream, so that the episode is busy until the answer is through.
+        // Owned by the stream, so that the episode is busy until the answer is complete.
         let _ = &in_flight;
     });
     let mut response = Response::new(Body::from_stream(bytes));
@@ -191,7 +191,7 @@ pub async fn conversations(State(shared): Server, headers: HeaderMap) -> Result<
     Ok(response)
 }
 
-/// A request that is counted as the episode's activity for as long as this lives.
+/// An LLM request in flight, which counts as the episode's activity until dropped.
 struct InFlight {
     shared: Arc<Shared>,
     episode: String,
@@ -235,14 +235,14 @@ impl Drop for InFlight {
     }
 }
 
-/// What a passing answer owns until it is through or dropped.
-struct Passing {
+/// State of an answer that is being passed on, until it is complete or dropped.
+struct ProxiedAnswer {
     bytes: Pin<Box<dyn Stream<Item = Result<Bytes, hyper::Error>> + Send>>,
     recorder: Option<Recorder>,
     translator: Option<Translator>,
     in_flight: InFlight,
     streamed: bool,
-    /// Of a stream, an event that is not whole yet: if it never is, another can follow what was passed on.
+    /// Incomplete event of a stream, held back so that an error event can follow what was passed on.
     held: BytesMut,
     over: bool,
 }
@@ -263,9 +263,9 @@ fn pass_on(
     let content_type = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
     let streamed = content_type.is_some_and(|kind| kind.starts_with(b"text/event-stream"));
     let answered = answer.head.status.is_success();
-    let passing = Passing {
+    let passing = ProxiedAnswer {
         recorder: answered.then(|| Recorder::new(request, streamed)),
-        // Errors are told in the shape of chat completions.
+        // Errors keep the shape of chat completions.
         translator: writer
             .filter(|_| answered)
             .map(|writer| Translator::new(writer, streamed)),
@@ -279,7 +279,7 @@ fn pass_on(
     response
 }
 
-async fn next_piece(mut passing: Passing) -> Option<(Result<Bytes, BoxError>, Passing)> {
+async fn next_piece(mut passing: ProxiedAnswer) -> Option<(Result<Bytes, BoxError>, ProxiedAnswer)> {
     while !passing.over {
         let piece = passing.bytes.next().await;
         let out = match piece {
@@ -290,9 +290,9 @@ async fn next_piece(mut passing: Passing) -> Option<(Result<Bytes, BoxError>, Pa
         match out {
             Ok(bytes) if bytes.is_empty() => {}
             Ok(bytes) => return Some((Ok(bytes), passing)),
-            // The agent must notice.
+            // The agent must notice the missing end.
             Err(error) => {
-                tracing::warn!("an answer of the engine was broken off: {error}");
+                tracing::warn!("the engine's answer ended early: {error}");
                 passing.over = true;
                 return Some((Err(error), passing));
             }
@@ -301,7 +301,7 @@ async fn next_piece(mut passing: Passing) -> Option<(Result<Bytes, BoxError>, Pa
     None
 }
 
-impl Passing {
+impl ProxiedAnswer {
     fn take(&mut self, bytes: Bytes) -> Result<Bytes, BoxError> {
         if let Some(recorder) = &mut self.recorder {
             recorder.push(&bytes);
@@ -317,13 +317,13 @@ impl Passing {
         }
     }
 
-    /// The engine's answer broke off. In a stream that can be told, as each API's clients look for it.
+    /// Handles an engine answer that ended early. A stream ends with an error event of the agent's API.
     fn broken_off(&mut self, error: hyper::Error) -> Result<Bytes, BoxError> {
-        self.recorder = None; // not an answer to replay
+        self.recorder = None; // an incomplete answer is not replayed
         if !self.streamed {
             return Err(error.into());
         }
-        tracing::warn!("an answer of the engine was broken off: {error}");
+        tracing::warn!("the engine's answer ended early: {error}");
         self.over = true;
         let error = ModelApiError(Error::BrokenOff(error.to_string())).object();
         Ok(match &mut self.translator {
@@ -332,7 +332,7 @@ impl Passing {
         })
     }
 
-    /// The engine's answer is complete.
+    /// Handles the end of a complete answer.
     fn finish(&mut self) -> Result<Bytes, BoxError> {
         self.over = true;
         if let Some(call) = self.recorder.take().and_then(Recorder::finish) {
@@ -348,7 +348,7 @@ impl Passing {
         }
     }
 
-    /// Keeps a complete response before its end is sent, since the next request may refer to it.
+    /// Stores a complete response before its last bytes are sent, since the next request may refer to it.
     fn keep(&self) {
         if let Some(kept) = self.translator.as_ref().and_then(Translator::kept) {
             let episode = &self.in_flight.episode;

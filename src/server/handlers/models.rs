@@ -1,4 +1,4 @@
-//! `GET /v1/models`: the model in training, as OpenAI and Anthropic list models.
+//! Handlers of `GET /v1/models`: the model in training, in OpenAI's or Anthropic's format.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::server::shared::Shared;
 
 type Server = State<Arc<Shared>>;
 
-/// `GET /v1/models`.
+/// Handles `GET /v1/models`.
 pub async fn list(State(shared): Server, headers: HeaderMap) -> Result<Json<Value>, ModelApiError> {
     let name = model(&shared, &headers)?;
     let for_anthropic = is_anthropic(&headers);
@@ -24,7 +24,7 @@ pub async fn list(State(shared): Server, headers: HeaderMap) -> Result<Json<Valu
     }))
 }
 
-/// `GET /v1/models/{id}`: any name is the model in training, as in requests.
+/// Handles `GET /v1/models/{id}`: every id means the model in training, as in requests.
 pub async fn one(
     State(shared): Server,
     Path(id): Path<String>,
@@ -36,7 +36,7 @@ pub async fn one(
     }
 }
 
-/// The name of the model in training, for whoever may know it.
+/// Returns the name of the model in training, if the caller may see it.
 fn model(shared: &Shared, headers: &HeaderMap) -> Result<Option<String>, Error> {
     if shared.options.token.is_none() {
         let key = bearer(headers).ok_or(Error::KeyMissing)?;
@@ -56,7 +56,7 @@ fn described(name: &str, for_anthropic: bool) -> Value {
     }
 }
 
-/// A model's name without the server's directories: that of a hub as it is, of a path the last part.
+/// Returns a model's name without the server's directories: a hub id unchanged, the last component of a path.
 fn public_name(path: &str) -> String {
     if path.starts_with("builtin:") {
         return path.split(':').take(2).collect::<Vec<_>>().join(":");

@@ -1,4 +1,4 @@
-//! Who may come in: the server's token as bearer or as the path prefix `/t/TOKEN`, an episode's key on the model API.
+//! Access control: the server's token as bearer token or as path prefix `/t/TOKEN`, and episode keys on the model API.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::error::{Error, ModelApiError};
-use super::hosts::Foreign;
+use super::hosts::RefusedOrigin;
 use crate::server::shared::Shared;
 
-/// The token that stood in a request's path.
+/// Token found in the request's path.
 #[derive(Clone)]
 struct PathToken(String);
 
-/// Takes the token out of `/t/TOKEN/…` and makes `//` one slash, before the request is routed or logged.
+/// Removes `/t/TOKEN` from the path and collapses `//`, before the request is routed or logged.
 pub fn normalise_path<B>(mut request: axum::http::Request<B>) -> axum::http::Request<B> {
     let (path, token) = normalised(request.uri().path());
     if path != request.uri().path() {
@@ -25,7 +25,7 @@ pub fn normalise_path<B>(mut request: axum::http::Request<B>) -> axum::http::Req
             None => path,
         };
         let mut parts = request.uri().clone().into_parts();
-        // What is left of a valid path is a valid path; if not, the old one leads to a 404.
+        // Normalising a valid path yields a valid path; otherwise the unchanged path leads to a 404.
         if let Ok(path) = PathAndQuery::try_from(with_query) {
             parts.path_and_query = Some(path);
             if let Ok(uri) = Uri::from_parts(parts) {
@@ -51,7 +51,7 @@ fn normalised(path: &str) -> (String, Option<String>) {
     (format!("/{}", segments.join("/")), token)
 }
 
-/// Lets a request in, or answers 401 or 403.
+/// Lets a request through, or answers 401 or 403.
 pub async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let on_model_api = path.starts_with("/v1/");
@@ -61,12 +61,12 @@ pub async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Ne
             let in_headers = bearer(request.headers());
             in_path.is_some_and(|path| token.is(&path.0))
                 || in_headers.is_some_and(|bearer| token.is(bearer))
-                // A key was given out to someone who had the token; the handlers check what it opens.
+                // Keys are given only to clients with the token; the handlers check what a key opens.
                 || on_model_api && in_headers.is_some_and(|key| knows_key(&shared, key))
         });
     let refusal = match allowed {
         false => Error::TokenMissing,
-        // A page has no token, so where there is one, it needs no other check.
+        // A web page cannot know the token, so where one is required, no other check is needed.
         true if shared.options.token.is_some() => return next.run(request).await,
         true => match shared
             .options
@@ -74,8 +74,8 @@ pub async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Ne
             .check(request.method(), request.uri(), request.headers())
         {
             Ok(()) => return next.run(request).await,
-            Err(Foreign::Host(host)) => Error::ForeignHost(host),
-            Err(Foreign::Page) => Error::ForeignPage,
+            Err(RefusedOrigin::Host(host)) => Error::ForeignHost(host),
+            Err(RefusedOrigin::Page) => Error::ForeignPage,
         },
     };
     match on_model_api {
@@ -88,7 +88,7 @@ fn knows_key(shared: &Shared, key: &str) -> bool {
     shared.with(|core, _| core.check_key(key)) != Err(Error::KeyUnknown)
 }
 
-/// The bearer token, or what Anthropic's clients send in its place.
+/// Returns the bearer token, or the `x-api-key` header that Anthropic's clients send instead.
 pub fn bearer(headers: &HeaderMap) -> Option<&str> {
     let authorization = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let bearer = authorization.and_then(|value| {

@@ -1,5 +1,4 @@
-//! Request bodies, bounded in size, in time and in how much of them is held at once ([`super::body_room`]), with our own
-//! sentences where they are wrong.
+//! Request bodies, limited in size, in time and in the memory of all together ([`super::body_budget`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,58 +10,58 @@ use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
-use super::body_room::Room;
+use super::body_budget::BodyReservation;
+use super::connection_permits::{ConnectionPermit, Phase};
 use super::error::Error;
 use super::lenient_json::quote_non_finite;
-use super::places::{Phase, Place};
 use crate::server::shared::Shared;
 
-/// Largest body of most swarm calls: some ids.
+/// Maximum body size of most swarm calls, which carry a few ids.
 const CALL_BYTES: usize = 1024 * 1024;
-/// Largest body of an end or an abort, in whose metadata transcripts travel.
+/// Maximum body size of an end or abort, whose metadata may contain transcripts.
 pub const END_BYTES: usize = 64 * 1024 * 1024;
-/// Largest training configuration; a whole dump of Python's has some 50 kB.
+/// Maximum size of a training configuration; a complete dump of Python's has about 50 kB.
 pub const CONFIG_BYTES: usize = 1024 * 1024;
-/// Largest chat request.
+/// Maximum size of a chat request.
 pub const CHAT_BYTES: usize = 16 * 1024 * 1024;
 
-/// Deepest nesting of a JSON body. The parser's own limit is 128, and what is read here is wrapped before the engine
-/// reads it.
+/// Maximum nesting depth of a JSON body. The parser's own limit is 128, and bodies are wrapped in other JSON before the
+/// engine parses them.
 const NESTING: usize = 100;
-/// Bytes of a body that are parsed on the spot, in less than a millisecond.
+/// Maximum size of a body parsed on the calling thread, which takes less than a millisecond.
 const PARSED_AT_ONCE: usize = 32 * 1024;
-/// Minimum rate at which a body comes, in bytes per second, on top of the time that it may pause.
+/// Minimum transfer rate of a body in bytes per second, on top of the allowed pause.
 const RATE: u32 = 64 * 1024;
 
-/// A whole body and its place among all that are held.
+/// A complete body and its reservation in the memory budget.
 #[derive(Debug)]
-pub struct Held {
+pub struct ReceivedBody {
     bytes: Bytes,
-    /// Free again when this is dropped.
-    _room: Room,
+    /// Released on drop.
+    _reservation: BodyReservation,
 }
 
-/// A JSON body of type `T` of at most `MOST` bytes, whatever its content type. The literals `NaN` and `Infinity` are
-/// taken as strings.
-pub struct JsonBody<T, const MOST: usize = CALL_BYTES>(pub T);
+/// Extractor of a JSON body of type `T` of at most `MAX` bytes, whatever its content type. The literals `NaN` and
+/// `Infinity` become strings.
+pub struct JsonBody<T, const MAX: usize = CALL_BYTES>(pub T);
 
-impl<T: DeserializeOwned + Send + 'static, const MOST: usize> FromRequest<Arc<Shared>> for JsonBody<T, MOST> {
+impl<T: DeserializeOwned + Send + 'static, const MAX: usize> FromRequest<Arc<Shared>> for JsonBody<T, MAX> {
     type Rejection = Error;
 
     async fn from_request(request: Request, shared: &Arc<Shared>) -> Result<Self, Error> {
-        let held = read(request, shared, MOST).await?;
+        let held = read(request, shared, MAX).await?;
         held.parse(shared, |bytes| parse(&quote_non_finite(bytes)))
             .await
             .map(Self)
     }
 }
 
-impl Held {
-    /// What `parse` makes of the body, away from the threads that serve connections if it is large.
+impl ReceivedBody {
+    /// Parses the body with `parse`; a large one on a blocking thread.
     ///
     /// # Errors
     ///
-    /// Those of `parse`, or too many large bodies are being parsed.
+    /// Fails if `parse` does, or if too many large bodies are waiting to be parsed.
     pub async fn parse<T: Send + 'static>(
         self,
         shared: &Shared,
@@ -72,7 +71,7 @@ impl Held {
             return parse(&self.bytes);
         }
         let work = move || {
-            // All of it: the room is free again when the bytes are.
+            // Moves all of `self`: the reservation is released together with the bytes.
             let held = self;
             parse(&held.bytes)
         };
@@ -80,35 +79,35 @@ impl Held {
     }
 }
 
-/// The whole body.
+/// Reads the whole body.
 ///
 /// # Errors
 ///
-/// It is larger than `limit`, too much is held already, or the client dawdled or hung up.
-pub async fn read(request: Request, shared: &Shared, limit: usize) -> Result<Held, Error> {
+/// Fails if it is larger than `limit`, the memory budget is exhausted, or the client is too slow or disconnects.
+pub async fn read(request: Request, shared: &Shared, limit: usize) -> Result<ReceivedBody, Error> {
     let mut body = Incoming::new(request, limit as u64, shared.options.limits.stall)?;
-    let mut room = shared.body_room.enter();
+    let mut reservation = shared.body_budget.enter();
     let mut bytes = BytesMut::new();
     loop {
         let frame = tokio::select! {
             frame = body.next() => frame?,
-            given_up = room.given_up() => return Err(given_up),
+            evicted = reservation.evicted() => return Err(evicted),
         };
         let Some(frame) = frame else { break };
-        room.grow(frame.len())?;
+        reservation.grow(frame.len())?;
         bytes.extend_from_slice(&frame);
     }
-    room.complete();
-    Ok(Held {
+    reservation.complete();
+    Ok(ReceivedBody {
         bytes: bytes.freeze(),
-        _room: room,
+        _reservation: reservation,
     })
 }
 
-/// A body that comes.
+/// A body being received.
 pub struct Incoming {
     body: axum::body::Body,
-    place: Option<Arc<Place>>,
+    permit: Option<Arc<ConnectionPermit>>,
     limit: u64,
     stall: Duration,
     began: Instant,
@@ -116,22 +115,22 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// The body of `request`, of at most `limit` bytes, which may pause for `stall`.
+    /// Receives the body of `request`, of at most `limit` bytes, which may pause for `stall`.
     ///
     /// # Errors
     ///
-    /// It says that it is larger than `limit`.
+    /// Fails if the declared length is larger than `limit`.
     pub fn new(request: Request, limit: u64, stall: Duration) -> Result<Self, Error> {
         if declared_length(&request).is_some_and(|length| length > limit) {
             return Err(Error::BodyTooLarge { limit });
         }
-        let place = request.extensions().get::<Arc<Place>>().cloned();
-        if let Some(place) = &place {
-            place.enter(Phase::Sending);
+        let permit = request.extensions().get::<Arc<ConnectionPermit>>().cloned();
+        if let Some(permit) = &permit {
+            permit.enter(Phase::Sending);
         }
         Ok(Self {
             body: request.into_body(),
-            place,
+            permit,
             limit,
             stall,
             began: Instant::now(),
@@ -139,11 +138,11 @@ impl Incoming {
         })
     }
 
-    /// The next bytes; `None` at the end.
+    /// Returns the next bytes; `None` at the end.
     ///
     /// # Errors
     ///
-    /// It is too large or too slow, or the client hung up.
+    /// Fails if the body is too large or too slow, or the client disconnected.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
         loop {
             let stalled = Instant::now() + self.stall;
@@ -172,30 +171,30 @@ impl Incoming {
 
 impl Drop for Incoming {
     fn drop(&mut self) {
-        if let Some(place) = &self.place {
-            place.enter(Phase::Answering);
+        if let Some(permit) = &self.permit {
+            permit.enter(Phase::Answering);
         }
     }
 }
 
-/// What the client says of the length of a body.
+/// Returns the body length declared by the client.
 fn declared_length(request: &Request) -> Option<u64> {
     request.headers().get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// JSON of type `T`.
+/// Parses JSON of type `T`.
 ///
 /// # Errors
 ///
-/// What the parser says, or it is nested deeper than [`NESTING`].
+/// Fails if it is invalid or nested deeper than [`NESTING`].
 pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
     if nesting(bytes) > NESTING {
-        return Err(Error::Body(format!("it is nested more than {NESTING} levels deep")));
+        return Err(Error::Body(format!("nested more than {NESTING} levels deep")));
     }
     serde_json::from_slice(bytes).map_err(|error| Error::Body(error.to_string()))
 }
 
-/// How deep the objects and lists of a JSON text are nested.
+/// Returns the nesting depth of a JSON text.
 fn nesting(json: &[u8]) -> usize {
     let (mut depth, mut deepest, mut in_string, mut escaped) = (0usize, 0, false, false);
     for byte in json {

@@ -1,5 +1,5 @@
-//! Connections: a limited number at once ([`super::places`]), and with limits on how long a peer may leave things undone,
-//! so that those who dawdle, or open connections and say nothing, do not stop others.
+//! Connections: a limited number at once ([`super::connection_permits`]), with timeouts for inactive peers, so that
+//! slow or silent ones do not block others.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -26,35 +26,35 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 use tower::util::MapRequest;
 
+use super::connection_permits::{ConnectionPermit, ConnectionPermits, Phase};
 use super::io_timeout::StallLimit;
-use super::places::{Phase, Place, Places};
 
-/// How long a peer may go on sending after its last answer, and how much, so that an answer which came before the end of
-/// a body is not lost with the connection.
+/// Time and bytes for which a peer may go on sending after its last answer, so that an answer sent before the end of
+/// the request body is not lost with the connection.
 const LINGER: Duration = Duration::from_secs(30);
 const LINGER_BYTES: u64 = 256 * 1024 * 1024;
-/// How long it may pause meanwhile.
+/// Maximum pause of the peer meanwhile.
 const LINGER_PAUSE: Duration = Duration::from_secs(2);
-/// Most of a request's head, in bytes.
+/// Maximum size of a request's head, in bytes.
 const HEAD_BYTES: usize = 16 * 1024;
-/// Before another try to accept where the system has no more files to give.
+/// Delay before the next accept when the system is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Those over the limit that are told so at one time; further ones are just closed.
+/// Maximum number of refused connections that are being answered; further ones are just closed.
 const REFUSALS: usize = 64;
 
-/// What connections are allowed.
+/// Limits of connections.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections at once.
+    /// Maximum number of connections.
     pub connections: usize,
-    /// From the start of a connection to the end of its first request's head, TLS included.
+    /// Time from accepting a connection to the end of its first request's head, including TLS.
     pub first_request: Duration,
-    /// LLM calls at once. Each holds two connections, and its request until it is through.
+    /// Maximum number of LLM calls at once. Each uses two connections and the memory of its request.
     pub calls: usize,
-    /// Between two requests, and for the head of one. Longer than clients keep their idle connections, so that it is
-    /// they who close them and no request is sent into a connection that we are closing.
+    /// Time between two requests, and for the head of one. Longer than clients keep idle connections, so that clients
+    /// close them and no request is sent into a connection that we are closing.
     pub idle: Duration,
-    /// In the middle of a body without sending more of it, or of an answer without taking more of it.
+    /// Maximum pause within a request body, or of a client that does not read its answer.
     pub stall: Duration,
 }
 
@@ -70,73 +70,81 @@ impl Default for Limits {
     }
 }
 
-/// The application as a service of connections.
+/// The application as a service for connections.
 pub type App = MapRequest<Router, fn(Request) -> Request>;
 
-/// Serves connections until it is told to finish.
+/// Serves connections until it is shut down.
 pub struct Connections {
     app: App,
     tls: Option<TlsAcceptor>,
     limits: Limits,
-    places: Arc<Places>,
+    permits: Arc<ConnectionPermits>,
     refusals: Arc<Semaphore>,
     tasks: TaskTracker,
-    finishing: CancellationToken,
+    shutting_down: CancellationToken,
 }
 
 impl Connections {
-    /// None yet.
+    /// Creates a server without connections.
     pub fn new(app: App, tls: Option<TlsAcceptor>, limits: Limits) -> Self {
         Self {
             app,
             tls,
             limits,
-            places: Places::new(limits.connections),
+            permits: ConnectionPermits::new(limits.connections),
             refusals: Arc::new(Semaphore::new(REFUSALS)),
             tasks: TaskTracker::new(),
-            finishing: CancellationToken::new(),
+            shutting_down: CancellationToken::new(),
         }
     }
 
-    /// Accepts for as long as it is polled.
+    /// Accepts connections for as long as it is polled.
     pub async fn accept_from(&self, listener: TcpListener) -> Infallible {
         loop {
             match listener.accept().await {
-                Ok((stream, peer)) => self.take(stream, peer.ip()),
-                // A peer that is gone already is no fault; out of files, others have to end first.
+                Ok((stream, peer)) => self.serve_connection(stream, peer.ip()),
+                // A peer that is already gone is no error; without file descriptors, wait for other connections to
+                // close.
                 Err(error) => {
-                    tracing::debug!("accepting a connection: {error}");
+                    tracing::debug!("cannot accept a connection: {error}");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
         }
     }
 
-    /// Lets answers that are on their way get through, `patience` at most, and closes everything.
-    pub async fn finish(self, patience: Duration) {
-        self.finishing.cancel();
+    /// Waits up to `timeout` for pending answers, then closes all connections.
+    pub async fn shut_down(self, timeout: Duration) {
+        self.shutting_down.cancel();
         self.tasks.close();
-        // Who has not read the answer by now will not.
-        let _ = tokio::time::timeout(patience, self.tasks.wait()).await;
+        // A peer that has not read its answer by now will not.
+        let _ = tokio::time::timeout(timeout, self.tasks.wait()).await;
     }
 
-    fn take(&self, stream: TcpStream, peer: IpAddr) {
-        // Answers are small and many; waiting to fill packets only makes them late.
+    fn serve_connection(&self, stream: TcpStream, peer: IpAddr) {
+        // Answers are small and frequent: sending them immediately beats filling packets.
         if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!("a connection without TCP_NODELAY: {error}");
+            tracing::debug!("cannot set TCP_NODELAY: {error}");
         }
-        if let Some(place) = self.places.take(peer) {
+        if let Some(permit) = self.permits.acquire(peer) {
             let (app, tls) = (self.app.clone(), self.tls.clone());
-            let serving = serve(stream, app, tls, self.limits, self.finishing.clone(), Arc::new(place));
+            let serving = serve(
+                stream,
+                app,
+                tls,
+                self.limits,
+                self.shutting_down.clone(),
+                Arc::new(permit),
+            );
             self.tasks.spawn(logged(serving));
-        } else if let Ok(place) = Arc::clone(&self.refusals).try_acquire_owned() {
+        } else if let Ok(permit) = Arc::clone(&self.refusals).try_acquire_owned() {
             let limit = self.limits.connections;
-            tracing::warn!("a connection is refused: {limit} are open already");
-            // Without TLS: there a refused peer just sees the connection closed.
+            tracing::warn!("refused a connection: the maximum of {limit} is open");
+            // Only without TLS: with TLS, a refused peer just sees the connection closed.
             if self.tls.is_none() {
                 self.tasks.spawn(logged(async move {
                     let refused = refuse(stream, limit).await;
-                    drop(place);
+                    drop(permit);
                     refused
                 }));
             }
@@ -155,46 +163,46 @@ async fn serve(
     app: App,
     tls: Option<TlsAcceptor>,
     limits: Limits,
-    finishing: CancellationToken,
-    place: Arc<Place>,
+    shutting_down: CancellationToken,
+    permit: Arc<ConnectionPermit>,
 ) -> io::Result<()> {
     let closed = |reason: &str| Err(io::Error::new(io::ErrorKind::TimedOut, reason));
-    // Not by the stream's readiness: tokio takes a new stream for readable until a read has found it empty.
+    // `readable` does not help: tokio takes a new stream as readable until a read finds it empty.
     let silent = async {
         tokio::time::sleep(limits.first_request).await;
-        if !place.is_silent() {
+        if !permit.is_silent() {
             std::future::pending().await
         }
     };
     let conversation = async {
         match tls {
-            None => converse(stream, app, limits, &finishing, &place).await,
+            None => serve_http(stream, app, limits, &shutting_down, &permit).await,
             Some(tls) => {
                 let stream = tokio::select! {
                     stream = tls.accept(stream) => stream?,
-                    () = finishing.cancelled() => return Ok(()),
+                    () = shutting_down.cancelled() => return Ok(()),
                 };
-                converse(stream, app, limits, &finishing, &place).await
+                serve_http(stream, app, limits, &shutting_down, &permit).await
             }
         }
     };
     tokio::select! {
         outcome = conversation => outcome,
-        () = silent => closed("no request came"),
-        () = place.displaced() => closed("it made room for another"),
+        () = silent => closed("no request arrived"),
+        () = permit.evicted() => closed("evicted for another connection"),
     }
 }
 
-/// HTTP/1.1 until the peer has enough.
-async fn converse<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+/// Serves HTTP/1.1 until the peer closes the connection.
+async fn serve_http<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: S,
     app: App,
     limits: Limits,
-    finishing: &CancellationToken,
-    place: &Arc<Place>,
+    shutting_down: &CancellationToken,
+    permit: &Arc<ConnectionPermit>,
 ) -> io::Result<()> {
     let stream = TokioIo::new(StallLimit::new(stream, limits.stall));
-    let served = Arc::clone(place);
+    let served = Arc::clone(permit);
     let service = service_fn(move |request| Box::pin(answer(app.clone(), request, Arc::clone(&served))));
     let mut connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -203,39 +211,39 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         .serve_connection(stream, service);
     let outcome = tokio::select! {
         outcome = poll_fn(|cx| connection.poll_without_shutdown(cx)) => outcome,
-        () = finishing.cancelled() => {
+        () = shutting_down.cancelled() => {
             Pin::new(&mut connection).graceful_shutdown();
             poll_fn(|cx| connection.poll_without_shutdown(cx)).await
         }
     };
-    place.enter(Phase::Idle);
+    permit.enter(Phase::Idle);
     let stream = connection.into_parts().io.into_inner();
     tokio::select! {
         () = linger(stream) => {}
-        () = finishing.cancelled() => {}
+        () = shutting_down.cancelled() => {}
     }
     outcome.map_err(io::Error::other)
 }
 
-/// Answers one request, for which the connection counts as busy until its answer is through.
+/// Answers one request; the connection counts as busy until the answer is sent.
 async fn answer(
     app: App,
     request: hyper::Request<Incoming>,
-    place: Arc<Place>,
+    permit: Arc<ConnectionPermit>,
 ) -> Result<hyper::Response<Answer>, Infallible> {
-    place.enter(Phase::Answering);
-    // Who sends many requests at once waits for the others after each.
+    permit.enter(Phase::Answering);
+    // A client with many requests waits for those of other clients after each.
     tokio::task::yield_now().await;
     let mut request = request.map(Body::new);
-    request.extensions_mut().insert(Arc::clone(&place));
+    request.extensions_mut().insert(Arc::clone(&permit));
     let response = app.oneshot(request).await?;
-    Ok(response.map(|body| Answer { body, place }))
+    Ok(response.map(|body| Answer { body, permit }))
 }
 
-/// The body of an answer.
+/// Body of an answer.
 struct Answer {
     body: Body,
-    place: Arc<Place>,
+    permit: Arc<ConnectionPermit>,
 }
 
 impl HttpBody for Answer {
@@ -257,12 +265,12 @@ impl HttpBody for Answer {
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        self.place.enter(Phase::Idle);
+        self.permit.enter(Phase::Idle);
     }
 }
 
-/// Closes our side and takes what the peer still sends, to its end or a limit. A connection that is closed with unread
-/// bytes is reset, and the peer may then never see the answer.
+/// Closes the sending side and reads what the peer still sends, up to a limit. Closing with unread bytes would reset
+/// the connection, and the peer might never see the answer.
 async fn linger(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     let drained = async {
         stream.shutdown().await?;
@@ -271,14 +279,14 @@ async fn linger(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
         while tokio::time::timeout(LINGER_PAUSE, stream.read(&mut buffer)).await?? > 0 {}
         io::Result::Ok(())
     };
-    // Who is cut off here has had the time to read the answer.
+    // A peer cut off here has had time to read the answer.
     let _ = tokio::time::timeout(LINGER, drained).await;
 }
 
-/// Says that there is no room, whatever is asked.
+/// Answers 503 to whatever the request is.
 async fn refuse(mut stream: TcpStream, limit: usize) -> io::Result<()> {
     let body =
-        format!(r#"{{"detail":"the server has {limit} connections open, which is its limit; try again shortly"}}"#);
+        format!(r#"{{"detail":"the server has reached its limit of {limit} connections; hint: try again shortly"}}"#);
     let answer = format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 3\r\n\
          connection: close\r\ncontent-length: {}\r\n\r\n{body}",

@@ -1,4 +1,4 @@
-//! What the server refuses, and the one place where that becomes HTTP.
+//! Errors of the server, and their mapping to HTTP.
 
 use axum::Json;
 use axum::body::to_bytes;
@@ -11,149 +11,149 @@ use crate::protocol::openai::{ErrorBody, ErrorObject};
 use crate::protocol::swarm::{EngineStatus, ErrorDetail};
 use crate::server::model_api::anthropic;
 
-/// Why a request was not done.
+/// Reasons why a request failed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Error {
     /// The call needs an offline engine.
-    #[error("the engine must be offline for this, but its status is [{0}]; hint: call stop_engine first")]
+    #[error("the engine must be offline, but its status is [{0}]; hint: call stop_engine first")]
     NotOffline(EngineStatus),
     /// `start_engine` before `sync_train_config`. Clients match on the phrase.
     #[error("No training config found. hint: call sync_train_config before start_engine")]
     NoConfig,
-    /// The configuration does not parse or validate.
+    /// The configuration does not parse or is invalid.
     #[error("{0}")]
     Config(String),
     /// The engine cannot start with this configuration.
     #[error("the engine cannot start: {0}")]
     CannotStart(String),
-    /// `end_episode` while no episodes run. Clients match on `WEIGHT_SYNCING`.
+    /// `end_episode` while no episodes can run. Clients match on `WEIGHT_SYNCING`.
     #[error("Engine is not rolling. Current status: {0}")]
     NotRolling(String),
-    /// `end_episode` while an engine boots in the place of one that crashed. Clients drop the episode quietly, as in
-    /// `WEIGHT_SYNCING`, by that word.
-    #[error("the engine crashed and is started again; this episode went with it, as in WEIGHT_SYNCING")]
-    StartedAgain,
-    /// Never claimed.
+    /// `end_episode` while a crashed engine is being restarted. Because of the word `WEIGHT_SYNCING`, clients drop the
+    /// episode quietly.
+    #[error("the engine is restarting after a crash; this episode was lost, as in WEIGHT_SYNCING")]
+    EngineRestarting,
+    /// The episode was never claimed.
     #[error("Episode {0} not found.")]
     EpisodeNotFound(String),
-    /// Claimed once, and lost.
+    /// The episode was claimed once and lost.
     #[error("Episode {uuid} not found. {why}")]
     EpisodeLost {
-        /// The episode.
+        /// Episode id.
         uuid: String,
-        /// A sentence.
+        /// Reason, as a sentence.
         why: String,
     },
-    /// Another client's.
+    /// The episode belongs to another client.
     #[error("Episode {0} is claimed by another client.")]
     ForeignEpisode(String),
-    /// A field of the request has a value that is not allowed.
+    /// A request field has an invalid value.
     #[error("{0}")]
     Invalid(String),
-    /// A field of a model API's request has a value that is not allowed.
+    /// A field of a model API request has an invalid value.
     #[error("{message}")]
     Field {
-        /// Which.
+        /// Name of the field.
         field: String,
-        /// A sentence that names it.
+        /// Message with the field's name.
         message: String,
     },
-    /// `previous_response_id` names nothing.
+    /// `previous_response_id` names no stored response.
     #[error(
-        "previous_response_id is `{0}`, which is no response of this episode; hint: only answers with `store` are kept, \
+        "no response `{0}` in this episode (`previous_response_id`); hint: only answers with `store` are kept, \
          while their episode runs"
     )]
     ResponseNotFound(String),
-    /// The body is not the JSON that the endpoint takes.
+    /// The body is not the expected JSON.
     #[error("the request body is not valid: {0}")]
     Body(String),
-    /// The body is larger than the endpoint takes.
+    /// The body is too large.
     #[error("the request body is larger than the limit of {limit} bytes")]
     BodyTooLarge {
-        /// Bytes.
+        /// Maximum size in bytes.
         limit: u64,
     },
-    /// The client stopped sending in the middle of a body.
+    /// The client paused too long within the body.
     #[error("timed out after {limit:?} while reading the request body")]
     BodyStalled {
-        /// How long was waited.
+        /// Maximum pause.
         limit: std::time::Duration,
     },
-    /// The body comes too slowly.
-    #[error("the request body came at less than {rate} bytes per second")]
+    /// The body arrives too slowly.
+    #[error("the request body arrived at less than {rate} bytes per second")]
     BodySlow {
-        /// Bytes per second.
+        /// Minimum rate, bytes per second.
         rate: u32,
     },
-    /// More LLM calls at once than are held open.
-    #[error("{limit} LLM calls are being answered already; try again shortly")]
+    /// Too many LLM calls at once.
+    #[error("the server has reached its limit of {limit} concurrent LLM calls; hint: try again shortly")]
     TooManyCalls {
-        /// At once.
+        /// Maximum number of calls at once.
         limit: usize,
     },
-    /// A bound that concerns all clients together is reached.
-    #[error("the server is busy: {0}; try again shortly")]
+    /// A limit shared by all clients is reached.
+    #[error("the server is busy: {0}; hint: try again shortly")]
     Busy(String),
-    /// The engine could not be asked.
+    /// The engine could not be reached.
     #[error("the engine does not answer: {0}")]
     EngineUnreachable(String),
-    /// The engine hung up in the middle of an answer.
-    #[error("the engine broke the answer off: {0}; try again")]
+    /// The engine closed the connection within an answer.
+    #[error("the engine's answer ended early: {0}; hint: try again")]
     BrokenOff(String),
-    /// The engine refused.
+    /// The engine refused the request.
     #[error("{message}")]
     Engine {
-        /// HTTP status of its answer.
+        /// HTTP status of the engine's answer.
         status: StatusCode,
-        /// Its sentence.
+        /// The engine's message.
         message: String,
     },
     /// `replay_latest_llm_call` before the first call.
-    #[error("there was no LLM call yet")]
+    #[error("no LLM call has finished yet; hint: send a chat request first")]
     NoCallYet,
-    /// Neither token nor episode key.
+    /// The access token or episode key is missing.
     #[error(
-        "this server wants its token; hint: send `Authorization: Bearer TOKEN`, or put /t/TOKEN before the path of the URL"
+        "this server requires an access token; hint: send `Authorization: Bearer TOKEN`, or put /t/TOKEN before the URL's path"
     )]
     TokenMissing,
-    /// A web page of another site.
+    /// The request comes from a web page of another site.
     #[error(
         "cross-origin request refused; hint: start the server with a token (--token-file) to use it from web pages"
     )]
     ForeignPage,
-    /// `Host` names something that a server without a token does not answer to.
+    /// `Host` is a name that a server without a token does not accept.
     #[error(
-        "this server does not answer to the host {0:?}, as it has no token; hint: use its IP address or localhost, or \
+        "host {0:?} refused, since this server has no access token; hint: use its IP address or localhost, or \
          start it with --allowed-host NAME or with a token (--token-file)"
     )]
     ForeignHost(String),
-    /// The model API without an episode key.
-    #[error("no API key; hint: use the openai_api_key that claim_episode returned")]
+    /// The episode key is missing on the model API.
+    #[error("missing API key; hint: use the openai_api_key that claim_episode returned")]
     KeyMissing,
-    /// A key that names no episode.
+    /// The key names no episode.
     #[error("the API key is unknown or expired; hint: use the openai_api_key that claim_episode returned")]
     KeyUnknown,
     /// The key's episode was ended, aborted or discarded.
-    #[error("the episode of this API key has ended or was discarded")]
+    #[error("the episode of this API key has ended or was discarded; hint: claim a new episode")]
     EpisodeGone,
-    /// No such path.
-    #[error("there is no {0} here")]
+    /// No endpoint has this path.
+    #[error("no such endpoint: {0}; hint: /openapi.json lists the endpoints")]
     NoSuchPath(String),
-    /// The path takes another method.
-    #[error("{0} is not allowed here")]
+    /// The endpoint has another method.
+    #[error("method not allowed: {0}; hint: /openapi.json lists the methods")]
     MethodNotAllowed(String),
-    /// A fault of ours.
-    #[error("the server failed on this request: {0}")]
+    /// Internal error.
+    #[error("internal server error: {0}")]
     Internal(String),
 }
 
-/// Seconds after which a call that the engine could not take should be tried again.
+/// `Retry-After` of calls that the engine cannot take now, in seconds.
 const RETRY_AFTER_SECONDS: u64 = 3;
-/// Largest error that is put into another shape.
+/// Maximum size of an error answer that is converted to another format.
 const ERROR_BYTES: usize = 1024 * 1024;
 
 impl Error {
-    /// A field that a request of the model API must have.
+    /// Returns the error of a missing field of a model API request.
     pub fn missing(field: &str) -> Self {
         Self::Field {
             field: field.to_owned(),
@@ -161,7 +161,7 @@ impl Error {
         }
     }
 
-    /// The HTTP status it is answered with.
+    /// Returns the HTTP status.
     pub fn status(&self) -> StatusCode {
         match self {
             Self::NotOffline(_)
@@ -169,7 +169,7 @@ impl Error {
             | Self::Config(_)
             | Self::CannotStart(_)
             | Self::NotRolling(_)
-            | Self::StartedAgain
+            | Self::EngineRestarting
             | Self::EpisodeNotFound(_)
             | Self::EpisodeLost { .. }
             | Self::Invalid(_)
@@ -191,7 +191,7 @@ impl Error {
         }
     }
 
-    /// `code` of OpenAI's error object.
+    /// Returns `code` of OpenAI's error object.
     fn code(&self) -> Option<&'static str> {
         match self {
             Self::KeyMissing | Self::KeyUnknown | Self::TokenMissing => Some("invalid_api_key"),
@@ -203,7 +203,7 @@ impl Error {
         }
     }
 
-    /// `param` of OpenAI's error object.
+    /// Returns `param` of OpenAI's error object.
     fn param(&self) -> Option<&str> {
         match self {
             Self::Field { field, .. } => Some(field),
@@ -228,7 +228,7 @@ impl Error {
         response
     }
 
-    /// Whether the rest of the request's body may still come, so that no other request can follow it.
+    /// Returns whether part of the request's body may be unread, so that no other request can follow on the connection.
     fn leaves_a_body(&self) -> bool {
         matches!(
             self,
@@ -237,7 +237,7 @@ impl Error {
     }
 }
 
-/// `{"detail": …}`, the shape outside `/v1`.
+/// The format outside of `/v1`: `{"detail": …}`.
 impl IntoResponse for Error {
     fn into_response(self) -> Response {
         let detail = self.to_string();
@@ -245,7 +245,7 @@ impl IntoResponse for Error {
     }
 }
 
-/// An [`Error`] on the model API: answered with OpenAI's error object.
+/// An [`Error`] on the model API, answered as OpenAI's error object.
 #[derive(Debug)]
 pub struct ModelApiError(pub Error);
 
@@ -256,7 +256,7 @@ impl From<Error> for ModelApiError {
 }
 
 impl ModelApiError {
-    /// OpenAI's error object.
+    /// Returns OpenAI's error object.
     pub fn object(&self) -> ErrorObject {
         let status = self.0.status();
         let kind = match status.as_u16() {
@@ -282,7 +282,7 @@ impl IntoResponse for ModelApiError {
     }
 }
 
-/// Answers on `/v1/messages` tell errors in Anthropic's shape, whoever made them.
+/// Middleware that converts all error answers on `/v1/messages` to Anthropic's format.
 pub async fn shape_for_anthropic(request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let asks_models = path.starts_with("/v1/models") && request.headers().contains_key("anthropic-version");

@@ -1,20 +1,20 @@
-//! Which host names a server without a token answers to.
+//! Host names that a server without an access token accepts.
 //!
-//! Browsers let any page send requests to this machine, and a page whose own name is made to resolve to this machine
-//! (DNS rebinding) may even read the answers. Such a request carries that name in `Host`, and an IP address can never be
-//! rebound, so the server answers to addresses, to names that no outsider can own, and to those that its user allows.
-//! What only browsers send (`Origin`, `Sec-Fetch-Site`) keeps out the pages of other sites.
+//! Any web page can make a browser send requests to this machine, and a page whose domain is made to resolve to this
+//! machine (DNS rebinding) can even read the answers. Such a request has that domain as `Host`. An IP address cannot be
+//! rebound, so the server accepts addresses, names that no outsider can own, and names that its user allows. The
+//! headers that only browsers send (`Origin`, `Sec-Fetch-Site`) reveal pages of other sites.
 
 use std::net::IpAddr;
 
 use axum::http::{HeaderMap, Method, Uri, header};
 
-/// Names of this machine: its own, and those by which containers reach their host.
+/// Names of this machine: its own, and those under which containers reach their host.
 const OURS: [&str; 3] = ["localhost", "host.docker.internal", "host.containers.internal"];
-/// Maximum number of characters of a refused name that are shown.
+/// Maximum number of characters shown of a refused name.
 const SHOWN: usize = 100;
 
-/// Host names that the server answers to besides IP addresses, in lower case.
+/// Accepted host names besides IP addresses, in lower case.
 #[derive(Clone, Debug)]
 pub struct Hosts(Vec<String>);
 
@@ -24,45 +24,46 @@ impl Default for Hosts {
     }
 }
 
-/// Why a request is refused.
+/// Reasons to refuse a request.
 #[derive(Debug, PartialEq)]
-pub enum Foreign {
-    /// It names a host that is not served.
+pub enum RefusedOrigin {
+    /// `Host` is not an accepted name.
     Host(String),
-    /// It comes from a web page of another site.
+    /// A web page of another site sent the request.
     Page,
 }
 
 impl Hosts {
-    /// The names of this machine, and `allowed` ones.
+    /// Accepts the names of this machine and the `allowed` ones.
     pub fn new(allowed: impl IntoIterator<Item = String>) -> Self {
         let machine = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
         let names = OURS.map(str::to_owned).into_iter().chain(machine).chain(allowed);
         Self(names.map(|name| normalised(&name)).collect())
     }
 
-    /// Checks where a request is sent to and which page sends it. A request without `Host` passes: no browser sends one.
+    /// Checks the host that a request names and the page that sends it. A request without `Host` passes: no browser
+    /// sends one.
     ///
     /// # Errors
     ///
-    /// The host is not served, or the page is of another site.
-    pub fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), Foreign> {
+    /// Fails if the host is not accepted, or the page belongs to another site.
+    pub fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), RefusedOrigin> {
         let named: Vec<String> = uri.authority().map(ToString::to_string).into_iter().collect();
         let named = named.into_iter().chain(values(headers, header::HOST.as_str()));
         let named: Vec<String> = named.collect();
         let unserved = |authority: &&String| !Authority::parse(authority).is_some_and(|asked| self.serves(&asked.host));
         if let Some(host) = named.iter().find(unserved) {
-            return Err(Foreign::Host(host.chars().take(SHOWN).collect()));
+            return Err(RefusedOrigin::Host(host.chars().take(SHOWN).collect()));
         }
         if headers.get_all(header::HOST).iter().count() > 1 {
-            return Err(Foreign::Host(named.join(", ").chars().take(SHOWN).collect()));
+            return Err(RefusedOrigin::Host(named.join(", ").chars().take(SHOWN).collect()));
         }
         let mut origins = values(headers, header::ORIGIN.as_str()).peekable();
         let is_ours = match origins.peek() {
             Some(_) => origins.all(|origin| self.is_our_page(&origin, named.first())),
             None => !is_of_another_site(headers) || is_followed_link(method, headers),
         };
-        if is_ours { Ok(()) } else { Err(Foreign::Page) }
+        if is_ours { Ok(()) } else { Err(RefusedOrigin::Page) }
     }
 
     fn serves(&self, host: &Host) -> bool {
@@ -72,13 +73,13 @@ impl Hosts {
         }
     }
 
-    /// Whether a page's origin is this machine, an allowed name, or the very host that is asked.
+    /// Returns whether a page's origin is this machine, an allowed name, or the requested host itself.
     fn is_our_page(&self, origin: &str, asked: Option<&String>) -> bool {
         let authority = origin
             .strip_prefix("http://")
             .or_else(|| origin.strip_prefix("https://"));
         let Some(page) = authority.and_then(Authority::parse) else {
-            return false; // `null` and the like
+            return false; // such as `null`
         };
         match &page.host {
             Host::Name(_) => self.serves(&page.host),
@@ -89,12 +90,12 @@ impl Hosts {
     }
 }
 
-/// A page of another site makes this request, and does not say its origin.
+/// Returns whether a page of another site sends this request without an origin.
 fn is_of_another_site(headers: &HeaderMap) -> bool {
     values(headers, "sec-fetch-site").any(|site| site == "cross-site")
 }
 
-/// The user follows a link to what the window will show; a form that is sent, or a frame in a page, is no such thing.
+/// Returns whether the user follows a link to a page of this server; a submitted form or an embedded frame is not that.
 fn is_followed_link(method: &Method, headers: &HeaderMap) -> bool {
     matches!(*method, Method::GET | Method::HEAD)
         && values(headers, "sec-fetch-mode").any(|mode| mode == "navigate")
@@ -106,7 +107,7 @@ fn values<'a>(headers: &'a HeaderMap, name: &'static str) -> impl Iterator<Item 
     values.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
 }
 
-/// `host` or `host:port`, and nothing else.
+/// `host` or `host:port`.
 #[derive(Debug, PartialEq)]
 struct Authority {
     host: Host,
@@ -124,7 +125,7 @@ impl Authority {
         let (host, port) = match text.strip_prefix('[') {
             Some(rest) => {
                 let (address, port) = rest.split_once(']')?;
-                // A zone says which of this machine's networks is meant.
+                // A zone only selects one of this machine's networks.
                 let address = address.split('%').next()?;
                 (Host::Address(IpAddr::V6(address.parse().ok()?)), port)
             }
@@ -148,7 +149,7 @@ impl Authority {
     }
 }
 
-/// Names are compared in lower case and without the dot of the root.
+/// Returns a name in lower case, without the trailing dot.
 fn normalised(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
@@ -157,11 +158,11 @@ fn normalised(name: &str) -> String {
 mod tests {
     use super::*;
 
-    fn check(uri: &str, headers: &[(&'static str, &str)]) -> Result<(), Foreign> {
+    fn check(uri: &str, headers: &[(&'static str, &str)]) -> Result<(), RefusedOrigin> {
         check_by(&Method::GET, uri, headers)
     }
 
-    fn check_by(method: &Method, uri: &str, headers: &[(&'static str, &str)]) -> Result<(), Foreign> {
+    fn check_by(method: &Method, uri: &str, headers: &[(&'static str, &str)]) -> Result<(), RefusedOrigin> {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(*name, value.parse().unwrap());
@@ -220,7 +221,7 @@ mod tests {
             "localhost#evil",
             "ⓛocalhost",
         ] {
-            let shown = Foreign::Host(host.to_owned());
+            let shown = RefusedOrigin::Host(host.to_owned());
             assert_eq!(check("/health", &[("host", host)]), Err(shown), "{host}");
         }
         assert_eq!(
@@ -232,7 +233,7 @@ mod tests {
 
     #[test]
     fn every_place_that_names_a_host_is_checked() {
-        let evil = |host: &str| Err(Foreign::Host(host.to_owned()));
+        let evil = |host: &str| Err(RefusedOrigin::Host(host.to_owned()));
         assert_eq!(
             check("http://evil.example/health", &[("host", "localhost")]),
             evil("evil.example")
@@ -279,14 +280,14 @@ mod tests {
             "localhost",
         ] {
             let headers = [("host", "10.0.0.5:10086"), ("origin", origin)];
-            assert_eq!(check("/", &headers), Err(Foreign::Page), "{origin}");
+            assert_eq!(check("/", &headers), Err(RefusedOrigin::Page), "{origin}");
         }
         let twice = [
             ("host", "localhost"),
             ("origin", "http://localhost"),
             ("origin", "http://evil.com"),
         ];
-        assert_eq!(check("/", &twice), Err(Foreign::Page));
+        assert_eq!(check("/", &twice), Err(RefusedOrigin::Page));
     }
 
     #[test]
@@ -297,13 +298,37 @@ mod tests {
             (Method::GET, "same-origin", "cors", "empty", Ok(())),
             (Method::POST, "same-origin", "cors", "empty", Ok(())),
             (Method::GET, "none", "navigate", "document", Ok(())),
-            (Method::GET, "cross-site", "no-cors", "image", Err(Foreign::Page)),
-            (Method::GET, "cross-site", "cors", "empty", Err(Foreign::Page)),
-            (Method::GET, "cross-site", "websocket", "websocket", Err(Foreign::Page)),
-            (Method::GET, "cross-site", "navigate", "iframe", Err(Foreign::Page)),
-            (Method::GET, "cross-site", "navigate", "embed", Err(Foreign::Page)),
-            (Method::POST, "cross-site", "navigate", "document", Err(Foreign::Page)),
-            (Method::DELETE, "cross-site", "navigate", "document", Err(Foreign::Page)),
+            (Method::GET, "cross-site", "no-cors", "image", Err(RefusedOrigin::Page)),
+            (Method::GET, "cross-site", "cors", "empty", Err(RefusedOrigin::Page)),
+            (
+                Method::GET,
+                "cross-site",
+                "websocket",
+                "websocket",
+                Err(RefusedOrigin::Page),
+            ),
+            (
+                Method::GET,
+                "cross-site",
+                "navigate",
+                "iframe",
+                Err(RefusedOrigin::Page),
+            ),
+            (Method::GET, "cross-site", "navigate", "embed", Err(RefusedOrigin::Page)),
+            (
+                Method::POST,
+                "cross-site",
+                "navigate",
+                "document",
+                Err(RefusedOrigin::Page),
+            ),
+            (
+                Method::DELETE,
+                "cross-site",
+                "navigate",
+                "document",
+                Err(RefusedOrigin::Page),
+            ),
         ] {
             let headers = [
                 ("host", "localhost"),
@@ -321,7 +346,7 @@ mod tests {
         assert_eq!(check("/", &old), Ok(()), "browsers before Sec-Fetch-Dest");
         assert_eq!(
             check("/", &old[..2]),
-            Err(Foreign::Page),
+            Err(RefusedOrigin::Page),
             "nothing says that a link is followed"
         );
     }

@@ -1,5 +1,5 @@
-//! A stream whose peer may not let us wait for ever: when it takes nothing of what is written for too long, the stream is
-//! broken, and with it goes what waits to be written.
+//! A stream with a write timeout: when the peer does not read what was written for too long, the stream fails, and
+//! pending writes are dropped.
 
 use std::io;
 use std::pin::Pin;
@@ -9,17 +9,17 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-/// See the module.
+/// Stream with a write timeout.
 pub struct StallLimit<S> {
     stream: S,
     limit: Duration,
     timer: Pin<Box<Sleep>>,
-    /// The timer runs: the last write found no room.
+    /// Whether the timer runs because the last write was blocked.
     stalled: bool,
 }
 
 impl<S> StallLimit<S> {
-    /// Lets `stream` stall for `limit` at most.
+    /// Wraps `stream` with a write timeout of `limit`.
     pub fn new(stream: S, limit: Duration) -> Self {
         Self {
             stream,
@@ -29,7 +29,7 @@ impl<S> StallLimit<S> {
         }
     }
 
-    /// Passes the outcome of a write on, unless there has been none for too long.
+    /// Returns the outcome of a write, or an error if writes have been blocked for too long.
     fn watch<T>(&mut self, cx: &mut Context<'_>, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if outcome.is_ready() {
             self.stalled = false;
@@ -40,7 +40,7 @@ impl<S> StallLimit<S> {
             self.timer.as_mut().reset(Instant::now() + self.limit);
         }
         ready!(self.timer.as_mut().poll(cx));
-        let sentence = format!("the peer took nothing for {:?}", self.limit);
+        let sentence = format!("timed out after {:?} while waiting for the peer to read", self.limit);
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, sentence)))
     }
 }

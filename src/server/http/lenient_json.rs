@@ -1,11 +1,11 @@
-//! JSON as older Python clients send it, with the literals `NaN`, `Infinity` and `-Infinity`.
+//! JSON of older Python clients, which contains the literals `NaN`, `Infinity` and `-Infinity`.
 
 use std::borrow::Cow;
 
 const LITERALS: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
 
-/// Quotes the three literals outside of strings, so that a JSON parser takes them as strings of that name and whoever
-/// wanted a number there can say what it got. Other bytes pass unchanged.
+/// Quotes the three literals outside of strings, so that a JSON parser reads them as strings and the check of a number
+/// can report them. Other bytes are unchanged.
 pub fn quote_non_finite(json: &[u8]) -> Cow<'_, [u8]> {
     let mut out: Option<Vec<u8>> = None;
     let (mut at, mut in_string) = (0, false);

@@ -1,4 +1,4 @@
-//! The HTTP interface as an OpenAPI document, made from the routes themselves.
+//! OpenAPI document of the HTTP interface, generated from the routes.
 
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
@@ -8,7 +8,7 @@ use super::route::{Kind, Route};
 use crate::protocol::swarm::ErrorDetail;
 use crate::protocol::{anthropic, openai};
 
-/// The document (OpenAPI 3.1, whose schemas are JSON Schema's).
+/// Returns the document (OpenAPI 3.1, whose schemas are JSON Schema).
 pub fn document(routes: &[Route]) -> Value {
     let settings = SchemaSettings::draft2020_12().with(|settings| {
         settings.definitions_path = "/components/schemas".into();
@@ -25,9 +25,9 @@ pub fn document(routes: &[Route]) -> Value {
         "info": {
             "title": "ajet-swarm",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "A swarm server: clients bring a training configuration and roll episodes, the engine samples \
-                and trains. Where the server wants its token, it is sent as a bearer token or put as /t/TOKEN before the \
-                path; the model API (/v1) wants an episode's key as its bearer token.",
+            "description": "Swarm server: clients send a training configuration and run episodes; the engine samples \
+                and trains. If the server requires an access token, send it as bearer token or put /t/TOKEN before the \
+                path; the model API (/v1) requires an episode's key as bearer token.",
         },
         "paths": paths,
         "components": {
@@ -38,7 +38,7 @@ pub fn document(routes: &[Route]) -> Value {
     })
 }
 
-/// The router's sign for the rest of a path is not OpenAPI's.
+/// Converts the router's wildcard syntax to OpenAPI's.
 fn plain_path(route: &Route) -> String {
     route.path.replace("{*", "{")
 }
@@ -50,7 +50,7 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
         _ => generator.subschema_for::<ErrorDetail>(),
     };
     let mut operation = json!({
-        "summary": route.about,
+        "summary": route.summary,
         "operationId": operation_id(route),
         "responses": {
             "200": {"description": "done", "content": content(&route.answer, generator)},

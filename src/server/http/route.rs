@@ -1,4 +1,4 @@
-//! A route: a path, what answers it, and how it is described.
+//! Routes with their handlers and descriptions.
 
 use std::sync::Arc;
 
@@ -9,78 +9,78 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 use crate::server::shared::Shared;
 
-/// A path, its handler and its description.
+/// Path, handler and description of an endpoint.
 pub struct Route {
     /// GET or POST.
     pub method: Method,
-    /// Parameters are in braces.
+    /// Path, with parameters in braces.
     pub path: &'static str,
-    /// A sentence.
-    pub about: &'static str,
-    /// What is sent, where a body is read.
+    /// One-sentence description.
+    pub summary: &'static str,
+    /// Request body, if one is read.
     pub body: Option<Kind>,
-    /// What comes back when all is well.
+    /// Answer on success.
     pub answer: Kind,
-    /// What answers.
+    /// Handler.
     pub handler: MethodRouter<Arc<Shared>>,
 }
 
-/// What a body is.
+/// Kind of a body.
 pub enum Kind {
-    /// JSON of this schema.
+    /// JSON with this schema.
     Json(fn(&mut SchemaGenerator) -> Schema),
-    /// Bytes of this content type.
+    /// Bytes with this content type.
     Raw(&'static str),
 }
 
-/// JSON of a type.
+/// Returns the kind of a JSON body of type `T`.
 pub fn json<T: JsonSchema>() -> Kind {
     Kind::Json(|generator| generator.subschema_for::<T>())
 }
 
-/// A GET.
+/// Creates a GET route.
 pub fn get<T: 'static>(
     path: &'static str,
     handler: impl Handler<T, Arc<Shared>>,
     answer: Kind,
-    about: &'static str,
+    summary: &'static str,
 ) -> Route {
     Route {
         method: Method::GET,
         path,
-        about,
+        summary,
         body: None,
         answer,
         handler: on(MethodFilter::GET, handler),
     }
 }
 
-/// A POST that reads a body.
+/// Creates a POST route that reads a body.
 pub fn post<T: 'static>(
     path: &'static str,
     handler: impl Handler<T, Arc<Shared>>,
     body: Kind,
     answer: Kind,
-    about: &'static str,
+    summary: &'static str,
 ) -> Route {
     Route {
         body: Some(body),
-        ..order(path, handler, answer, about)
+        ..post_without_body(path, handler, answer, summary)
     }
 }
 
-/// A POST whose body is not looked at.
-pub fn order<T: 'static>(
+/// Creates a POST route that ignores the body.
+pub fn post_without_body<T: 'static>(
     path: &'static str,
     handler: impl Handler<T, Arc<Shared>>,
     answer: Kind,
-    about: &'static str,
+    summary: &'static str,
 ) -> Route {
     Route {
         method: Method::POST,
         handler: on(MethodFilter::POST, handler),
         path,
-        about,
+        summary,
         body: None,
         answer,
     }

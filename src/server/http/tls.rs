@@ -1,4 +1,4 @@
-//! TLS, where the server is given a certificate.
+//! TLS of servers that have a certificate.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,33 +12,33 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::config::small_file::{DOCUMENT_BYTES, read_given_bytes};
 
-/// Why a certificate cannot be used.
+/// Reasons why a certificate cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file that cannot be read, or is not what it should be.
-    #[error("{} is not {wanted} in PEM form: {reason}", path.display())]
+    /// A file cannot be read or has other contents.
+    #[error("cannot read {expected} in PEM format from {}: {reason}", path.display())]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What it should be.
-        wanted: &'static str,
-        /// Why it is not.
+        /// Expected contents.
+        expected: &'static str,
+        /// Reason.
         reason: String,
     },
-    /// Certificate and key do not belong together, or are of a kind that is not supported.
-    #[error("certificate and key cannot be used: {0}")]
+    /// Certificate and key do not match, or are of an unsupported kind.
+    #[error("cannot use the certificate with this key: {0}")]
     Pair(#[from] rustls::Error),
 }
 
-/// What a TLS server presents: PEM files with its certificate chain and its key.
+/// Creates the acceptor of a TLS server from PEM files with its certificate chain and private key.
 ///
 /// # Errors
 ///
-/// Which file is wrong, or that the two do not belong together.
+/// Fails if a file is invalid, or the two do not match.
 pub fn acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor, TlsError> {
-    let wrong = |path: &Path, wanted, reason: String| TlsError::File {
+    let wrong = |path: &Path, expected, reason: String| TlsError::File {
         path: path.to_owned(),
-        wanted,
+        expected,
         reason,
     };
     let chain = read_chain(certificate).map_err(|error| wrong(certificate, "a certificate", error.to_string()))?;
@@ -62,7 +62,7 @@ fn read_chain(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
         .collect::<Result<_, _>>()
         .map_err(io::Error::other)?;
     match chain.is_empty() {
-        true => Err(io::Error::other("it holds none")),
+        true => Err(io::Error::other("no certificate found")),
         false => Ok(chain),
     }
 }

@@ -7,29 +7,29 @@ use sha2::{Digest, Sha256};
 
 use crate::server::hex::hex;
 
-/// A server's token. Only its digest is kept; it is never shown.
+/// A server's access token. Only its digest is kept, and it is never printed.
 #[derive(Clone)]
 pub struct Token([u8; 32]);
 
-/// Why something cannot be a token.
+/// Reasons why a text is not a valid token.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// It would be guessed.
-    #[error("a token has at least {MIN_TOKEN_LENGTH} characters, this one has {0}")]
+    /// The token is short enough to be guessed.
+    #[error("the token must have at least {MIN_TOKEN_LENGTH} characters, got {0}")]
     TooShort(usize),
-    /// It could not stand in a path.
-    #[error("a token is made of letters, digits and -._~ (it may stand in a URL), this one contains {0:?}")]
+    /// The token could not be part of a URL path.
+    #[error("the token may only contain letters, digits and -._~, since it may be part of a URL; got {0:?}")]
     Character(char),
 }
 
 const MIN_TOKEN_LENGTH: usize = 8;
 
 impl Token {
-    /// A token, without the white space around it.
+    /// Creates a token from text; surrounding white space is removed.
     ///
     /// # Errors
     ///
-    /// It is too short, or has characters that cannot stand in a URL's path.
+    /// Fails if it is too short or has characters that are not allowed in a URL path.
     pub fn new(text: &str) -> Result<Self, TokenError> {
         let text = text.trim();
         if text.len() < MIN_TOKEN_LENGTH {
@@ -42,13 +42,13 @@ impl Token {
         }
     }
 
-    /// A token that cannot be guessed, and its text.
+    /// Generates a random token; returns it with its text.
     pub fn random() -> (Self, String) {
         let text = hex(&rand::rng().random::<[u8; 16]>());
         (Self(Sha256::digest(&text).into()), text)
     }
 
-    /// Compares digests, and all of their bytes, so that the time it takes tells nothing about the token.
+    /// Compares all bytes of the digests, so that the time taken reveals nothing about the token.
     pub fn is(&self, candidate: &str) -> bool {
         let digest = Sha256::digest(candidate);
         let differing = digest.iter().zip(self.0).fold(0, |bits, (a, b)| bits | (a ^ b));

@@ -1,4 +1,4 @@
-//! What a model API's request asks for that this server does not do, by the table in [`crate::protocol::fields`].
+//! Refusal of request fields that this server does not support, by the table in [`crate::protocol::fields`].
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -10,15 +10,15 @@ use super::wrong;
 use crate::protocol::fields::{APIS, Api, Use};
 use crate::server::http::error::Error;
 
-/// Longest value that a message quotes, in characters.
+/// Maximum number of characters quoted of a value.
 const QUOTED: usize = 60;
-/// Most names of unknown fields that are remembered, and longest of them.
+/// Maximum number of unknown field names remembered, and maximum length of each.
 const UNKNOWN_NAMES: (usize, usize) = (100, 60);
 
-/// Reads a request: refuses what the table refuses, and names the field that cannot be read. Null is as good as nothing.
+/// Parses a request, after refusing what the table refuses. Null counts as absent.
 ///
 /// # Errors
-/// The first field that is wrong.
+/// Names the first invalid field.
 pub fn read<T: DeserializeOwned>(api: Api, mut fields: Map<String, Value>) -> Result<T, Error> {
     fields.retain(|_, value| !value.is_null());
     let body = Value::Object(fields);
@@ -41,10 +41,10 @@ fn refuse_unsupported(api: Api, body: &Value) -> Result<(), Error> {
     Ok(())
 }
 
-/// A field of another of these APIs would be lost here.
+/// Refuses a field of another of these APIs, which would silently be lost.
 fn refuse_foreign(api: Api, body: &Value) -> Result<(), Error> {
     let fields = body.as_object().into_iter().flatten();
-    for (name, value) in fields.filter(|(name, value)| entry(api, name).is_none() && !asks_nothing(value)) {
+    for (name, value) in fields.filter(|(name, value)| entry(api, name).is_none() && !is_no_op(value)) {
         let others = APIS.into_iter().filter(|other| *other != api);
         let treatments: Vec<Use> = others.filter_map(|other| entry(other, name)).collect();
         let ignorable = |treatment: &Use| match treatment {
@@ -56,8 +56,7 @@ fn refuse_foreign(api: Api, body: &Value) -> Result<(), Error> {
             Some(_) if treatments.iter().any(ignorable) => {}
             Some(Use::Only(allowed, why)) => return Err(refusal(name, name, value, allowed, why)),
             Some(_) => {
-                let sentence =
-                    "is no field of this API but of another; hint: leave it out, or use this API's name for it";
+                let sentence = "belongs to another API; hint: omit it, or use this API's name for it";
                 return Err(wrong(name, sentence));
             }
             None => {}
@@ -66,7 +65,7 @@ fn refuse_foreign(api: Api, body: &Value) -> Result<(), Error> {
     Ok(())
 }
 
-fn asks_nothing(value: &Value) -> bool {
+fn is_no_op(value: &Value) -> bool {
     match value {
         Value::Bool(asked) => !asked,
         Value::Array(list) => list.is_empty(),
@@ -75,7 +74,7 @@ fn asks_nothing(value: &Value) -> bool {
     }
 }
 
-/// What the table says of a field.
+/// Returns the table's entry of a field.
 fn entry(api: Api, name: &str) -> Option<Use> {
     let mut table = api.fields().iter().chain(api.extensions());
     table.find(|(path, _)| *path == name).map(|(_, treatment)| *treatment)
@@ -87,13 +86,13 @@ fn refusal(at: &str, path: &str, value: &Value, allowed: &[&str], why: &str) -> 
         _ => quoted(&value.to_string()),
     };
     let hint = match allowed {
-        [] => "leave it out".to_owned(),
-        allowed => format!("leave it out, or use {}", allowed.join(" or ")),
+        [] => "omit it".to_owned(),
+        allowed => format!("omit it, or use {}", allowed.join(" or ")),
     };
     wrong(at, format!("is {given}, which is not supported: {why}; hint: {hint}"))
 }
 
-/// The values at a path of the table, each with its own path in the request.
+/// Returns the values at a path of the table, each with its own path in the request.
 fn found<'a>(body: &'a Value, path: &str) -> Vec<(String, &'a Value)> {
     let mut places = vec![(String::new(), body)];
     for step in path.split('.') {
@@ -119,7 +118,7 @@ fn elements_of<'a>(at: String, list: &'a Value, kind: Option<&str>) -> Vec<(Stri
         .collect()
 }
 
-/// Whether a value is the one that is written so; numbers are compared as numbers.
+/// Returns whether a value equals the written one; numbers are compared as numbers.
 fn same(written: &str, value: &Value) -> bool {
     match (serde_json::from_str::<Value>(written).ok(), value) {
         (Some(Value::Number(a)), Value::Number(b)) => a.as_f64() == b.as_f64(),
@@ -135,26 +134,26 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// A field that neither an SDK nor another server defines is taken, as other servers do, and told to the log once.
+/// Ignores fields that neither an SDK nor another server defines, as other servers do, and logs each once.
 fn warn_of_unknown(api: Api, body: &Value) {
-    static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    static WARNED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let names = body.as_object().into_iter().flat_map(Map::keys);
     for name in names.filter(|name| entry(api, name).is_none()) {
         let (most, longest) = UNKNOWN_NAMES;
         let name: String = name.chars().take(longest).collect();
-        // A panic elsewhere leaves at most a name untold.
-        let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+        // After a panic elsewhere, at most one name is not logged.
+        let mut told = WARNED.lock().unwrap_or_else(PoisonError::into_inner);
         if told.len() < most && told.insert(format!("{api:?} {name}")) {
             tracing::warn!(
-                "{api:?} requests have a field `{}`, which is ignored",
+                "ignored the unknown field `{}` of {api:?} requests",
                 name.escape_debug()
             );
         }
     }
 }
 
-/// The request with its types; an error names the field. It is read from text: what serde_json reads from a value makes an
-/// infinity of 1e400, and has no integers of 128 bits where serde gathers fields.
+/// Deserialises a request; an error names the field. It is read from text: serde_json's conversion from a value turns
+/// 1e400 into infinity, and has no 128-bit integers where serde buffers fields.
 fn typed<T: DeserializeOwned>(body: Value) -> Result<T, Error> {
     serde_json::from_str(&body.to_string()).map_err(|error| {
         let alone = |(name, value): (&String, &Value)| {
@@ -355,7 +354,7 @@ mod tests {
             let (field, message) = checked(api, body.clone()).unwrap_err();
             assert_eq!(field, named, "{body}");
             assert!(
-                message.contains(named) && message.contains("hint: leave it out"),
+                message.contains(named) && message.contains("hint: omit it"),
                 "{message}"
             );
         }
@@ -383,7 +382,7 @@ mod tests {
         ] {
             let (named, message) = checked(api, json!({field: value})).unwrap_err();
             assert_eq!(named, field);
-            assert!(message.contains("hint: leave it out"), "{message}");
+            assert!(message.contains("hint: omit it"), "{message}");
         }
         for (api, body) in [
             (

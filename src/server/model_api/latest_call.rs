@@ -1,4 +1,4 @@
-//! The last chat call, for clients that want to see what the model is asked and answers.
+//! Record of the latest chat call, for debugging of what the model is asked and answers.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -6,13 +6,13 @@ use serde_json::{Value, json};
 use crate::protocol::openai::{ChatCompletionChunk, ToolCall};
 use crate::protocol::swarm::ReplayLatestLlmCallAnswer;
 
-/// Most bytes kept of an answer.
-const MOST_BYTES: usize = 16 * 1024 * 1024;
+/// Maximum bytes kept of an answer.
+const MAX_BYTES: usize = 16 * 1024 * 1024;
 
-/// The end of a stream that did not fail.
+/// End of a successful stream.
 const DONE: &[u8] = b"data: [DONE]\n\n";
 
-/// A chat call that finished.
+/// A finished chat call.
 #[derive(Clone, Debug)]
 pub struct LatestCall {
     input: Value,
@@ -20,7 +20,7 @@ pub struct LatestCall {
     streamed: bool,
 }
 
-/// Collects an answer while it passes through.
+/// Collects an answer while it is passed on.
 #[derive(Debug)]
 pub struct Recorder {
     call: LatestCall,
@@ -28,7 +28,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// For the answer to `input`, which comes as server-sent events or at once.
+    /// Starts recording the answer to `input`, which is streamed or whole.
     pub fn new(input: Value, streamed: bool) -> Self {
         Self {
             call: LatestCall {
@@ -40,17 +40,17 @@ impl Recorder {
         }
     }
 
-    /// The next piece.
+    /// Adds the next piece.
     pub fn push(&mut self, piece: &Bytes) {
         self.bytes += piece.len();
-        if self.bytes <= MOST_BYTES {
+        if self.bytes <= MAX_BYTES {
             self.call.answer.push(piece.clone());
         }
     }
 
-    /// There is no more; `None` if it was too large to keep, or ended with an error.
+    /// Ends the recording; returns `None` if the answer was too large or ended with an error.
     pub fn finish(self) -> Option<LatestCall> {
-        (self.bytes <= MOST_BYTES && self.call.is_complete()).then_some(self.call)
+        (self.bytes <= MAX_BYTES && self.call.is_complete()).then_some(self.call)
     }
 }
 
@@ -60,7 +60,7 @@ impl LatestCall {
         !self.streamed || backwards.take(DONE.len()).eq(DONE.iter().rev())
     }
 
-    /// As clients see it: a stream is told as the one answer that it amounts to.
+    /// Returns the call for clients; a stream is joined into one answer.
     pub fn replay(&self) -> ReplayLatestLlmCallAnswer {
         let bytes = self.answer.concat();
         let output = if self.streamed {
@@ -75,7 +75,7 @@ impl LatestCall {
     }
 }
 
-/// The chat completion that a stream of chunks adds up to (its first choice).
+/// Joins a stream of chunks into one chat completion (of its first choice).
 fn join_chunks(events: &str) -> Value {
     let chunks = events.lines().filter_map(|line| line.strip_prefix("data:"));
     let mut chunks = chunks
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn an_answer_that_is_too_large_is_not_kept() {
         let mut recorder = Recorder::new(Value::Null, false);
-        let piece = Bytes::from(vec![b' '; MOST_BYTES]);
+        let piece = Bytes::from(vec![b' '; MAX_BYTES]);
         recorder.push(&piece);
         recorder.push(&piece);
         assert!(recorder.finish().is_none());

@@ -1,7 +1,7 @@
-//! APIs that are answered by way of a chat call: a request becomes a chat request, the chat answer the API's own.
+//! Model APIs on top of chat calls: a request becomes a chat request, and the chat answer becomes the API's own.
 //!
-//! Pure. An answer is built by one writer, chunk after chunk; a whole answer is the sum of one chunk that has it all. So
-//! streamed and whole answers are the same.
+//! Pure. An answer is built by one writer, chunk by chunk; a whole answer is treated as a single chunk, so streamed and
+//! whole answers are the same.
 
 pub mod anthropic;
 pub mod check;
@@ -21,32 +21,33 @@ use crate::protocol::openai::{
     ToolCall, ToolCallDelta,
 };
 
-/// Builds one answer in an API's own shape.
+/// Builds one answer in an API's own format.
 pub trait AnswerWriter: Send {
-    /// Takes the next chunk of the chat answer; tells what it adds.
+    /// Adds the next chunk of the chat answer; returns the new events.
     fn chunk(&mut self, chunk: ChatCompletionChunk) -> Vec<ServerEvent>;
 
-    /// The chat answer is complete; tells the end.
+    /// Ends a complete answer; returns the last events.
     fn end(&mut self) -> Vec<ServerEvent>;
 
-    /// The chat answer ends with an error; tells the end.
+    /// Ends an answer with an error; returns the last events.
     fn failed(&mut self, error: ErrorObject) -> Vec<ServerEvent>;
 
-    /// What tells that the answer is still being made, before its first chunk as well; a comment where there is none.
+    /// Returns the event that shows that the answer is still being generated, also before its first chunk; `None` for a
+    /// comment.
     fn heartbeat(&self) -> Option<ServerEvent> {
         None
     }
 
-    /// The answer so far as one object.
+    /// Returns the answer so far as one object.
     fn answer(&self) -> Value;
 
-    /// What later requests of the episode may refer to, once the answer is complete.
+    /// Returns what later requests of the episode may refer to, once the answer is complete.
     fn kept(&self) -> Option<responses::Kept> {
         None
     }
 }
 
-/// A whole chat answer as the one chunk that it could have been streamed in.
+/// Converts a whole chat answer to a single chunk.
 fn as_chunk(completion: ChatCompletion) -> ChatCompletionChunk {
     let choices = completion.choices.into_iter().map(|choice| {
         let message = choice.message;
@@ -85,7 +86,7 @@ fn as_chunk(completion: ChatCompletion) -> ChatCompletionChunk {
     }
 }
 
-/// A call as the engine streams it: in one piece, since it is a call only when it is whole.
+/// Converts a streamed call, which the engine sends in one piece once it is complete.
 fn whole_call(delta: ToolCallDelta) -> ToolCall {
     let function = delta.function.unwrap_or_default();
     ToolCall {
@@ -98,7 +99,7 @@ fn whole_call(delta: ToolCallDelta) -> ToolCall {
     }
 }
 
-/// The hexadecimal part of `chatcmpl-…`, from which the other APIs' ids are made.
+/// Returns the hexadecimal part of `chatcmpl-…`, from which the ids of the other APIs are made.
 fn id_tail(chat_id: &str) -> &str {
     chat_id.strip_prefix("chatcmpl-").unwrap_or(chat_id)
 }
@@ -111,10 +112,10 @@ fn message(role: &str, content: impl Into<Value>) -> ChatMessage {
     }
 }
 
-/// The text of a content: a string, null, or a list of parts of these kinds, whose texts are joined by line breaks.
+/// Returns the text of a message's content: a string, null, or a list of parts of these kinds, joined by line breaks.
 ///
 /// # Errors
-/// A part of another kind; `at` names the field.
+/// Fails for a part of another kind; `at` names the field.
 fn text_of(content: &Value, kinds: &[&str], at: &str) -> Result<String, Error> {
     let parts = match content {
         Value::Null => return Ok(String::new()),
@@ -123,7 +124,7 @@ fn text_of(content: &Value, kinds: &[&str], at: &str) -> Result<String, Error> {
         other => {
             return Err(wrong(
                 at,
-                format!("is {other}; allowed are a string or a list of text parts"),
+                format!("must be a string or a list of text parts, got {other}"),
             ));
         }
     };
@@ -135,11 +136,11 @@ fn text_of(content: &Value, kinds: &[&str], at: &str) -> Result<String, Error> {
 }
 
 fn text_part<'a>(part: &'a Value, kinds: &[&str], at: &str) -> Result<&'a str, Error> {
-    // A refusal is text by another name.
+    // A refusal is text under another name.
     let text = part["text"].as_str().or(part["refusal"].as_str());
     match (part["type"].as_str(), text) {
         (Some(kind), Some(text)) if kinds.contains(&kind) => Ok(text),
-        (Some(kind), _) => Err(wrong(at, format!("is of type `{kind}`; only text is supported here"))),
+        (Some(kind), _) => Err(wrong(at, format!("has type `{kind}`, but only text is supported"))),
         (None, _) => Err(wrong(at, "has no `type`")),
     }
 }

@@ -1,4 +1,4 @@
-//! The engine's chat answer, byte by byte, into the bytes of another API's answer.
+//! Converts the bytes of the engine's chat answer to those of another API's answer.
 
 use serde::Serialize;
 use serde_json::json;
@@ -7,25 +7,25 @@ use super::responses::Kept;
 use super::{AnswerWriter, as_chunk};
 use crate::protocol::openai::{ChatCompletion, ChatCompletionChunk, ErrorBody, ErrorObject};
 
-/// What ends one of the engine's events.
+/// End of an event.
 pub const END_OF_EVENT: &[u8] = b"\n\n";
 
-/// How an error begins, where a chunk has its id.
+/// Beginning of an error, where a chunk has its id.
 const ERROR: &[u8] = b"{\"error\":";
 
-/// A server-sent event of an API that names its events.
+/// A named server-sent event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerEvent {
-    /// Such as `message_start`.
+    /// Name, such as `message_start`.
     pub name: String,
-    /// JSON.
+    /// Data, as JSON.
     pub data: String,
 }
 
 impl ServerEvent {
-    /// An event whose name is the `type` of its data.
+    /// Creates an event named by the `type` of its data.
     pub fn new(event: &impl Serialize) -> Self {
-        let data = json!(event); // wire types are objects with string keys, which JSON has
+        let data = json!(event); // infallible: wire types are objects with string keys
         Self {
             name: data["type"].as_str().unwrap_or_default().to_owned(),
             data: data.to_string(),
@@ -38,17 +38,17 @@ impl ServerEvent {
     }
 }
 
-/// A chat answer on its way into another API.
+/// Converter of one answer.
 pub struct Translator {
     writer: Box<dyn AnswerWriter>,
     streamed: bool,
-    /// Of a stream, an event that is not whole yet; else all so far.
+    /// Incomplete event of a stream, or everything received of a whole answer.
     held: Vec<u8>,
     done: bool,
 }
 
 impl Translator {
-    /// Translates with `writer` an answer that is `streamed` or comes whole.
+    /// Creates a converter of a `streamed` or whole answer.
     pub fn new(writer: Box<dyn AnswerWriter>, streamed: bool) -> Self {
         Self {
             writer,
@@ -58,10 +58,10 @@ impl Translator {
         }
     }
 
-    /// Takes more bytes; gives what they come to.
+    /// Adds bytes; returns the converted ones.
     ///
     /// # Errors
-    /// They are not what engines answer.
+    /// Fails if the bytes are not an engine's answer.
     pub fn push(&mut self, bytes: &[u8]) -> serde_json::Result<Vec<u8>> {
         self.held.extend_from_slice(bytes);
         let mut out = Vec::new();
@@ -94,17 +94,17 @@ impl Translator {
         Ok(out)
     }
 
-    /// A stream was broken off; gives the event that tells so.
+    /// Ends an interrupted stream; returns its error event.
     pub fn fail(&mut self, error: ErrorObject) -> Vec<u8> {
         let mut out = Vec::new();
         self.writer.failed(error).iter().for_each(|event| event.write(&mut out));
         out
     }
 
-    /// There are no more bytes; gives the rest.
+    /// Ends a complete answer; returns its last bytes.
     ///
     /// # Errors
-    /// As [`Translator::push`].
+    /// Fails as [`Translator::push`] does.
     pub fn finish(&mut self) -> serde_json::Result<Vec<u8>> {
         if self.streamed {
             return Ok(Vec::new());
@@ -116,7 +116,7 @@ impl Translator {
         serde_json::to_vec(&self.writer.answer())
     }
 
-    /// What later requests may refer to, once the answer is complete; before its last bytes are sent.
+    /// Returns what later requests may refer to, once the answer is complete and before its last bytes are sent.
     pub fn kept(&self) -> Option<Kept> {
         if self.done { self.writer.kept() } else { None }
     }

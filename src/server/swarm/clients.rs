@@ -1,6 +1,6 @@
-//! The clients that take part in a batch, and whether they agreed to end it.
+//! Active clients of a batch, and whether they agreed to end it.
 //!
-//! Pure: time comes in as Unix seconds.
+//! Pure: time is passed in as Unix seconds.
 
 use indexmap::IndexMap;
 
@@ -9,8 +9,8 @@ use crate::protocol::swarm::ActiveClient;
 /// Seconds without a claim, LLM call or end after which a client is no longer active.
 pub const ACTIVE_SECONDS: f64 = 600.0;
 
-/// Most clients that are listed: past them the one that was silent for longest leaves.
-const MOST_CLIENTS: usize = 10_000;
+/// Maximum number of clients; beyond it, the least recently active one is removed.
+const MAX_CLIENTS: usize = 10_000;
 
 #[derive(Debug)]
 struct Client {
@@ -18,18 +18,18 @@ struct Client {
     agreed: bool,
 }
 
-/// Active clients, in the order in which they became so.
+/// Active clients, in the order in which they became active.
 #[derive(Debug, Default)]
 pub struct ActiveClients {
     clients: IndexMap<String, Client>,
 }
 
 impl ActiveClients {
-    /// An end or abort makes a client active.
+    /// Makes a client active after an end or abort.
     pub fn enter(&mut self, client_uuid: &str, now: f64) {
         if !self.refresh(client_uuid, now) {
-            if self.clients.len() >= MOST_CLIENTS {
-                self.expel_quietest();
+            if self.clients.len() >= MAX_CLIENTS {
+                self.remove_least_active();
             }
             self.clients.insert(
                 client_uuid.to_owned(),
@@ -41,7 +41,7 @@ impl ActiveClients {
         }
     }
 
-    fn expel_quietest(&mut self) {
+    fn remove_least_active(&mut self) {
         let times = self.clients.values().map(|client| client.last_activity);
         let quietest = times.enumerate().min_by(|(_, a), (_, b)| a.total_cmp(b));
         if let Some((index, _)) = quietest {
@@ -49,40 +49,40 @@ impl ActiveClients {
         }
     }
 
-    /// A claim, LLM call or end keeps an active client active. Whether it was.
+    /// Records the activity of a client after a claim, LLM call or end; returns whether it is active.
     pub fn refresh(&mut self, client_uuid: &str, now: f64) -> bool {
         let client = self.clients.get_mut(client_uuid);
         client.map(|client| client.last_activity = now).is_some()
     }
 
-    /// Notes that a client agreed to the update; `false` if it is not active.
+    /// Records that a client agreed to the update; returns `false` if it is not active.
     pub fn agree(&mut self, client_uuid: &str) -> bool {
         let client = self.clients.get_mut(client_uuid);
         client.map(|client| client.agreed = true).is_some()
     }
 
-    /// Whether any active client agreed.
+    /// Returns whether any active client agreed.
     pub fn any_agreed(&self) -> bool {
         self.clients.values().any(|client| client.agreed)
     }
 
-    /// Whether there is an active client and all of them agreed.
+    /// Returns whether there are active clients and all agreed.
     pub fn all_agreed(&self) -> bool {
         !self.clients.is_empty() && self.clients.values().all(|client| client.agreed)
     }
 
-    /// Takes out the clients that were silent for [`ACTIVE_SECONDS`].
+    /// Removes the clients without activity for [`ACTIVE_SECONDS`].
     pub fn expire(&mut self, now: f64) {
         self.clients
             .retain(|_, client| now - client.last_activity < ACTIVE_SECONDS);
     }
 
-    /// Takes all out: the batch is over.
+    /// Removes all clients at the end of a batch.
     pub fn clear(&mut self) {
         self.clients.clear();
     }
 
-    /// As the pool information lists them.
+    /// Lists the clients for the pool information.
     pub fn list(&self) -> Vec<ActiveClient> {
         let list = self.clients.iter().map(|(client_uuid, client)| ActiveClient {
             client_uuid: client_uuid.clone(),
@@ -136,12 +136,12 @@ mod tests {
     fn names_made_up_without_end_take_bounded_memory() {
         let mut clients = ActiveClients::default();
         clients.enter("worker", 0.0);
-        for number in 0..MOST_CLIENTS + 5 {
+        for number in 0..MAX_CLIENTS + 5 {
             clients.refresh("worker", number as f64);
             clients.enter(&number.to_string(), number as f64);
         }
         let list = clients.list();
-        assert_eq!(list.len(), MOST_CLIENTS);
+        assert_eq!(list.len(), MAX_CLIENTS);
         assert_eq!(
             (list[0].client_uuid.as_str(), list[1].client_uuid.as_str()),
             ("worker", "6")

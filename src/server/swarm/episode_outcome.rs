@@ -1,22 +1,22 @@
-//! What an episode came to, checked before it may enter a batch.
+//! Checks of an episode's outcome before it enters a batch.
 
 use serde_json::Value;
 
 use crate::protocol::swarm::{EndEpisodeRequest, WorkflowOutput};
 use crate::server::http::error::Error;
 
-/// The reward of an end whose task ids agree and whose reward is one finite number.
+/// Returns the reward if the task ids match and the reward is one finite number.
 ///
 /// # Errors
 ///
-/// [`Error::Invalid`] with what is wrong; the episode stays claimed.
+/// [`Error::Invalid`] with the reason; the episode stays claimed.
 pub fn checked_reward(request: &EndEpisodeRequest) -> Result<f64, Error> {
     check_task_id(&request.task_id, &request.workflow_output)?;
     let wrong = |got: String| {
         let sentence = format!(
             "workflow_output.reward must be one finite number, got {got}; the episode stays claimed until it is ended, \
-             aborted or idle for too long; hint: return one number from the agent's run, and abort_episode frees the \
-             slot of an episode that a client has dropped"
+             aborted or discarded as idle; hint: return one number from the agent's run, or call abort_episode to free the \
+             episode's slot"
         );
         Err(Error::Invalid(sentence))
     };
@@ -25,9 +25,9 @@ pub fn checked_reward(request: &EndEpisodeRequest) -> Result<f64, Error> {
             Some(reward) if reward.is_finite() => Ok(reward),
             _ => wrong(number.to_string().chars().take(40).collect()),
         },
-        Value::Array(list) => wrong(format!("a list of {}", list.len())),
+        Value::Array(list) => wrong(format!("a list of {} values", list.len())),
         Value::Object(_) => wrong("an object".into()),
-        // The literals NaN and Infinity arrive as strings of that name, see `lenient_json`.
+        // The literals NaN and Infinity arrive as strings, see `lenient_json`.
         Value::String(text) => wrong(text.chars().take(40).collect()),
         other => wrong(other.to_string()),
     }
@@ -88,7 +88,7 @@ mod tests {
             );
             // Clients that drop an episode whose end is refused must hear that it keeps its slot.
             assert!(
-                message.contains("the episode stays claimed until") && message.contains("abort_episode frees the slot"),
+                message.contains("the episode stays claimed until") && message.contains("call abort_episode"),
                 "{message}"
             );
         }

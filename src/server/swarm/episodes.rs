@@ -1,6 +1,6 @@
-//! The claimed episodes: who runs which, with which key, and what became of those that are gone.
+//! Registry of claimed episodes: their clients and keys, and the outcome of recently ended ones.
 //!
-//! Pure but for the random ids and keys: time comes in as Unix seconds.
+//! Pure except for random ids and keys: time is passed in as Unix seconds.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -14,127 +14,127 @@ use crate::protocol::swarm::{EPISODE_KEY_PREFIX, EpisodeType};
 use crate::server::hex::hex;
 use crate::server::model_api::responses::{Kept, KeptResponses};
 
-/// Seconds for which an episode that is gone is remembered: its end can be repeated, its key is told from a made-up one.
+/// Time in seconds for which an ended episode is remembered, to accept repeated ends and to recognise its key.
 pub const REMEMBER_SECONDS: f64 = 600.0;
 
-/// Most episodes that are remembered after they are gone, so that clients which claim and abort in a loop cost no more
-/// than some 50 MB.
-const REMEMBER_MOST: usize = 200_000;
+/// Maximum number of ended episodes remembered, so that clients which claim and abort in a loop use at most about 50
+/// MB.
+const MAX_REMEMBERED: usize = 200_000;
 
 /// A claimed episode.
 #[derive(Clone, Debug)]
 pub struct Episode {
-    /// Its id.
+    /// Id.
     pub uuid: String,
-    /// The secret by which its agent reaches the model API.
+    /// Secret with which its agent accesses the model API.
     pub key: String,
-    /// Who runs it.
+    /// Id of its client.
     pub client_uuid: String,
     /// Train or eval.
     pub kind: EpisodeType,
-    /// Seconds without an LLM request after which it is discarded.
+    /// Maximum seconds without an LLM request.
     pub discard_timeout: f64,
-    /// The `global_step` at which it was claimed.
+    /// `global_step` at the time of the claim.
     pub claimed_at_step: u64,
-    /// Where the claim's throttle policy named it.
+    /// Task id of the claim's throttle policy, or empty.
     pub task_id: String,
-    /// When it was claimed or an LLM request of it last began or finished.
+    /// Time of the claim, or of the last start or end of an LLM request.
     pub last_activity: f64,
-    /// LLM requests that the engine took.
+    /// Number of LLM requests that the engine accepted.
     pub llm_calls: u64,
-    /// Answers that its later requests may go on from.
+    /// Stored answers that later requests may continue.
     pub kept_responses: KeptResponses,
-    /// LLM requests that have not finished.
+    /// Number of LLM requests in flight.
     in_flight: u32,
-    /// Its end is on the way to the engine.
+    /// Whether its end has been sent to the engine.
     ending: bool,
 }
 
 impl Episode {
-    /// Whether its end is on the way to the engine.
+    /// Returns whether its end has been sent to the engine.
     pub fn is_ending(&self) -> bool {
         self.ending
     }
 }
 
-/// What a claim asks for.
+/// Parameters of a claim.
 #[derive(Clone, Debug)]
 pub struct Claim {
-    /// Who asks.
+    /// Id of the client.
     pub client_uuid: String,
     /// Train or eval.
     pub kind: EpisodeType,
-    /// Seconds.
+    /// Maximum seconds without an LLM request.
     pub discard_timeout: f64,
-    /// Empty where unknown.
+    /// Task id, or empty.
     pub task_id: String,
-    /// The step whose batch is sampled.
+    /// Step of the current batch.
     pub global_step: u64,
 }
 
-/// How an episode went.
+/// Outcome of an episode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// Its client ended it.
+    /// Ended by its client.
     Ended,
-    /// It was aborted or discarded, or the engine stopped under it.
+    /// Aborted, discarded, or lost with the engine.
     Lost(DropReason),
 }
 
-/// What an episode key leads to.
+/// Owner of an episode key.
 #[derive(Debug, PartialEq, Eq)]
 pub enum KeyOwner<'a> {
-    /// The id of an episode that runs.
+    /// A running episode, by id.
     Running(&'a str),
-    /// An episode that is gone.
+    /// An ended episode.
     Gone,
-    /// Nothing: never given out, or long forgotten.
+    /// None: invalid or long forgotten.
     Unknown,
 }
 
 /// Whether a client may end an episode.
 #[derive(Debug, PartialEq, Eq)]
 pub enum EndCheck {
-    /// It runs, it is this client's.
+    /// Yes: it runs and belongs to the client.
     Running,
-    /// The same end is on the way to the engine already.
+    /// The same end is in progress.
     Ending,
-    /// This client has ended it already.
+    /// This client has already ended it.
     AlreadyEnded,
     /// Never claimed, or lost.
     NotFound,
-    /// It is another client's.
+    /// It belongs to another client.
     Foreign,
 }
 
-/// What a key consists of after its prefix.
+/// Part of a key after its prefix.
 type Secret = [u8; 32];
 
-/// Kept small: a busy server remembers many.
+/// Record of an ended episode; small, since a busy server keeps many.
 #[derive(Debug)]
 struct Gone {
-    /// A hash of the client's id, enough to know it again.
+    /// Hash of the client's id, sufficient to recognise it.
     client: u64,
     secret: Secret,
     fate: Fate,
-    /// Seconds.
+    /// Maximum seconds without an LLM request.
     discard_timeout: f32,
 }
 
-/// Every claimed episode, in the order of the claims, and those that went in the last [`REMEMBER_SECONDS`].
+/// All claimed episodes in the order of their claims, and those that ended in the last [`REMEMBER_SECONDS`].
 #[derive(Debug, Default)]
 pub struct Registry {
     running: IndexMap<Uuid, Episode>,
     gone: HashMap<Uuid, Gone>,
-    /// When each of `gone` went, oldest first.
+    /// Times at which the episodes of `gone` ended, oldest first.
     gone_order: VecDeque<(f64, Uuid)>,
-    /// Of running and gone episodes. A map with secret hash seeds, so that the time of a lookup tells nothing about the
-    /// keys in it.
+    /// Secrets of running and ended episodes. The map has secret hash seeds, so that lookup times reveal nothing about
+    /// its keys.
     secrets: HashMap<Secret, Uuid>,
     client_hashes: RandomState,
 }
 
-/// The id that is written like this, and like this only.
+/// Parses an id in its canonical form.
 fn id_of(text: &str) -> Option<Uuid> {
     let id = Uuid::try_parse(text).ok()?;
     (id.hyphenated().encode_lower(&mut Uuid::encode_buffer()) == text).then_some(id)
@@ -155,7 +155,7 @@ fn secret_of(key: &str) -> Option<Secret> {
 }
 
 impl Registry {
-    /// Claims an episode; `None` while `slots` episodes run.
+    /// Claims an episode; returns `None` while `slots` episodes run.
     pub fn claim(&mut self, claim: Claim, slots: usize, now: f64) -> Option<&Episode> {
         if self.running.len() >= slots {
             return None;
@@ -180,38 +180,39 @@ impl Registry {
         Some(self.running.entry(id).or_insert(episode))
     }
 
-    /// The episode with this id, if it runs.
+    /// Returns a running episode.
     pub fn get(&self, uuid: &str) -> Option<&Episode> {
         self.running.get(&id_of(uuid)?)
     }
 
-    /// Keeps an answer for its episode. Beyond `most` bytes for all of them, the episode that keeps most forgets its oldest.
-    pub fn keep_response(&mut self, uuid: &str, response: Kept, most: usize) {
+    /// Stores an answer of an episode. If all stored answers exceed `max` bytes, the episode that stores most drops its
+    /// oldest.
+    pub fn keep_response(&mut self, uuid: &str, response: Kept, max: usize) {
         let Some(episode) = self.get_mut(uuid) else { return };
         episode.kept_responses.keep(response);
         let bytes = |episode: &Episode| episode.kept_responses.bytes();
-        while self.running.values().map(bytes).sum::<usize>() > most
+        while self.running.values().map(bytes).sum::<usize>() > max
             && let Some(largest) = self.running.values_mut().max_by_key(|episode| bytes(episode))
             && largest.kept_responses.forget_oldest()
         {}
     }
 
-    /// The same, to be changed.
+    /// Returns a running episode, mutably.
     fn get_mut(&mut self, uuid: &str) -> Option<&mut Episode> {
         self.running.get_mut(&id_of(uuid)?)
     }
 
-    /// Running episodes, oldest claim first.
+    /// Iterates over the running episodes, oldest claim first.
     pub fn iter(&self) -> impl Iterator<Item = &Episode> {
         self.running.values()
     }
 
-    /// Whether nothing runs.
+    /// Returns whether no episode runs.
     pub fn is_empty(&self) -> bool {
         self.running.is_empty()
     }
 
-    /// Whom a key belongs to.
+    /// Returns the owner of a key.
     pub fn owner_of(&self, key: &str) -> KeyOwner<'_> {
         match secret_of(key).and_then(|secret| self.secrets.get(&secret)) {
             Some(id) => match self.running.get(id) {
@@ -222,7 +223,7 @@ impl Registry {
         }
     }
 
-    /// An LLM request of the episode begins.
+    /// Begins an LLM request of an episode.
     pub fn begin_call(&mut self, uuid: &str, now: f64) -> Option<&Episode> {
         let episode = self.get_mut(uuid)?;
         episode.in_flight += 1;
@@ -230,14 +231,14 @@ impl Registry {
         Some(episode)
     }
 
-    /// The engine took an LLM request: one that it refuses is a sign of life, but no call.
+    /// Counts an LLM request that the engine accepted. A refused one is activity, but not counted.
     pub fn count_call(&mut self, uuid: &str) {
         if let Some(episode) = self.get_mut(uuid) {
             episode.llm_calls += 1;
         }
     }
 
-    /// An LLM request that [`Self::begin_call`] counted finished, well or not.
+    /// Ends an LLM request that [`Self::begin_call`] began, successful or not.
     pub fn finish_call(&mut self, uuid: &str, now: f64) {
         if let Some(episode) = self.get_mut(uuid) {
             episode.in_flight = episode.in_flight.saturating_sub(1);
@@ -245,7 +246,7 @@ impl Registry {
         }
     }
 
-    /// Whether `client_uuid` may end or abort the episode.
+    /// Checks whether `client_uuid` may end or abort the episode.
     pub fn check_end(&self, uuid: &str, client_uuid: &str) -> EndCheck {
         let Some(id) = id_of(uuid) else {
             return EndCheck::NotFound;
@@ -264,15 +265,15 @@ impl Registry {
         }
     }
 
-    /// Marks an episode whose end is on the way to the engine; nothing discards it meanwhile.
+    /// Marks an episode whose end has been sent to the engine; it is not discarded meanwhile.
     pub fn set_ending(&mut self, uuid: &str, ending: bool) {
         if let Some(episode) = self.get_mut(uuid) {
             episode.ending = ending;
         }
     }
 
-    /// Takes an episode out and remembers its fate. An end that the engine acknowledged after the episode was lost
-    /// corrects what is remembered.
+    /// Removes an episode and remembers its outcome. An end acknowledged after the episode was lost corrects the
+    /// remembered outcome.
     pub fn remove(&mut self, uuid: &str, fate: Fate, now: f64) -> Option<Episode> {
         let id = id_of(uuid)?;
         let Some(episode) = self.running.shift_remove(&id) else {
@@ -281,7 +282,7 @@ impl Registry {
             }
             return None;
         };
-        // Every key that was given out has one.
+        // Every issued key has a secret.
         let secret = secret_of(&episode.key).unwrap_or_default();
         let client = self.client_hashes.hash_one(&episode.client_uuid);
         let gone = Gone {
@@ -296,14 +297,14 @@ impl Registry {
         Some(episode)
     }
 
-    /// An episode that was taken for lost had been ended after all. Whether that is news.
+    /// Marks a lost episode as ended after all; returns whether that is news.
     pub fn was_ended(&mut self, uuid: &str) -> bool {
         let gone = id_of(uuid).and_then(|id| self.gone.get_mut(&id));
         let lost = gone.filter(|gone| matches!(gone.fate, Fate::Lost(_)));
         lost.map(|gone| gone.fate = Fate::Ended).is_some()
     }
 
-    /// Why an episode was lost, as far as that is remembered: a sentence without its end.
+    /// Returns why an episode was lost, if remembered: a sentence without its full stop.
     pub fn why_lost(&self, uuid: &str) -> Option<String> {
         let gone = self.gone.get(&id_of(uuid)?)?;
         Some(match gone.fate {
@@ -314,7 +315,7 @@ impl Registry {
             ),
             Fate::Lost(DropReason::Aborted) => "It was aborted".into(),
             Fate::Lost(DropReason::Late) => {
-                "It was discarded: it still ran when the batch was closed or the engine was \
+                "It was discarded: it was still running when the batch was closed or the engine was \
                                              stopped; hint: ajet.swarm_mode_rolling_post_timeout is how long a full \
                                              batch waits for it"
                     .into()
@@ -323,7 +324,7 @@ impl Registry {
         })
     }
 
-    /// Takes out every running episode as lost for this reason; which those were.
+    /// Removes all running episodes as lost for this reason; returns them.
     pub fn clear(&mut self, reason: DropReason, now: f64) -> Vec<Episode> {
         let uuids = self.discardable(|_| true, true);
         let lost = uuids
@@ -332,7 +333,7 @@ impl Registry {
         lost.collect()
     }
 
-    /// Episodes without an LLM request in flight or finished for their discard timeout.
+    /// Returns the episodes without LLM activity for their discard timeout.
     pub fn idle(&self, now: f64) -> Vec<String> {
         self.discardable(
             |episode| episode.in_flight == 0 && now - episode.last_activity >= episode.discard_timeout,
@@ -340,7 +341,7 @@ impl Registry {
         )
     }
 
-    /// All episodes but those whose end is on the way.
+    /// Returns all episodes whose end is not in progress.
     pub fn unended(&self) -> Vec<String> {
         self.discardable(|_| true, false)
     }
@@ -351,7 +352,7 @@ impl Registry {
         wanted.map(|episode| episode.uuid.clone()).collect()
     }
 
-    /// Forgets the episodes that went more than [`REMEMBER_SECONDS`] ago.
+    /// Forgets the episodes that ended more than [`REMEMBER_SECONDS`] ago.
     pub fn forget_old(&mut self, now: f64) {
         while self
             .gone_order
@@ -362,9 +363,9 @@ impl Registry {
         }
     }
 
-    /// Forgets the oldest of more than [`REMEMBER_MOST`].
+    /// Forgets the oldest beyond [`MAX_REMEMBERED`].
     fn forget_some(&mut self) {
-        while self.gone_order.len() > REMEMBER_MOST {
+        while self.gone_order.len() > MAX_REMEMBERED {
             self.forget_oldest();
         }
     }

@@ -1,6 +1,6 @@
-//! The rules of the swarm, without I/O: the state machine, episodes and clients, and when a batch is complete.
+//! Rules of the swarm, without I/O: the state machine, episodes, clients, and the batch.
 //!
-//! [`core`] holds the state and decides; everything else here is a part of it.
+//! [`core`] owns the state and decides; the other modules are its parts.
 
 pub mod clients;
 pub mod core;

@@ -1,4 +1,4 @@
-//! The pool information that clients and dashboards poll, assembled from the engine's pool and our own records.
+//! Builds the pool information, which clients and dashboards poll, from the engine's pool and the server's records.
 
 use indexmap::IndexMap;
 
@@ -7,7 +7,7 @@ use super::pool_view::PoolView;
 use crate::config::schema::Ajet;
 use crate::protocol::swarm::{EpisodeStatus, PoolInformation, RunningEpisodeDetail};
 
-/// Targets of the configuration, contents of the pool, running episodes; what the engine's state adds is left empty.
+/// Builds the answer from the configuration, the pool and the running episodes; the engine's state is left empty.
 pub fn assemble(config: Option<&Ajet>, pool: &PoolView, episodes: &Registry, now: f64) -> PoolInformation {
     let mut info = PoolInformation {
         completed_episodes: pool.episodes().len() as u64,
@@ -40,7 +40,7 @@ pub fn assemble(config: Option<&Ajet>, pool: &PoolView, episodes: &Registry, now
     info
 }
 
-/// Null, not `{}`, when nothing runs: Python clients branch on it.
+/// Returns the running episodes; null, not `{}`, if there are none: Python clients branch on it.
 fn running(episodes: &Registry, now: f64) -> Option<IndexMap<String, RunningEpisodeDetail>> {
     let details: IndexMap<_, _> = episodes
         .iter()
@@ -60,7 +60,7 @@ fn running_detail(episode: &Episode, now: f64) -> RunningEpisodeDetail {
     }
 }
 
-/// An entry of the episode buffer. The key is a secret of the episode's client, so it is left blank.
+/// Returns an entry of the episode buffer. The key is a secret of the episode's client and stays blank.
 pub fn listing(episode: &Episode, base_url: &str) -> EpisodeStatus {
     EpisodeStatus {
         episode_uuid: episode.uuid.clone(),

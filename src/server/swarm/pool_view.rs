@@ -1,24 +1,24 @@
-//! The engine's pool as the control plane knows it: put together from what each answer tells of its own change.
+//! The control plane's copy of the engine's pool, assembled from the changes in each answer.
 //!
-//! Answers of calls that ran at the same time arrive in any order. Every episode says with which revision it entered,
-//! and the counts of the highest revision hold, so the order does not matter.
+//! Answers of concurrent calls arrive in any order. Each episode has the revision at which it entered, and the counts
+//! of the highest revision hold, so the order does not matter.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::protocol::engine::{PoolChange, PoolSnapshot, PooledEpisode};
 
-/// See the module.
+/// The control plane's copy of the engine's pool.
 #[derive(Debug, Default)]
 pub struct PoolView {
     revision: u64,
-    /// That of the last whole pool: what entered with it or before is in it, or has left again.
+    /// Revision of the last complete snapshot, which includes or has dropped every earlier episode.
     whole_at: u64,
     global_step: u64,
-    /// By the revision with which they entered.
+    /// Episodes by the revision at which they entered.
     episodes: BTreeMap<u64, PooledEpisode>,
-    /// Episode → that revision.
+    /// Episode id → revision.
     entered: HashMap<String, u64>,
-    /// Left before the answer that told of their entry arrived.
+    /// Episodes that left before the answer with their entry arrived.
     left_early: HashSet<String>,
     /// Tasks with at least N episodes.
     pub completed_tasks: u64,
@@ -28,7 +28,7 @@ pub struct PoolView {
 }
 
 impl PoolView {
-    /// An empty pool of no step, which takes only what is newer than this one.
+    /// Returns an empty pool without a step, which accepts only newer changes.
     pub fn emptied(&self) -> Self {
         Self {
             revision: self.revision,
@@ -36,7 +36,7 @@ impl PoolView {
         }
     }
 
-    /// Takes a whole pool, unless what is known is newer.
+    /// Takes a complete snapshot, unless the known state is newer.
     pub fn replace(&mut self, pool: PoolSnapshot) {
         if pool.revision < self.revision {
             return;
@@ -55,7 +55,7 @@ impl PoolView {
         }
     }
 
-    /// Takes one change, of the present step only.
+    /// Applies a change of the current step.
     pub fn apply(&mut self, change: PoolChange) {
         if change.global_step != self.global_step {
             return;
@@ -81,21 +81,21 @@ impl PoolView {
             self.completed_tasks = change.completed_tasks;
             self.completed_non_dummy_tasks = change.completed_non_dummy_tasks;
         }
-        // A batch that is full stays so.
+        // A full batch stays full.
         self.full |= change.full;
     }
 
-    /// The step whose batch this is.
+    /// Returns the step of this batch.
     pub fn global_step(&self) -> u64 {
         self.global_step
     }
 
-    /// Whether the stop rule holds.
+    /// Returns whether the stop rule holds.
     pub fn is_full(&self) -> bool {
         self.full
     }
 
-    /// Finished episodes, in the order they entered.
+    /// Iterates over the finished episodes in the order in which they entered.
     pub fn episodes(&self) -> impl ExactSizeIterator<Item = &PooledEpisode> {
         self.episodes.values()
     }

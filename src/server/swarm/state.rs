@@ -1,13 +1,13 @@
-//! The engine's state as clients see it: a pure state machine.
+//! State machine of the engine as clients see it.
 
 use crate::protocol::swarm::EngineStatus;
 
-/// Where the engine is. The two further values of [`EngineStatus`] are never a state of ours.
+/// State of the engine. The two other values of [`EngineStatus`] are never a state here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// No engine.
     Offline,
-    /// An engine loads its model.
+    /// The engine loads its model.
     Booting,
     /// Episodes may be claimed.
     Rolling,
@@ -17,7 +17,7 @@ pub enum State {
     WeightSyncing,
 }
 
-/// What may change the state.
+/// Events that change the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// `start_engine` was accepted.
@@ -30,26 +30,26 @@ pub enum Event {
     LastEpisodeGone,
     /// Update and checkpoint are done.
     UpdateDone,
-    /// The engine died and is started again.
+    /// The engine died and is being restarted.
     EngineRestarts,
     /// `stop_engine`, or the engine ended for good.
     EngineGone,
 }
 
-/// A transition that the table does not have.
+/// A transition that the protocol does not allow.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{event:?} cannot happen in {}", .state.status())]
+#[error("unexpected event {event:?} in state {}", .state.status())]
 pub struct IllegalTransition {
     state: State,
     event: Event,
 }
 
 impl State {
-    /// The state after `event`.
+    /// Returns the state after `event`.
     ///
     /// # Errors
     ///
-    /// Where the table of the wire protocol has no such transition.
+    /// Fails if the wire protocol has no such transition.
     pub fn after(self, event: Event) -> Result<Self, IllegalTransition> {
         match (self, event) {
             (Self::Offline, Event::StartAccepted) => Ok(Self::Booting),
@@ -64,12 +64,12 @@ impl State {
         }
     }
 
-    /// Whether claimed episodes may go on: the model answers, `end_episode` is taken.
+    /// Returns whether claimed episodes may continue: the model answers and `end_episode` is accepted.
     pub fn episodes_run(self) -> bool {
         matches!(self, Self::Rolling | Self::RollingPost)
     }
 
-    /// The state's wire name.
+    /// Returns the state's wire name.
     pub fn status(self) -> EngineStatus {
         match self {
             Self::Offline => EngineStatus::Offline,
@@ -125,6 +125,6 @@ mod tests {
     #[test]
     fn an_illegal_transition_names_state_and_event() {
         let error = State::Offline.after(Event::BatchFull).unwrap_err();
-        assert_eq!(error.to_string(), "BatchFull cannot happen in ENGINE.OFFLINE");
+        assert_eq!(error.to_string(), "unexpected event BatchFull in state ENGINE.OFFLINE");
     }
 }

@@ -1,4 +1,4 @@
-//! From a chat answer to a message.
+//! Converting a chat answer to Anthropic's message.
 
 use serde_json::{Value, json};
 
@@ -7,20 +7,20 @@ use crate::protocol::anthropic::{BlockDelta, ContentBlock, Message, MessageEnd, 
 use crate::protocol::openai::{self, ChatCompletionChunk, FinishReason, FunctionCall, ToolCall};
 use crate::server::model_api::{AnswerWriter, ServerEvent, id_tail, whole_call};
 
-/// Writes a [`Message`], or the events that it is streamed in.
+/// Builds a [`Message`] or the events of its stream.
 pub struct MessageWriter {
     message: Message,
     begun: bool,
-    /// Whether the request asked to see thinking.
+    /// Whether the request enabled thinking.
     shows_thinking: bool,
-    /// Whether the last block still grows.
+    /// Whether the last block is still open.
     open: bool,
-    /// Told after all text, whatever the order in which the model wrote them.
+    /// Emitted after all text, in whatever order the model wrote them.
     calls: Vec<ToolCall>,
 }
 
 impl MessageWriter {
-    /// For an answer to this request.
+    /// Starts the answer to this request.
     pub fn new(request: &MessagesRequest) -> Self {
         let shows_thinking = request.thinking.as_ref().is_some_and(|thinking| {
             matches!(thinking.kind.as_str(), "enabled" | "adaptive") && thinking.display.as_deref() != Some("omitted")
@@ -124,7 +124,7 @@ impl MessageWriter {
     }
 
     fn grow(&self, delta: BlockDelta, events: &mut Vec<StreamEvent>) {
-        let index = self.message.content.len() - 1; // a block was opened before
+        let index = self.message.content.len() - 1; // a block is open
         events.push(StreamEvent::ContentBlockDelta { index, delta });
     }
 
@@ -145,7 +145,7 @@ impl MessageWriter {
         let mut events = Vec::new();
         for call in std::mem::take(&mut self.calls) {
             let FunctionCall { name, arguments } = call.function;
-            // The parsers let only JSON objects through.
+            // The parsers accept only JSON objects.
             let input = serde_json::from_str(&arguments).unwrap_or_else(|_| json!({}));
             let block = |input| ContentBlock::ToolUse {
                 id: call.id.clone(),

@@ -1,4 +1,4 @@
-//! Anthropic's messages API by way of a chat call.
+//! Anthropic's Messages API on top of chat calls.
 
 mod answer;
 mod request;
@@ -9,7 +9,7 @@ mod tools;
 pub use answer::MessageWriter;
 pub use request::chat_request;
 
-/// Fields of the chat request by their names in this API.
+/// Fields of the chat request and their names in this API.
 pub const RENAMED: &[(&str, &str)] = &[
     ("stop", "stop_sequences"),
     ("reasoning_effort", "output_config.effort"),
@@ -20,7 +20,7 @@ pub const RENAMED: &[(&str, &str)] = &[
 use crate::protocol::anthropic::{ErrorBody, ErrorObject};
 use crate::protocol::openai;
 
-/// An error of the model API in Anthropic's shape.
+/// Converts an error of the model API to Anthropic's format.
 pub fn error_body(status: u16, error: openai::ErrorObject) -> ErrorBody {
     let kind = match status {
         401 => "authentication_error",
@@ -33,7 +33,7 @@ pub fn error_body(status: u16, error: openai::ErrorObject) -> ErrorBody {
         _ => "invalid_request_error",
     };
     let message = match error.prompt_tokens {
-        // The wording by which Anthropic's clients know that they must compact.
+        // Anthropic's clients recognise a full context by this wording, and then compact it.
         Some(tokens) => format!("prompt is too long: {} tokens > {} maximum", tokens.given, tokens.max),
         None => error.message,
     };

@@ -1,4 +1,4 @@
-//! From a messages request to a chat request.
+//! Converting a messages request to a chat request.
 
 use serde_json::{Map, Value, json};
 
@@ -8,14 +8,14 @@ use crate::protocol::openai::{ChatMessage, ChatRequest, FunctionCall, StopString
 use crate::server::http::error::Error;
 use crate::server::model_api::{message, text_of, text_part, wrong};
 
-/// Claude Code's first system block: a line for Anthropic's accounting that changes with every request. Anthropic takes
-/// it out before the model sees it, and so do we: no turn could continue the tokens of the one before.
+/// Claude Code's first system block: a line for Anthropic's accounting that changes with every request. Like Anthropic,
+/// we remove it before the model sees it: otherwise no turn could continue the tokens of the one before.
 const BILLING_LINE: &str = "x-anthropic-billing-header:";
 
-/// The chat request that a messages request amounts to.
+/// Converts a messages request to a chat request.
 ///
 /// # Errors
-/// The field that is wrong.
+/// Names the invalid field.
 pub fn chat_request(request: &MessagesRequest) -> Result<ChatRequest, Error> {
     let stream = request.stream.unwrap_or(false);
     let system = system_text(&request.system)?;
@@ -64,7 +64,7 @@ fn tool_choice(choice: &ToolChoice) -> Result<Value, Error> {
         "any" => Ok("required".into()),
         "tool" => {
             let name = choice.name.as_deref();
-            let name = name.ok_or_else(|| wrong("tool_choice.name", "is missing; a choice of type `tool` needs it"))?;
+            let name = name.ok_or_else(|| wrong("tool_choice.name", "is missing; it is required for type `tool`"))?;
             Ok(json!({"type": "function", "function": {"name": name}}))
         }
         other => {
@@ -87,7 +87,8 @@ fn system_text(system: &Value) -> Result<String, Error> {
     text_of(&Value::Array(blocks), &["text"], "system")
 }
 
-/// `adaptive` leaves it to the model, as the template does where it is told nothing.
+/// Returns the template variables for thinking. `adaptive` leaves the decision to the model, as the template's default
+/// does.
 fn thinking_variables(request: &MessagesRequest) -> Result<Option<Map<String, Value>>, Error> {
     let thinks = match request.thinking.as_ref().map(|thinking| thinking.kind.as_str()) {
         None | Some("adaptive") => return Ok(None),
@@ -101,13 +102,13 @@ fn thinking_variables(request: &MessagesRequest) -> Result<Option<Map<String, Va
     Ok(Some(Map::from_iter([("enable_thinking".to_owned(), thinks.into())])))
 }
 
-/// A last message of the assistant's is the beginning of the answer.
+/// Checks that a trailing assistant message can be continued as the beginning of the answer.
 fn check_prefill(last: &ChatMessage, at: usize) -> Result<(), Error> {
     let at = format!("messages[{at}].content");
     if last.tool_calls.is_some() {
         return Err(wrong(
             &at,
-            "ends with a tool call, which needs its result in a user's message after it",
+            "ends with a tool call; hint: add its result in a user message",
         ));
     }
     if last
@@ -117,7 +118,7 @@ fn check_prefill(last: &ChatMessage, at: usize) -> Result<(), Error> {
     {
         return Err(wrong(
             &at,
-            "begins the answer and ends with white space; hint: trim its end",
+            "ends with white space, so the answer cannot continue it; hint: remove the trailing white space",
         ));
     }
     Ok(())
@@ -142,7 +143,7 @@ fn add_message(messages: &mut Vec<ChatMessage>, given: &MessageParam, at: usize)
     }
 }
 
-/// A user's turn: what tools answered, a message each, and what the user said.
+/// Adds a user turn: one message per tool result, and the user's own text.
 fn add_user(messages: &mut Vec<ChatMessage>, content: &Value, at: &str) -> Result<(), Error> {
     let Value::Array(blocks) = content else {
         messages.push(message("user", text_of(content, &["text"], at)?));
@@ -179,7 +180,7 @@ fn assistant(content: &Value, at: &str) -> Result<ChatMessage, Error> {
         let at = format!("{at}[{number}]");
         match block["type"].as_str() {
             Some("thinking") => thinking.extend(block["thinking"].as_str()),
-            // What it says is known to Anthropic's servers alone, or is not for the model.
+            // Redacted thinking can only be read by Anthropic's servers.
             Some("redacted_thinking" | "fallback") => {}
             Some("tool_use") => {
                 let name = block["name"].as_str();

@@ -1,7 +1,7 @@
-//! Tools of a messages request as the functions that a chat has.
+//! Converting the tools of a messages request to chat functions.
 //!
-//! Tools that Anthropic defines and the client runs have neither description nor schema in the request: a model that was
-//! not trained on them needs both.
+//! Tools that Anthropic defines and the client runs have neither description nor schema in the request; a model that
+//! was not trained on them needs both.
 
 use serde_json::{Value, json};
 
@@ -9,10 +9,10 @@ use crate::protocol::anthropic::Tool;
 use crate::server::http::error::Error;
 use crate::server::model_api::wrong;
 
-/// The function that the model is told of for tool number `at`.
+/// Returns the chat function of tool number `at`.
 ///
 /// # Errors
-/// A kind of tool that is not known, or no name.
+/// Fails for an unknown kind of tool, or a missing name.
 pub fn function(tool: &Tool, at: usize) -> Result<Value, Error> {
     let kind = tool.kind.as_deref().unwrap_or("custom");
     let known = match kind.rsplit_once('_').map_or(kind, |(family, _)| family) {
@@ -23,7 +23,7 @@ pub fn function(tool: &Tool, at: usize) -> Result<Value, Error> {
         _ => {
             return Err(wrong(
                 &format!("tools[{at}]"),
-                format!("is of type `{kind}`, which is not known here"),
+                format!("has the unsupported type `{kind}`"),
             ));
         }
     };

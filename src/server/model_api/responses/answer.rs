@@ -1,4 +1,4 @@
-//! From a chat answer to a response.
+//! Converting a chat answer to OpenAI's response.
 
 use std::collections::HashMap;
 
@@ -15,28 +15,28 @@ use crate::protocol::responses::{
 };
 use crate::server::model_api::{AnswerWriter, ServerEvent, id_tail, message, whole_call};
 
-/// Writes a [`Response`], or the events that it is streamed in.
+/// Builds a [`Response`] or the events of its stream.
 pub struct ResponseWriter {
     response: Response,
     new_messages: Vec<ChatMessage>,
-    /// Functions of the chat that are something else to the agent.
+    /// Chat functions that stand for other kinds of tools.
     kinds: HashMap<String, ToolKind>,
     begun: bool,
-    /// Whether the last item still grows.
+    /// Whether the last item is still open.
     open: bool,
-    /// Told after all text, whatever the order in which the model wrote them.
+    /// Emitted after all text, in whatever order the model wrote them.
     calls: Vec<ToolCall>,
     usage: Usage,
     events: Vec<Event>,
-    told: u64,
+    next_sequence_number: u64,
 }
 
 impl ResponseWriter {
-    /// For an answer to this request, of which these messages are new in the episode.
+    /// Starts the answer to this request, which adds these messages to the episode.
     pub fn new(request: &ResponsesRequest, new_messages: Vec<ChatMessage>) -> Self {
         let tools = request.tools.clone().unwrap_or_default();
         Self {
-            // Tools that are not known are refused before.
+            // Unknown tools were refused before.
             kinds: functions(&tools).map(|(_, kinds)| kinds).unwrap_or_default(),
             response: Response {
                 id: String::new(),
@@ -68,7 +68,7 @@ impl ResponseWriter {
             calls: Vec::new(),
             usage: Usage::default(),
             events: Vec::new(),
-            told: 0,
+            next_sequence_number: 0,
         }
     }
 
@@ -86,7 +86,7 @@ impl ResponseWriter {
         self.events.push(Event::InProgress { response });
     }
 
-    /// An id of an item of this answer.
+    /// Returns an id for an item of this answer.
     fn id(&self, prefix: &str) -> String {
         let tail = self.response.id.trim_start_matches("resp_");
         format!("{prefix}_{tail}_{}", self.response.output.len())
@@ -144,7 +144,7 @@ impl ResponseWriter {
         });
     }
 
-    /// Begins an item, and its one part.
+    /// Opens an item and its only part.
     fn open(&mut self, item: OutputItem, part: Option<Part>) {
         self.close("completed");
         self.response.output.push(item.clone());
@@ -165,13 +165,13 @@ impl ResponseWriter {
         });
     }
 
-    /// Place and id of the last item.
+    /// Returns index and id of the last item.
     fn place(&self) -> (usize, String) {
         let id = self.response.output.last().map_or("", OutputItem::id);
         (self.response.output.len().saturating_sub(1), id.to_owned())
     }
 
-    /// Adds to the one part of the last item.
+    /// Appends to the only part of the last item.
     fn grow(&mut self, more: &str) {
         if let Some(OutputItem::Reasoning { content, .. } | OutputItem::Message { content, .. }) =
             self.response.output.last_mut()
@@ -181,14 +181,14 @@ impl ResponseWriter {
         }
     }
 
-    /// Ends the last item where it still grows.
+    /// Closes the last item if it is open.
     fn close(&mut self, how: &str) {
         if !std::mem::take(&mut self.open) {
             return;
         }
         let (output_index, item_id) = self.place();
         let Some(item) = self.response.output.last_mut() else {
-            return; // none was opened
+            return; // none is open
         };
         match item {
             OutputItem::Reasoning { status, content, .. } | OutputItem::Message { status, content, .. } => {
@@ -202,7 +202,7 @@ impl ResponseWriter {
                 arguments,
                 ..
             } => {
-                *status = "completed".into(); // what is cut is text
+                *status = "completed".into(); // only text can be cut off
                 self.events.push(Event::ArgumentsDone {
                     item_id,
                     output_index,
@@ -232,7 +232,7 @@ impl ResponseWriter {
             Some(ToolKind::Custom) => return self.add_custom_call(call_id, name, arguments),
             Some(ToolKind::Client(tool)) => match tool.action(&arguments) {
                 Some(action) => return self.add_client_call(tool, call_id, action),
-                None => (None, name), // a call that the client can at least refuse
+                None => (None, name), // an unknown call, which the client can refuse
             },
             Some(ToolKind::InNamespace { namespace, name }) => (Some(namespace), name),
             None => (None, name),
@@ -308,15 +308,15 @@ impl ResponseWriter {
         }
     }
 
-    /// The events since the last time, numbered.
-    fn tell(&mut self) -> Vec<ServerEvent> {
+    /// Returns the events since the last call, numbered.
+    fn take_events(&mut self) -> Vec<ServerEvent> {
         let events = std::mem::take(&mut self.events);
-        let numbered = events.into_iter().zip(self.told..);
-        let told: Vec<ServerEvent> = numbered
+        let numbered = events.into_iter().zip(self.next_sequence_number..);
+        let emitted: Vec<ServerEvent> = numbered
             .map(|(event, sequence_number)| ServerEvent::new(&StreamEvent { event, sequence_number }))
             .collect();
-        self.told += told.len() as u64;
-        told
+        self.next_sequence_number += emitted.len() as u64;
+        emitted
     }
 }
 
@@ -337,7 +337,7 @@ impl AnswerWriter for ResponseWriter {
                 });
             }
         }
-        self.tell()
+        self.take_events()
     }
 
     fn end(&mut self) -> Vec<ServerEvent> {
@@ -354,7 +354,7 @@ impl AnswerWriter for ResponseWriter {
             true => Event::Incomplete { response },
             false => Event::Completed { response },
         });
-        self.tell()
+        self.take_events()
     }
 
     fn failed(&mut self, error: openai::ErrorObject) -> Vec<ServerEvent> {
@@ -367,14 +367,14 @@ impl AnswerWriter for ResponseWriter {
         if !self.begun {
             let param = error.param;
             self.events.push(Event::Error { code, message, param });
-            return self.tell();
+            return self.take_events();
         }
         self.close("incomplete");
         self.response.status = "failed".into();
         self.response.error = Some(Failure { code, message });
         let response = Box::new(self.response.clone());
         self.events.push(Event::Failed { response });
-        self.tell()
+        self.take_events()
     }
 
     fn answer(&self) -> Value {
@@ -386,12 +386,12 @@ impl AnswerWriter for ResponseWriter {
             return None;
         }
         let items: Vec<Value> = self.response.output.iter().map(|item| json!(item)).collect();
-        let mut answer = messages_of(&items).ok()?; // our own items are understood
+        let mut answer = messages_of(&items).ok()?; // our own items are valid
         if answer.is_empty() {
             answer.push(message("assistant", ""));
         }
         let mut response = self.answer();
-        response["output"] = Value::Null; // kept beside it
+        response["output"] = Value::Null; // stored separately
         Some(Kept {
             id: self.response.id.clone(),
             previous: self.response.previous_response_id.clone(),

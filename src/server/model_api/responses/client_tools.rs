@@ -1,11 +1,11 @@
-//! Tools that OpenAI defines and the client runs: `local_shell`, `shell` and `apply_patch`.
+//! Tools defined by OpenAI and run by the client: `local_shell`, `shell` and `apply_patch`.
 //!
-//! To the model each is a function; a call of it is an item of its own kind to the agent. What the model gave is kept as
-//! it was, so that an item that comes back is the call that the model made.
+//! For the model each is a function; for the agent, a call of it is an item of its own kind. The model's arguments are
+//! kept unchanged, so that an item that comes back is exactly the call that the model made.
 
 use serde_json::{Map, Value, json};
 
-/// Which.
+/// A tool run by the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientTool {
     /// Runs one program.
@@ -18,24 +18,24 @@ pub enum ClientTool {
 use ClientTool::{ApplyPatch, LocalShell, Shell};
 
 impl ClientTool {
-    /// By the `type` of the tool.
+    /// Returns the tool with this `type`.
     pub fn of_tool(kind: &str) -> Option<Self> {
         [LocalShell, Shell, ApplyPatch]
             .into_iter()
             .find(|tool| tool.name() == kind)
     }
 
-    /// By the `type` of a call.
+    /// Returns the tool of a call with this `type`.
     pub fn of_call(kind: &str) -> Option<Self> {
         Self::of_tool(kind.strip_suffix("_call")?)
     }
 
-    /// By the `type` of a call's output.
+    /// Returns the tool of a call output with this `type`.
     pub fn of_output(kind: &str) -> Option<Self> {
         Self::of_call(kind.strip_suffix("_output")?)
     }
 
-    /// The function's name, which is the tool's `type`.
+    /// Returns the function's name, which is the tool's `type`.
     pub fn name(self) -> &'static str {
         match self {
             LocalShell => "local_shell",
@@ -44,7 +44,7 @@ impl ClientTool {
         }
     }
 
-    /// What the model is told of it.
+    /// Returns the function's definition for the model.
     pub fn function(self) -> Value {
         let text = |description: &str| json!({"type": "string", "description": description});
         let number = |description: &str| json!({"type": "integer", "description": description});
@@ -86,7 +86,7 @@ impl ClientTool {
             "parameters": {"type": "object", "properties": properties, "required": [required]}}})
     }
 
-    /// What the item says of a call with these arguments; `None` where they are not what the SDKs can read.
+    /// Returns the action of a call with these arguments; `None` if the SDKs could not parse them.
     pub fn action(self, arguments: &str) -> Option<Value> {
         let mut given: Map<String, Value> = serde_json::from_str(arguments).ok()?;
         let texts = |value: &Value| value.as_array().is_some_and(|list| list.iter().all(Value::is_string));
@@ -111,7 +111,7 @@ impl ClientTool {
         }
     }
 
-    /// The arguments of the call that an item stands for. What SDKs add to an action is left out.
+    /// Returns the arguments of the call that an item stands for, without the fields that SDKs add.
     pub fn arguments(self, item: &Value) -> String {
         let mut action = match self {
             ApplyPatch => return json!({"operation": item["operation"]}).to_string(),
@@ -125,7 +125,7 @@ impl ClientTool {
         Value::Object(action).to_string()
     }
 
-    /// The text of a call's output.
+    /// Returns the text of a call's output.
     pub fn output(self, item: &Value) -> Value {
         match (self, &item["output"]) {
             (Shell, Value::Array(runs)) => runs.iter().map(run_text).collect::<Vec<_>>().join("\n").into(),
@@ -135,7 +135,7 @@ impl ClientTool {
     }
 }
 
-/// What one command of `shell` wrote, and how it ended where that is not well.
+/// Formats the output of one `shell` command, with its exit status if it failed.
 fn run_text(run: &Value) -> String {
     let text = |field: &str| run[field].as_str().unwrap_or_default();
     let outcome = &run["outcome"];

@@ -1,4 +1,4 @@
-//! Answers that later requests of an episode may refer to: by `previous_response_id`, or item by item.
+//! Stored answers that later requests of an episode may refer to, by `previous_response_id` or by item.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -6,30 +6,30 @@ use serde_json::Value;
 
 use crate::protocol::openai::ChatMessage;
 
-/// Most bytes, about, that are kept for one episode. Beyond, the oldest conversations are forgotten first, then the
+/// Approximate maximum of bytes stored per episode. Beyond it, the oldest conversations are dropped first, then the
 /// oldest items.
 const EPISODE_BYTES: usize = 16 * 1024 * 1024;
 
-/// An answer and what it was given since the one before it.
+/// An answer and its input since the previous answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kept {
     /// `resp_…`.
     pub id: String,
-    /// The one before.
+    /// Id of the previous answer.
     pub previous: Option<String>,
-    /// The request's own messages and the answer.
+    /// New messages of the request, and the answer.
     pub messages: Vec<ChatMessage>,
-    /// The answer as it was given, without its items.
+    /// The response object without its items.
     pub response: Value,
     /// The answer's items.
     pub output: Vec<Value>,
 }
 
-/// The kept answers of one episode.
+/// Stored answers of one episode.
 #[derive(Clone, Debug, Default)]
 pub struct KeptResponses {
     by_id: HashMap<String, Entry>,
-    /// Ids, the oldest first; of those whose conversation is kept, and of all.
+    /// Ids, oldest first: those with a stored conversation, and all.
     conversations: VecDeque<String>,
     answers: VecDeque<String>,
     bytes: usize,
@@ -51,7 +51,7 @@ struct Conversation {
 }
 
 impl KeptResponses {
-    /// Keeps an answer, and forgets old ones where there are too many.
+    /// Stores an answer, and drops old ones beyond the limit.
     pub fn keep(&mut self, kept: Kept) {
         let output_bytes = kept.output.iter().map(size).sum();
         let conversation = Conversation {
@@ -72,12 +72,12 @@ impl KeptResponses {
         while self.bytes > EPISODE_BYTES && self.forget_oldest() {}
     }
 
-    /// About the bytes that are kept.
+    /// Returns the approximate number of bytes stored.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Forgets something; false where nothing is left.
+    /// Drops the oldest entry; returns `false` if none is left.
     pub fn forget_oldest(&mut self) -> bool {
         if let Some(id) = self.conversations.pop_front() {
             let conversation = self.by_id.get_mut(&id).and_then(|entry| entry.conversation.take());
@@ -91,11 +91,11 @@ impl KeptResponses {
         true
     }
 
-    /// The conversation up to and with this answer; `None` where it is not known.
+    /// Returns the conversation up to and including this answer; `None` if unknown.
     pub fn conversation(&self, id: &str) -> Option<Vec<ChatMessage>> {
         let turn = |id: &str| self.by_id.get(id)?.conversation.as_ref();
         let mut turns = vec![turn(id)?];
-        // Ids are the engine's: were two the same, the way back could be a circle.
+        // Duplicate ids from the engine could make the chain circular.
         while turns.len() < self.by_id.len()
             && let Some(previous) = turns.last().and_then(|turn| turn.previous.as_ref())
         {
@@ -104,7 +104,7 @@ impl KeptResponses {
         Some(turns.iter().rev().flat_map(|turn| turn.messages.clone()).collect())
     }
 
-    /// An item of an answer. Its id says where it is: `fc_TAIL_2` is the third of `resp_TAIL`.
+    /// Returns an item of an answer. Its id contains its position: `fc_TAIL_2` is the third item of `resp_TAIL`.
     pub fn item(&self, id: &str) -> Option<&Value> {
         let (rest, number) = id.rsplit_once('_')?;
         let (_, tail) = rest.split_once('_')?;
@@ -114,7 +114,7 @@ impl KeptResponses {
             .filter(|item| item["id"] == id)
     }
 
-    /// An answer as it was given.
+    /// Returns an answer as it was sent.
     pub fn response(&self, id: &str) -> Option<Value> {
         let entry = self.by_id.get(id)?;
         let mut response = entry.conversation.as_ref()?.response.clone();
@@ -123,7 +123,7 @@ impl KeptResponses {
     }
 }
 
-/// About the bytes that a value takes.
+/// Returns the approximate size of a value in bytes.
 fn size(value: &Value) -> usize {
     let inside = match value {
         Value::String(text) => text.len(),

@@ -1,4 +1,4 @@
-//! OpenAI's Responses API by way of a chat call.
+//! OpenAI's Responses API on top of chat calls.
 
 mod answer;
 mod client_tools;
@@ -12,7 +12,7 @@ pub use answer::ResponseWriter;
 pub use kept::{Kept, KeptResponses};
 pub use request::{ChatInput, chat_input, resolve_references};
 
-/// Fields of the chat request by their names in this API.
+/// Fields of the chat request and their names in this API.
 pub const RENAMED: &[(&str, &str)] = &[
     ("max_tokens", "max_output_tokens"),
     ("messages", "input"),

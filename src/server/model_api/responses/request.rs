@@ -1,4 +1,4 @@
-//! From a responses request to a chat request.
+//! Converting a responses request to a chat request.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::protocol::responses::ResponsesRequest;
 use crate::server::http::error::Error;
 use crate::server::model_api::{message, text_of, wrong};
 
-/// Kinds of text in the parts of items.
+/// Types of text parts.
 const TEXTS: [&str; 6] = [
     "input_text",
     "output_text",
@@ -20,18 +20,18 @@ const TEXTS: [&str; 6] = [
     "summary_text",
 ];
 
-/// What a request comes to.
+/// A converted request.
 pub struct ChatInput {
     /// The chat request.
     pub request: ChatRequest,
-    /// Those of its messages that are new, without the instructions.
+    /// The new messages, without the instructions.
     pub new_messages: Vec<ChatMessage>,
 }
 
-/// The chat request that a responses request amounts to, after the `earlier` messages that it goes on from.
+/// Converts a responses request to a chat request that continues the `earlier` messages.
 ///
 /// # Errors
-/// The field that is wrong.
+/// Names the invalid field.
 pub fn chat_input(request: &ResponsesRequest, earlier: Vec<ChatMessage>) -> Result<ChatInput, Error> {
     let new_messages = match &request.input {
         Value::String(text) => vec![message("user", text.as_str())],
@@ -40,7 +40,7 @@ pub fn chat_input(request: &ResponsesRequest, earlier: Vec<ChatMessage>) -> Resu
         other => {
             return Err(wrong(
                 "input",
-                format!("is {other}; allowed are a string or a list of items"),
+                format!("must be a string or a list of items, got {other}"),
             ));
         }
     };
@@ -83,16 +83,16 @@ fn tool_choice(choice: &Value) -> Result<Value, Error> {
             if let Some(client) = ClientTool::of_tool(other) {
                 return Ok(json!({"type": "function", "function": {"name": client.name()}}));
             }
-            let sentence = format!("is of type `{other}`; allowed are auto, none, required and a function by name");
+            let sentence = format!("has type `{other}`; allowed are auto, none, required and a function by name");
             Err(wrong("tool_choice", sentence))
         }
     }
 }
 
-/// Puts items of earlier answers, as `kept` has them, in the place of references to them.
+/// Replaces references to items of earlier answers by the stored items.
 ///
 /// # Errors
-/// A reference to no item.
+/// Fails for a reference to an unknown item.
 pub fn resolve_references(input: &mut Value, kept: &KeptResponses) -> Result<(), Error> {
     for (number, item) in input.as_array_mut().into_iter().flatten().enumerate() {
         let is_reference = match item["type"].as_str() {
@@ -105,7 +105,7 @@ pub fn resolve_references(input: &mut Value, kept: &KeptResponses) -> Result<(),
         let id = item["id"].as_str().unwrap_or_default();
         *item = kept.item(id).cloned().ok_or_else(|| {
             let sentence = format!(
-                "refers to `{id}`, which is no item of this episode's answers; hint: only answers with `store` are kept, \
+                "refers to the unknown item `{id}`; hint: only answers with `store` are kept, \
                  while their episode runs"
             );
             wrong(&format!("input[{number}]"), sentence)
@@ -114,8 +114,8 @@ pub fn resolve_references(input: &mut Value, kept: &KeptResponses) -> Result<(),
     Ok(())
 }
 
-/// The chat messages that items amount to. An assistant's turn is up to three kinds of items, reasoning, a message and
-/// calls, and one chat message.
+/// Converts items to chat messages. An assistant turn consists of up to three kinds of items (reasoning, a message,
+/// calls), but is one chat message.
 pub fn messages_of(items: &[Value]) -> Result<Vec<ChatMessage>, Error> {
     let mut messages: Vec<ChatMessage> = Vec::new();
     let mut reasoning = None;
@@ -144,7 +144,7 @@ pub fn messages_of(items: &[Value]) -> Result<Vec<ChatMessage>, Error> {
                 }
                 let text = text_of(&item["content"], &TEXTS, &format!("{at}.content"))?;
                 messages.push(ChatMessage {
-                    reasoning_content: reasoning.take(), // none is left before other roles
+                    reasoning_content: reasoning.take(), // other roles have none
                     ..message(role, text)
                 });
             }
@@ -173,7 +173,7 @@ pub fn messages_of(items: &[Value]) -> Result<Vec<ChatMessage>, Error> {
                     add_call(&mut messages, reasoning.take(), call);
                 }
                 (_, Some(client)) => messages.push(tool_message(item, &client.output(item), &at)?),
-                _ => return Err(wrong(&at, format!("is of type `{other}`, which is not supported"))),
+                _ => return Err(wrong(&at, format!("has the unsupported type `{other}`"))),
             },
         }
     }
@@ -181,7 +181,7 @@ pub fn messages_of(items: &[Value]) -> Result<Vec<ChatMessage>, Error> {
     Ok(messages)
 }
 
-/// A tool's answer. Local shells name the call by `id`.
+/// Converts a tool's output. Local shells name the call by `id`.
 fn tool_message(item: &Value, output: &Value, at: &str) -> Result<ChatMessage, Error> {
     let is_local_shell = item["type"] == "local_shell_call_output";
     let id = item["call_id"]
@@ -209,7 +209,7 @@ fn call(item: &Value, arguments: String, at: &str) -> Result<ToolCall, Error> {
     })
 }
 
-/// Adds a call to the assistant's turn, or begins one.
+/// Adds a call to the assistant turn, or starts a turn.
 fn add_call(messages: &mut Vec<ChatMessage>, reasoning: Option<String>, call: ToolCall) {
     match messages.last_mut() {
         Some(last) if last.role == "assistant" && reasoning.is_none() => {

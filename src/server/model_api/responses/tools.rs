@@ -1,4 +1,4 @@
-//! Tools of the Responses API as the functions that a chat has.
+//! Converting the tools of the Responses API to chat functions.
 
 use std::collections::HashMap;
 
@@ -8,27 +8,27 @@ use super::client_tools::ClientTool;
 use crate::server::http::error::Error;
 use crate::server::model_api::wrong;
 
-/// What a function of the chat is to the agent.
+/// Kind of tool that a chat function stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToolKind {
-    /// A tool that takes one text.
+    /// A tool with one free-text argument.
     Custom,
-    /// A tool that OpenAI defines and the client runs.
+    /// A tool defined by OpenAI and run by the client.
     Client(ClientTool),
-    /// A function of a namespace.
+    /// A function in a namespace.
     InNamespace {
-        /// The namespace.
+        /// Namespace.
         namespace: String,
-        /// The function in it.
+        /// Name within the namespace.
         name: String,
     },
 }
 
-/// The functions of the chat, and those of them that are something else to the agent. The model is not told of web
-/// search, which coding agents offer by default.
+/// Returns the chat functions, and the kinds of those that stand for other tools. Web search, which coding agents offer
+/// by default, is omitted.
 ///
 /// # Errors
-/// A kind of tool that is not known, or a tool without a name.
+/// Fails for an unknown kind of tool, or a missing name.
 pub fn functions(tools: &[Value]) -> Result<(Vec<Value>, HashMap<String, ToolKind>), Error> {
     let (mut functions, mut kinds) = (Vec::new(), HashMap::new());
     for (number, tool) in tools.iter().enumerate() {
@@ -60,7 +60,7 @@ pub fn functions(tools: &[Value]) -> Result<(Vec<Value>, HashMap<String, ToolKin
                     functions.push(client.function());
                     kinds.insert(client.name().to_owned(), ToolKind::Client(client));
                 }
-                None => return Err(wrong(&at, format!("is of type `{kind}`, which is not known here"))),
+                None => return Err(wrong(&at, format!("has the unsupported type `{kind}`"))),
             },
         }
     }
@@ -72,7 +72,7 @@ fn name_of<'a>(tool: &'a Value, at: &str) -> Result<&'a str, Error> {
     name.ok_or_else(|| wrong(&format!("{at}.name"), "is missing"))
 }
 
-/// A tool that takes one text; the grammar that it follows is told, since nothing enforces it.
+/// Converts a tool with one free-text argument; its grammar goes into the description, since it is not enforced.
 fn custom(tool: &Value, name: &str) -> Value {
     let mut input = json!({"type": "string"});
     if let (Some(syntax), Some(grammar)) = (tool["format"]["syntax"].as_str(), tool["format"]["definition"].as_str()) {
@@ -82,7 +82,7 @@ fn custom(tool: &Value, name: &str) -> Value {
     function(tool, name.to_owned(), parameters)
 }
 
-/// How the chat calls a function, which may be in a namespace.
+/// Returns the chat name of a function, which may be in a namespace.
 pub fn flat_name(namespace: Option<&str>, name: &str) -> String {
     match namespace {
         Some(namespace) => format!("{namespace}__{name}"),

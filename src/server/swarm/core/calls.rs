@@ -1,4 +1,4 @@
-//! What clients and agents ask for, and what time alone changes.
+//! Calls of clients and agents, and time-driven changes.
 
 use serde_json::Value;
 
@@ -13,21 +13,21 @@ use crate::server::swarm::episode_outcome::checked_reward;
 use crate::server::swarm::episodes::{Claim, EndCheck, Fate, KeyOwner};
 use crate::server::swarm::state::{Event, State};
 
-/// Seconds that an episode may wait for an LLM call: a year.
-const LONGEST_DISCARD_TIMEOUT: f64 = 31_536_000.0;
+/// Maximum discard timeout of an episode in seconds: a year.
+const MAX_DISCARD_TIMEOUT: f64 = 31_536_000.0;
 
-/// Most bytes, about, of the responses that are kept for all episodes.
-const KEPT_BYTES: usize = 256 * 1024 * 1024;
+/// Approximate maximum of bytes of stored responses of all episodes.
+const MAX_STORED_BYTES: usize = 256 * 1024 * 1024;
 
-/// Longest id of a client or a task.
+/// Maximum length of a client's or task's id, in bytes.
 const ID_BYTES: usize = 1024;
 
 impl Core {
-    /// `claim_episode`; a refusal is an answer too, with the phrases that clients match on.
+    /// Implements `claim_episode`; a refusal is an answer too, with the phrases that clients match on.
     ///
     /// # Errors
     ///
-    /// A type other than `train` or `eval`, or a timeout that is not a positive number.
+    /// Fails for a type other than `train` or `eval`, or an invalid timeout.
     pub fn claim(
         &mut self,
         request: ClaimEpisodeRequest,
@@ -49,9 +49,9 @@ impl Core {
             .unwrap_or_default();
         check_id("throttle_policy.current_task_id", &task_id)?;
         let timeout = request.discard_episode_timeout;
-        if !(timeout > 0.0 && timeout <= LONGEST_DISCARD_TIMEOUT) {
+        if !(timeout > 0.0 && timeout <= MAX_DISCARD_TIMEOUT) {
             let sentence = format!(
-                "discard_episode_timeout must be more than 0 and at most {LONGEST_DISCARD_TIMEOUT} seconds, got {timeout}"
+                "discard_episode_timeout must be more than 0 and at most {MAX_DISCARD_TIMEOUT} seconds, got {timeout}"
             );
             return Err(Error::Invalid(sentence));
         }
@@ -86,11 +86,11 @@ impl Core {
         })
     }
 
-    /// `end_episode`, up to the point where the engine must be told.
+    /// Begins `end_episode`, up to the call of the engine.
     ///
     /// # Errors
     ///
-    /// Where the wire protocol refuses an end; the episode is left as it was.
+    /// Fails where the wire protocol refuses an end; the episode is unchanged.
     pub fn begin_end(&mut self, request: EndEpisodeRequest, now: f64) -> Result<EndStep, Error> {
         let uuid = request.episode_uuid.clone();
         let check = self.episodes.check_end(&uuid, &request.client_uuid);
@@ -99,9 +99,9 @@ impl Core {
             return Ok(EndStep::AlreadyEnded);
         }
         if !self.state.episodes_run() {
-            return Err(match self.is_started_again() {
-                true => Error::StartedAgain,
-                false => Error::NotRolling(self.where_it_is()),
+            return Err(match self.is_restarting() {
+                true => Error::EngineRestarting,
+                false => Error::NotRolling(self.status_and_detail()),
             });
         }
         match check {
@@ -131,16 +131,16 @@ impl Core {
             log_metrics: request.workflow_output.log_metrics,
         };
         self.episodes.set_ending(&uuid, true);
-        Ok(EndStep::TellEngine(Box::new(end)))
+        Ok(EndStep::CallEngine(Box::new(end)))
     }
 
-    /// Whether ROLLING is probably near, so that a claim is better held than refused.
+    /// Returns whether ROLLING is probably near, so that a claim is held rather than refused.
     pub fn may_roll_soon(&self) -> bool {
-        matches!(self.state, State::RollingPost | State::WeightSyncing) || self.is_started_again()
+        matches!(self.state, State::RollingPost | State::WeightSyncing) || self.is_restarting()
     }
 
-    /// Status and detail, as clients print them that do not print the status.
-    fn where_it_is(&self) -> String {
+    /// Returns status and detail, for clients that do not print the status.
+    fn status_and_detail(&self) -> String {
         let status = self.state.status();
         match self.status_detail() {
             Some(detail) => format!("[{status}]: {detail}"),
@@ -148,12 +148,12 @@ impl Core {
         }
     }
 
-    /// Why nothing can be claimed. Clients match on the phrases.
+    /// Returns why no episode can be claimed. Clients match on the phrases.
     fn not_ready(&self) -> String {
         let status = self.state.status();
         let advice = match status {
-            EngineStatus::Booting if self.is_started_again() => {
-                "The engine crashed and is started again; wait as when Engine is syncing weights."
+            EngineStatus::Booting if self.is_restarting() => {
+                "The engine is restarting after a crash; wait as when Engine is syncing weights."
             }
             EngineStatus::WeightSyncing | EngineStatus::WeightExporting => {
                 "Engine is syncing weights; try again when it is [ENGINE.ROLLING]."
@@ -171,12 +171,13 @@ impl Core {
         format!("Engine not ready. Current status: [{status}]. {advice}{detail}")
     }
 
-    /// Whether an engine boots in the place of one that crashed. Clients are to wait, as for a weight sync.
-    fn is_started_again(&self) -> bool {
+    /// Returns whether a crashed engine is being restarted. Clients must wait, as for a weight sync.
+    fn is_restarting(&self) -> bool {
         self.state == State::Booting && self.crash.is_some()
     }
 
-    /// The engine of this generation has the episode on disk. What one that is gone says about its batch is of the past.
+    /// Completes an end when the engine of this generation has the episode on disk. A past engine's news of its batch
+    /// is ignored.
     pub fn finish_end(&mut self, uuid: &str, generation: u64, declare_active: bool, outcome: EndOutcome, now: f64) {
         if generation != self.generation {
             return self.ended_by_past_engine(uuid, &outcome);
@@ -197,7 +198,7 @@ impl Core {
         self.settle(now);
     }
 
-    /// The answer of an engine that took an end right before it crashed or was stopped.
+    /// Handles the answer of an engine that saved an episode right before it crashed or was stopped.
     fn ended_by_past_engine(&mut self, uuid: &str, outcome: &EndOutcome) {
         let crashed = self.was_ready && self.state == State::Booting;
         match crashed && outcome.change.added.is_some() {
@@ -206,16 +207,16 @@ impl Core {
         }
     }
 
-    /// The engine did not take the end: the episode is claimed as before.
+    /// Handles a failed end: the episode is claimed as before.
     pub fn end_failed(&mut self, uuid: &str) {
         self.episodes.set_ending(uuid, false);
     }
 
-    /// `abort_episode`: the slot is free again, what the episode recorded is forgotten. Whoever asks: clients are equal,
-    /// and one may clean up after another. What is not there to be aborted is as good as aborted.
+    /// Implements `abort_episode`: frees the slot and deletes the episode's calls. Any client may abort, since clients
+    /// may clean up after each other. Aborting an unknown episode succeeds.
     pub fn abort(&mut self, request: &EndEpisodeRequest, now: f64) {
         let uuid = &request.episode_uuid;
-        // An end that is on its way wins over an abort.
+        // An end in progress wins over an abort.
         let running = self.episodes.get(uuid).is_some_and(|episode| !episode.is_ending());
         if !self.state.episodes_run() || !running {
             return;
@@ -227,21 +228,21 @@ impl Core {
         self.settle(now);
     }
 
-    /// `can_continue_episode`.
+    /// Implements `can_continue_episode`.
     pub fn can_continue(&self, uuid: &str, client_uuid: &str) -> bool {
         self.state.episodes_run() && self.episodes.check_end(uuid, client_uuid) == EndCheck::Running
     }
 
-    /// Whether an episode is claimed, by anyone.
+    /// Returns whether an episode is claimed, by any client.
     pub fn is_claimed(&self, uuid: &str) -> bool {
         self.episodes.get(uuid).is_some()
     }
 
-    /// An LLM request with this key begins. [`Self::finish_call`] must follow.
+    /// Begins an LLM request with this key. [`Self::finish_call`] must follow.
     ///
     /// # Errors
     ///
-    /// The key is unknown, or its episode gone.
+    /// Fails if the key is unknown or its episode has ended.
     pub fn begin_call(&mut self, key: &str, now: f64) -> Result<(String, EpisodeType), Error> {
         let uuid = match self.episodes.owner_of(key) {
             KeyOwner::Running(uuid) => uuid.to_owned(),
@@ -255,12 +256,12 @@ impl Core {
         Ok((uuid, episode.kind))
     }
 
-    /// The engine answers an LLM request, as opposed to refusing it.
+    /// Counts an LLM request that the engine accepted.
     pub fn count_call(&mut self, uuid: &str) {
         self.episodes.count_call(uuid);
     }
 
-    /// An LLM request is through, well or not.
+    /// Ends an LLM request, successful or not.
     pub fn finish_call(&mut self, uuid: &str, now: f64) {
         self.episodes.finish_call(uuid, now);
         if let Some(episode) = self.episodes.get(uuid) {
@@ -268,31 +269,31 @@ impl Core {
         }
     }
 
-    /// Keeps an answer of the Responses API, as long as its episode runs.
+    /// Stores an answer of the Responses API while its episode runs.
     pub fn keep_response(&mut self, uuid: &str, response: Kept) {
-        self.episodes.keep_response(uuid, response, KEPT_BYTES);
+        self.episodes.keep_response(uuid, response, MAX_STORED_BYTES);
     }
 
-    /// The conversation up to and with an answer that was kept.
+    /// Returns the conversation up to and including a stored answer.
     pub fn conversation(&self, uuid: &str, response: &str) -> Option<Vec<ChatMessage>> {
         self.episodes.get(uuid)?.kept_responses.conversation(response)
     }
 
-    /// Puts items of the episode's kept answers in the place of references to them.
+    /// Replaces references to items of the episode's stored answers by the items.
     ///
     /// # Errors
     ///
-    /// A reference to no item.
+    /// Fails for a reference to an unknown item.
     pub fn resolve_references(&self, uuid: &str, input: &mut Value) -> Result<(), Error> {
         let episode = self.episodes.get(uuid).ok_or(Error::EpisodeGone)?;
         resolve_references(input, &episode.kept_responses)
     }
 
-    /// An answer that is kept for the episode of this key.
+    /// Returns a stored answer of this key's episode.
     ///
     /// # Errors
     ///
-    /// The key opens nothing, or the answer is not known.
+    /// Fails if the key is invalid or the answer unknown.
     pub fn kept_response(&self, key: &str, id: &str) -> Result<Value, Error> {
         self.check_key(key)?;
         let KeyOwner::Running(uuid) = self.episodes.owner_of(key) else {
@@ -305,11 +306,11 @@ impl Core {
         kept.ok_or_else(|| Error::NoSuchPath(format!("response `{id}`")))
     }
 
-    /// Whether a key opens the model API at all.
+    /// Checks that a key gives access to the model API.
     ///
     /// # Errors
     ///
-    /// It does not.
+    /// Fails if it does not.
     pub fn check_key(&self, key: &str) -> Result<(), Error> {
         match self.episodes.owner_of(key) {
             KeyOwner::Running(_) => Ok(()),
@@ -318,15 +319,18 @@ impl Core {
         }
     }
 
-    /// `agree_sync_weight`; `Err` holds the reason why the agreement does not count.
+    /// Implements `agree_sync_weight`; `Err` holds the reason why the agreement does not count.
     ///
     /// # Errors
     ///
-    /// Under another collection method, while not rolling, or from a client that is not active.
+    /// Fails under another collection method, while not rolling, or for an inactive client.
     pub fn agree(&mut self, client_uuid: &str, polls_slowly: bool, now: f64) -> Result<(), String> {
         let method = self.config().map(|config| config.swarm_mode_sample_collection_method);
         if self.state != State::Rolling {
-            return Err(format!("Engine is not rolling. Current status: {}", self.where_it_is()));
+            return Err(format!(
+                "Engine is not rolling. Current status: {}",
+                self.status_and_detail()
+            ));
         }
         let Some(
             CollectionMethod::RolloutUntilAnyClientAgreeSyncWeight
@@ -334,7 +338,7 @@ impl Core {
         ) = method
         else {
             let method = method.map_or("", CollectionMethod::name);
-            return Err(format!("the batch ends by [{method}], not by agreement"));
+            return Err(format!("the collection method [{method}] ends a batch without agreement"));
         };
         if !self.clients.agree(client_uuid) {
             return Err("this client is not active; a client becomes active when it ends or aborts an episode".into());
@@ -344,8 +348,8 @@ impl Core {
         Ok(())
     }
 
-    /// What time alone changes: idle episodes, clients that left, a post-rolling phase that takes too long, held
-    /// changes of state. To be called at least every second.
+    /// Makes the time-driven changes: discards idle episodes, expires clients and the post-rolling phase, applies
+    /// delayed state changes. Must be called at least every second.
     pub fn tick(&mut self, now: f64) {
         self.episodes.forget_old(now);
         self.clients.expire(now);
@@ -368,12 +372,12 @@ impl Core {
     }
 }
 
-/// Ids are kept and listed, so they are not taken at any length.
+/// Checks the length of an id, since ids are stored and listed.
 fn check_id(name: &str, id: &str) -> Result<(), Error> {
     match id.len() <= ID_BYTES {
         true => Ok(()),
         false => Err(Error::Invalid(format!(
-            "{name} has {} bytes, {ID_BYTES} are allowed",
+            "{name} must have at most {ID_BYTES} bytes, got {}",
             id.len()
         ))),
     }

@@ -1,4 +1,4 @@
-//! Configuration, start and stop, and what the engine tells.
+//! Configuration, start and stop, and the engine's events.
 
 use super::{AfterEngine, Boot, Core, Effect, Held, HeldChange, RESTARTS, SyncedConfig};
 use crate::protocol::engine::{DropReason, EngineEvent, EnginePhase, Hello};
@@ -7,11 +7,11 @@ use crate::server::http::error::Error;
 use crate::server::swarm::state::{Event, State};
 
 impl Core {
-    /// Keeps a configuration for the next start, or forgets the earlier one where the new one is wrong.
+    /// Stores a configuration for the next start; an invalid one discards the earlier one.
     ///
     /// # Errors
     ///
-    /// Unless offline; or what is wrong with the configuration.
+    /// Fails unless offline, or if the configuration is invalid.
     pub fn sync_config(&mut self, config: Result<SyncedConfig, String>) -> Result<(), Error> {
         self.require_offline()?;
         let config = config.map_err(Error::Config);
@@ -19,21 +19,21 @@ impl Core {
         config.map(|_| ())
     }
 
-    /// The configuration that `start_engine` would start with.
+    /// Returns the configuration for `start_engine`.
     ///
     /// # Errors
     ///
-    /// Unless offline; or none was synced.
+    /// Fails unless offline, or if none was synced.
     pub fn config_to_start(&self) -> Result<&SyncedConfig, Error> {
         self.require_offline()?;
         self.synced.as_ref().ok_or(Error::NoConfig)
     }
 
-    /// `start_engine`: BOOTING. Returns the new engine's generation.
+    /// Implements `start_engine`: BOOTING. Returns the new engine's generation.
     ///
     /// # Errors
     ///
-    /// As [`Self::config_to_start`].
+    /// Fails as [`Self::config_to_start`] does.
     pub fn start(&mut self, experiment_dir: String, now: f64) -> Result<u64, Error> {
         self.running = Some(self.config_to_start()?.clone());
         self.experiment_dir = Some(experiment_dir);
@@ -46,26 +46,26 @@ impl Core {
         Ok(self.generation)
     }
 
-    /// Whether a client waits to be told what becomes of this boot: then a failure turns OFFLINE at once. Others only
-    /// poll, and must have time to see that there was a boot at all.
+    /// Sets whether a client waits for the outcome of this boot: then a failure turns OFFLINE at once. Clients that
+    /// only poll need time to see that there was a boot.
     pub fn await_boot(&mut self, generation: u64, awaited: bool) {
         if self.boots(generation) {
             self.boot_is_awaited = awaited;
         }
     }
 
-    /// What became of the boot of this generation.
+    /// Returns the outcome of this generation's boot.
     pub fn boot_outcome(&self, generation: u64) -> Boot {
         let reason = |default: &str| Boot::Failed(self.detail.clone().unwrap_or_else(|| default.into()));
         match self.state {
             State::Booting if generation == self.generation => Boot::Pending,
-            State::Offline if generation == self.generation => reason("it ended"),
+            State::Offline if generation == self.generation => reason("the engine ended"),
             _ if generation == self.generation || self.was_ready => Boot::Ready,
-            _ => Boot::Failed("it was stopped while it booted".into()),
+            _ => Boot::Failed("the engine was stopped during its boot".into()),
         }
     }
 
-    /// `stop_engine`, or the server ends: OFFLINE. News of the engine that is being stopped is ignored from here on.
+    /// Implements `stop_engine` and the end of the server: OFFLINE. Later events of this engine are ignored.
     pub fn stop(&mut self, detail: Option<String>, now: f64) {
         self.generation += 1;
         self.lose_episodes(DropReason::Late, now);
@@ -73,21 +73,21 @@ impl Core {
         self.transition(Event::EngineGone, now);
     }
 
-    /// No engine could be started, for `reason`, and no client waits for the answer.
+    /// Handles a failed start for which no client waits.
     pub fn start_failed(&mut self, reason: String) {
         if self.state == State::Offline {
             self.detail = Some(reason);
         }
     }
 
-    /// An engine is about to be ended by us, for `reason`.
+    /// Records why the server is about to end the engine.
     pub fn engine_fails(&mut self, generation: u64, reason: String) {
         if generation == self.generation {
             self.failure = Some(reason);
         }
     }
 
-    /// An engine process ended, for `reason`.
+    /// Handles the end of an engine process.
     pub fn engine_ended(&mut self, generation: u64, reason: &str, now: f64) -> AfterEngine {
         if generation != self.generation {
             return AfterEngine::Over;
@@ -102,9 +102,9 @@ impl Core {
         let may_restart = self.config().is_some_and(|config| config.engine.restart_on_crash);
         if self.was_ready && may_restart && self.restarts < RESTARTS && !reason.contains(UPDATES_DONE) {
             self.restarts += 1;
-            self.restarts_in_all += 1;
+            self.total_restarts += 1;
             let crash = format!(
-                "{reason}; the engine is started again ({} of {RESTARTS})",
+                "{reason}; restarting the engine (attempt {} of {RESTARTS})",
                 self.restarts
             );
             (self.crash, self.detail) = (Some(crash), None);
@@ -124,17 +124,17 @@ impl Core {
         AfterEngine::Over
     }
 
-    /// The number of the present engine process.
+    /// Returns the generation of the current engine process.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Whether an engine of this generation still boots.
+    /// Returns whether an engine of this generation is booting.
     pub fn boots(&self, generation: u64) -> bool {
         generation == self.generation && self.state == State::Booting
     }
 
-    /// The engine serves: ROLLING, with the batch it resumed.
+    /// Handles an engine that is ready: ROLLING, with the batch it resumed.
     pub fn engine_ready(&mut self, generation: u64, hello: Hello, now: f64) {
         if !self.boots(generation) {
             return;
@@ -156,7 +156,7 @@ impl Core {
         self.settle(now);
     }
 
-    /// An episode that went with an engine whose answer to its end was lost is in the journal all the same.
+    /// Marks an episode as saved: it was lost with an engine whose answer never arrived, but it is in the journal.
     pub(crate) fn was_saved(&mut self, uuid: &str) {
         if self.episodes.was_ended(uuid) {
             for counts in [&mut self.dropped, &mut self.dropped_before_pool] {
@@ -168,7 +168,7 @@ impl Core {
         }
     }
 
-    /// A line of the engine's event stream.
+    /// Handles an event of the engine.
     pub fn engine_event(&mut self, generation: u64, event: EngineEvent, now: f64) {
         if generation != self.generation {
             return;
@@ -215,7 +215,7 @@ impl Core {
         }
     }
 
-    /// Ends the engine where the updates before this step are all that the configuration allows. Whether it does.
+    /// Ends the engine if the updates before this step are all that the configuration allows; returns whether it does.
     fn completes(&mut self, global_step: u64) -> bool {
         let cap = self
             .config()
@@ -227,18 +227,18 @@ impl Core {
         self.complete = Some(format!(
             "all {cap} {UPDATES_DONE}; the last checkpoint is in {dir}/checkpoints"
         ));
-        self.detail = Some("ending the engine after the last update".into());
+        self.detail = Some("stopping the engine after the last update".into());
         self.effects.push(Effect::Shutdown);
         true
     }
 
-    /// The engine cannot write down that the batch is closed, for a `reason`; the batch waits with it. Whether this engine
-    /// is to be asked again.
+    /// Handles an engine that cannot record that the batch is complete; the batch is kept. Returns whether to ask the
+    /// engine again.
     pub fn update_waits(&mut self, generation: u64, reason: &str) -> bool {
         if generation != self.generation {
             return false;
         }
-        self.detail = Some(format!("the update waits, and nothing is lost: {reason}"));
+        self.detail = Some(format!("the update is waiting, and nothing is lost: {reason}"));
         true
     }
 
@@ -310,7 +310,7 @@ mod tests {
             serde_json::from_value(end).unwrap()
         };
         for uuid in [&saved, &lost] {
-            assert!(matches!(core.begin_end(end(uuid), 0.0), Ok(EndStep::TellEngine(_))));
+            assert!(matches!(core.begin_end(end(uuid), 0.0), Ok(EndStep::CallEngine(_))));
         }
         assert_eq!(core.engine_ended(generation, "it died", 1.0), AfterEngine::Restart);
         assert_eq!(core.pool_information(1.0).dropped_episodes["engine_lost"], 2);

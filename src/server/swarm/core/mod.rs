@@ -1,5 +1,5 @@
-//! Every rule of the control plane in one place, without I/O: calls and engine events go in with the time, answers and
-//! [`Effect`]s come out. The server holds it in a mutex and carries the effects out.
+//! All rules of the control plane, without I/O: calls and engine events go in with the current time; answers and
+//! [`Effect`]s come out. The server keeps the core in a mutex and runs the effects.
 
 mod calls;
 mod engine_life;
@@ -18,73 +18,73 @@ use crate::protocol::engine::{DropReason, EndEpisode, PoolSnapshot};
 use crate::protocol::swarm::{EndEpisodeRequest, EngineStatusAnswer, EpisodeStatus, EpisodeType, PoolInformation};
 use crate::server::http::error::Error;
 
-/// Times that a crashed engine is started again before an update succeeds.
+/// Maximum number of restarts of a crashed engine before an update succeeds.
 const RESTARTS: u32 = 3;
 
-/// A call to the engine that a decision asks for. Effects are carried out in their order.
+/// A call to the engine. Effects are run in order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// `POST /episodes/{id}/forget`.
     Forget {
-        /// The episode.
+        /// Episode id.
         uuid: String,
-        /// Why.
+        /// Reason.
         reason: DropReason,
     },
     /// `POST /agree`.
     Agree,
     /// `POST /update`.
     Update {
-        /// Reason → train episodes of the batch that did not get as far as the pool.
+        /// Counts by reason of the batch's train episodes that never reached the pool.
         dropped: IndexMap<DropReason, u64>,
     },
     /// `POST /shutdown`: the run is complete.
     Shutdown,
 }
 
-/// What `end_episode` leads to.
+/// Next action of `end_episode`.
 #[derive(Debug)]
 pub enum EndStep {
     /// The client has ended it before: nothing to do.
     AlreadyEnded,
-    /// The same end is on its way; ask again, with this, when it is through.
+    /// The same end is in progress; retry with this request when it has completed.
     Wait(Box<EndEpisodeRequest>),
-    /// Tell the engine, then [`Core::finish_end`] or [`Core::end_failed`].
-    TellEngine(Box<EndEpisode>),
+    /// Call the engine, then [`Core::finish_end`] or [`Core::end_failed`].
+    CallEngine(Box<EndEpisode>),
 }
 
-/// What the end of an engine process leads to.
+/// Next action after the end of an engine process.
 #[derive(Debug, PartialEq, Eq)]
 pub enum AfterEngine {
-    /// Start it again.
+    /// Restart the engine.
     Restart,
-    /// It is over.
+    /// Stay offline.
     Over,
-    /// It is over, and so is the run: the experiment is not to be resumed.
+    /// Stay offline; the run is complete and must not be resumed.
     Complete,
 }
 
-/// What became of a boot.
+/// Outcome of a boot.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Boot {
-    /// It is under way.
+    /// In progress.
     Pending,
-    /// The engine serves, or did.
+    /// The engine is or was ready.
     Ready,
-    /// It did not come up, for this reason.
+    /// The boot failed for this reason.
     Failed(String),
 }
 
-/// A training configuration as it was synced.
+/// A synced training configuration.
 #[derive(Clone, Debug)]
 pub struct SyncedConfig {
-    /// Parsed and checked.
+    /// Parsed and validated.
     pub ajet: Ajet,
-    /// What its author should know, such as unknown keys.
+    /// Notice for its author, such as ignored keys.
     pub notice: Option<String>,
 }
 
-/// A change of state that slow pollers must have time to see coming.
+/// A state change delayed so that slow pollers can see the state before.
 #[derive(Debug)]
 struct Held {
     until: f64,
@@ -106,42 +106,42 @@ pub struct Core {
     synced: Option<SyncedConfig>,
     running: Option<SyncedConfig>,
     experiment_dir: Option<String>,
-    /// Counts engine processes, so that news from one that was replaced is told apart.
+    /// Counts engine processes, to tell events of a replaced one apart.
     generation: u64,
-    /// Whether the present engine was ever ready.
+    /// Whether the current engine was ever ready.
     was_ready: bool,
     restarts: u32,
-    /// Times that an engine was started again since this server started.
-    restarts_in_all: u64,
-    /// Why we end the present engine, where its own end would not tell.
+    /// Restarts since this server started.
+    total_restarts: u64,
+    /// Why the server ends the current engine, if the process's own end would not tell.
     failure: Option<String>,
-    /// Why the engine was started again, until an update shows that all is well.
+    /// Why the engine was restarted, until an update succeeds.
     crash: Option<String>,
     booting_since: Option<f64>,
     post_since: f64,
     state_since: f64,
     held: Option<Held>,
-    /// Seconds for which states stay visible to clients that poll slowly.
+    /// Minimum duration in seconds of states for clients that poll slowly.
     slow_poll: f64,
-    /// A client that polls slowly agreed to the end of this batch.
+    /// Whether a slow poller agreed to the end of this batch.
     slow_poller_agreed: bool,
-    /// Whether a client waits to be told the outcome of the boot, so that it need not stay visible.
+    /// Whether a client waits for the boot's outcome, so that the state need not stay visible.
     boot_is_awaited: bool,
-    /// All updates that the configuration allows are done: why the engine is being ended.
+    /// Why the engine is being ended after the last allowed update.
     complete: Option<String>,
     pool: PoolView,
     episodes: Registry,
     clients: ActiveClients,
-    /// Train episodes that were begun and did not train, by reason, since `start_engine`.
+    /// Train episodes dropped since `start_engine`, by reason.
     dropped: IndexMap<DropReason, u64>,
-    /// Those of them that the engine does not know of, of this batch. Kept while an engine is started again.
+    /// Those of this batch that the engine does not know of. Kept across restarts.
     dropped_before_pool: IndexMap<DropReason, u64>,
     latest_metrics: IndexMap<String, f64>,
     effects: Vec<Effect>,
 }
 
 impl Core {
-    /// Offline, with `slow_poll` seconds of patience for clients that poll a cached status.
+    /// Creates an offline core; states stay visible for `slow_poll` seconds to clients that poll a cached status.
     pub fn new(slow_poll: f64) -> Self {
         Self {
             state: State::Offline,
@@ -153,7 +153,7 @@ impl Core {
             generation: 0,
             was_ready: false,
             restarts: 0,
-            restarts_in_all: 0,
+            total_restarts: 0,
             failure: None,
             crash: None,
             booting_since: None,
@@ -174,17 +174,17 @@ impl Core {
         }
     }
 
-    /// Where the engine is.
+    /// Returns the engine's state.
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// What the engine is to be told, oldest first.
+    /// Returns the pending effects, oldest first.
     pub fn take_effects(&mut self) -> Vec<Effect> {
         std::mem::take(&mut self.effects)
     }
 
-    /// Answer of `get_engine_status`.
+    /// Returns the answer of `get_engine_status`.
     pub fn status(&self) -> EngineStatusAnswer {
         EngineStatusAnswer {
             engine_status: self.state.status(),
@@ -193,9 +193,9 @@ impl Core {
         }
     }
 
-    /// Seconds for which the status is to be kept from clients that poll slowly, so that they do not wait for the end of a
+    /// Returns for how many seconds to withhold the status from slow pollers, so that they do not wait for the end of a
     /// batch that may be over within `interval` seconds.
-    pub fn passes_in(&self, interval: f64, now: f64) -> Option<f64> {
+    pub fn withhold_status_for(&self, interval: f64, now: f64) -> Option<f64> {
         let passing = matches!(self.state, State::RollingPost | State::WeightSyncing) && !self.slow_poller_agreed;
         Some(self.state_since + interval - now).filter(|left| passing && *left > 0.0)
     }
@@ -208,17 +208,17 @@ impl Core {
         }
     }
 
-    /// Answer of `get_server_experiment_dir`.
+    /// Returns the answer of `get_server_experiment_dir`.
     pub fn experiment_dir(&self) -> Option<String> {
         self.experiment_dir.clone()
     }
 
-    /// `ajet.model.path` of the running engine.
+    /// Returns `ajet.model.path` of the running engine.
     pub fn model(&self) -> Option<String> {
         self.config().map(|config| config.model.path.clone())
     }
 
-    /// Answer of `get_episode_buffer`.
+    /// Returns the answer of `get_episode_buffer`.
     pub fn buffer(&self, base_url: &str) -> Vec<EpisodeStatus> {
         let episodes = self.episodes.iter();
         episodes
@@ -226,7 +226,7 @@ impl Core {
             .collect()
     }
 
-    /// Answer of `get_current_batch_rollout_pool_information`.
+    /// Returns the answer of `get_current_batch_rollout_pool_information`.
     pub fn pool_information(&self, now: f64) -> PoolInformation {
         let mut info = pool_information::assemble(self.config(), &self.pool, &self.episodes, now);
         info.engine_status = Some(self.state.status());
@@ -239,25 +239,25 @@ impl Core {
         info
     }
 
-    /// Episodes that may be claimed at once.
+    /// Returns the maximum number of claimed episodes.
     pub fn slots(&self) -> usize {
         self.config().map_or(0, Ajet::max_claimed_episodes)
     }
 
-    /// Times that a crashed engine was started again.
+    /// Returns the number of restarts of crashed engines.
     pub fn restarts(&self) -> u64 {
-        self.restarts_in_all
+        self.total_restarts
     }
 
     fn config(&self) -> Option<&Ajet> {
         self.running.as_ref().map(|config| &config.ajet)
     }
 
-    /// For what may only change while no engine runs.
+    /// Checks that no engine runs.
     ///
     /// # Errors
     ///
-    /// One runs.
+    /// Fails if one does.
     pub fn require_offline(&self) -> Result<(), Error> {
         match self.state {
             State::Offline => Ok(()),
@@ -265,7 +265,7 @@ impl Core {
         }
     }
 
-    /// Counts a train episode that does not get as far as the pool.
+    /// Counts a train episode that does not reach the pool.
     fn drop_episode(&mut self, episode: &Episode, reason: DropReason) {
         if episode.kind == EpisodeType::Train {
             self.count_dropped(reason, 1);
@@ -287,14 +287,14 @@ impl Core {
         }
     }
 
-    /// The engine is gone, or going: nothing to tell it.
+    /// Loses all episodes because the engine ends, without calling it.
     fn lose_episodes(&mut self, reason: DropReason, now: f64) {
         for episode in self.episodes.clear(reason, now) {
             self.drop_episode(&episode, reason);
         }
     }
 
-    /// Whether news of the pool of this step concerns us.
+    /// Returns whether pool news of this step are current.
     fn collects(&self, global_step: u64) -> bool {
         match self.state {
             State::Rolling | State::RollingPost => global_step == self.global_step,
@@ -309,7 +309,7 @@ impl Core {
         }
     }
 
-    /// Carries out the transitions whose condition now holds.
+    /// Makes the transitions whose conditions now hold.
     fn settle(&mut self, now: f64) {
         if self.state == State::Rolling {
             let closed = match self.config().map(|config| config.swarm_mode_sample_collection_method) {

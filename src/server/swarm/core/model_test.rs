@@ -446,7 +446,7 @@ impl World {
             .core
             .begin_end(request(&episode, client, &end.task, reward), self.now)
         {
-            Ok(EndStep::TellEngine(told)) => {
+            Ok(EndStep::CallEngine(told)) => {
                 assert!(!foreign && !bad && episode.end.is_none());
                 assert_eq!(
                     (told.episode_type == EpisodeType::Eval, told.reward),

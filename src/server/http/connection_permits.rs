@@ -1,8 +1,8 @@
-//! Which connections are open, and which of them must make room for a new one.
+//! Permits of open connections, and which connection is evicted for a new one.
 //!
-//! When all places are taken, a newcomer takes that of the connection which has kept the server waiting for longest: one
-//! that never sent a request, or else one between two requests, or else one that is sending a body. A connection whose
-//! request is being answered is never given up.
+//! When all permits are taken, a new connection evicts the one that has kept the server waiting for longest: first one
+//! that never sent a request, then one between two requests, then one that is sending a body. A connection whose
+//! request is being answered is never evicted.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -10,33 +10,33 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
-/// What a connection is doing. The first of these makes room first.
+/// Phase of a connection. Earlier phases are evicted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// It has not sent a request yet.
+    /// No request has arrived yet.
     Silent,
-    /// It is between two requests.
+    /// Between two requests.
     Idle,
-    /// It is sending the body of a request.
+    /// Sending the body of a request.
     Sending,
     /// Its request is being answered.
     Answering,
 }
 
-/// Places for connections.
+/// Permits for a limited number of connections.
 #[derive(Debug)]
-pub struct Places {
-    /// Of all connections.
+pub struct ConnectionPermits {
+    /// Maximum number of connections.
     limit: usize,
     table: Mutex<Table>,
 }
 
 #[derive(Debug, Default)]
 struct Table {
-    /// Counts everything that happens, so that a smaller number is earlier.
+    /// Event counter, so that a smaller number is earlier.
     clock: u64,
     open: HashMap<u64, Entry>,
-    /// Those that may have to make room: phase, since when, which.
+    /// Connections that may be evicted: phase, time of entry, id.
     waiting: BTreeSet<(Phase, u64, u64)>,
     addresses: HashMap<IpAddr, Address>,
 }
@@ -46,7 +46,7 @@ struct Entry {
     address: IpAddr,
     phase: Phase,
     since: u64,
-    displaced: CancellationToken,
+    evicted: CancellationToken,
 }
 
 #[derive(Debug, Default)]
@@ -55,8 +55,8 @@ struct Address {
     waiting: BTreeSet<(Phase, u64, u64)>,
 }
 
-impl Places {
-    /// Places for `limit` connections.
+impl ConnectionPermits {
+    /// Creates `limit` permits.
     pub fn new(limit: usize) -> Arc<Self> {
         Arc::new(Self {
             limit,
@@ -64,10 +64,10 @@ impl Places {
         })
     }
 
-    /// A place for a connection from `peer`; `None` if all are taken by requests that are being answered. Another
-    /// machine gets half of the places; those who share this one's loopback address, behind tunnels and proxies, may be
-    /// many.
-    pub fn take(self: &Arc<Self>, peer: IpAddr) -> Option<Place> {
+    /// Acquires a permit for a connection from `peer`; returns `None` if all connections are being answered. Another
+    /// machine gets at most half of the permits; connections from the loopback address may be those of many clients
+    /// behind a tunnel or proxy.
+    pub fn acquire(self: &Arc<Self>, peer: IpAddr) -> Option<ConnectionPermit> {
         let address = one_client(peer);
         let share = if address.is_loopback() {
             self.limit
@@ -84,30 +84,30 @@ impl Places {
             None
         };
         match first.copied() {
-            Some((_, _, id)) => table.remove(id)?.displaced.cancel(),
+            Some((_, _, id)) => table.remove(id)?.evicted.cancel(),
             None if table.open.len() >= self.limit || of_address.is_some_and(|known| known.open >= share) => {
                 return None;
             }
             None => {}
         }
         let id = table.tick();
-        let displaced = CancellationToken::new();
+        let evicted = CancellationToken::new();
         let entry = Entry {
             address,
             phase: Phase::Silent,
             since: id,
-            displaced: displaced.clone(),
+            evicted: evicted.clone(),
         };
         table.insert(id, entry);
         drop(table);
-        Some(Place {
-            places: Arc::clone(self),
+        Some(ConnectionPermit {
+            permits: Arc::clone(self),
             id,
-            displaced,
+            evicted,
         })
     }
 
-    /// A panic leaves the table consistent: nothing in it can panic between two of its changes.
+    // Poisoning is ignored: no panic can happen between two changes that belong together.
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -144,46 +144,46 @@ impl Table {
     }
 }
 
-/// A connection's place, free again when this is dropped.
+/// Permit of one connection, released on drop.
 #[derive(Debug)]
-pub struct Place {
-    places: Arc<Places>,
+pub struct ConnectionPermit {
+    permits: Arc<ConnectionPermits>,
     id: u64,
-    displaced: CancellationToken,
+    evicted: CancellationToken,
 }
 
-impl Place {
-    /// Notes what the connection is doing from now on.
+impl ConnectionPermit {
+    /// Sets the connection's phase.
     pub fn enter(&self, phase: Phase) {
-        let mut table = self.places.table();
+        let mut table = self.permits.table();
         let since = table.tick();
         if let Some(entry) = table.remove(self.id) {
             table.insert(self.id, Entry { phase, since, ..entry });
         }
     }
 
-    /// Whether no request has come yet.
+    /// Returns whether no request has arrived yet.
     pub fn is_silent(&self) -> bool {
-        let table = self.places.table();
+        let table = self.permits.table();
         table
             .open
             .get(&self.id)
             .is_none_or(|entry| entry.phase == Phase::Silent)
     }
 
-    /// Waits until another connection has taken the place.
-    pub async fn displaced(&self) {
-        self.displaced.cancelled().await;
+    /// Waits until the connection is evicted for another.
+    pub async fn evicted(&self) {
+        self.evicted.cancelled().await;
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        self.places.table().remove(self.id);
+        self.permits.table().remove(self.id);
     }
 }
 
-/// The addresses that one client has as many of as it likes count as one: a /64 of IPv6.
+/// Maps an address to that of a client: one client may own a whole IPv6 /64.
 fn one_client(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(address) if !address.is_loopback() => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
@@ -199,46 +199,46 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn gone(place: &Place) -> bool {
-        place.displaced.is_cancelled()
+    fn gone(permit: &ConnectionPermit) -> bool {
+        permit.evicted.is_cancelled()
     }
 
     #[test]
     fn who_kept_the_server_waiting_for_longest_makes_room() {
-        let places = Places::new(4);
+        let permits = ConnectionPermits::new(4);
         let here = ip("127.0.0.1");
-        let [answering, sending, idle, silent] = [(); 4].map(|()| places.take(here).unwrap());
+        let [answering, sending, idle, silent] = [(); 4].map(|()| permits.acquire(here).unwrap());
         answering.enter(Phase::Answering);
         sending.enter(Phase::Sending);
         idle.enter(Phase::Idle);
         for expected in [&silent, &idle, &sending] {
             assert!(!gone(expected));
-            let newcomer = places.take(here).unwrap();
+            let new = permits.acquire(here).unwrap();
             assert!(gone(expected));
-            newcomer.enter(Phase::Answering);
-            std::mem::forget(newcomer);
+            new.enter(Phase::Answering);
+            std::mem::forget(new);
         }
-        assert!(places.take(here).is_none(), "all are being answered");
+        assert!(permits.acquire(here).is_none(), "all are being answered");
         answering.enter(Phase::Idle);
-        assert!(places.take(here).is_some() && gone(&answering));
+        assert!(permits.acquire(here).is_some() && gone(&answering));
     }
 
     #[test]
     fn the_oldest_of_a_phase_goes_first_and_places_come_back() {
-        let places = Places::new(2);
+        let permits = ConnectionPermits::new(2);
         let here = ip("::1");
-        let (first, second) = (places.take(here).unwrap(), places.take(here).unwrap());
+        let (first, second) = (permits.acquire(here).unwrap(), permits.acquire(here).unwrap());
         first.enter(Phase::Answering);
         first.enter(Phase::Idle);
         second.enter(Phase::Answering);
         second.enter(Phase::Idle);
-        let third = places.take(here).unwrap();
+        let third = permits.acquire(here).unwrap();
         assert!(gone(&first) && !gone(&second));
         drop((first, third));
-        let fourth = places.take(here).unwrap();
+        let fourth = permits.acquire(here).unwrap();
         assert!(!gone(&second), "there was room");
         drop((second, fourth));
-        let table = places.table();
+        let table = permits.table();
         assert!(table.open.is_empty() && table.waiting.is_empty() && table.addresses.is_empty());
     }
 
@@ -249,20 +249,20 @@ mod tests {
             ("::ffff:10.0.0.1", "127.0.0.1"),
             ("2001:db8::1", "2001:db8:0:1::1"),
         ] {
-            let places = Places::new(4);
-            let mut crowd: Vec<_> = (0..2).map(|_| places.take(ip(crowd)).unwrap()).collect();
-            crowd.push(places.take(one_client(crowd_address(&places))).unwrap());
+            let permits = ConnectionPermits::new(4);
+            let mut crowd: Vec<_> = (0..2).map(|_| permits.acquire(ip(crowd)).unwrap()).collect();
+            crowd.push(permits.acquire(one_client(crowd_address(&permits))).unwrap());
             assert!(gone(&crowd[0]) && !gone(&crowd[1]), "its own oldest goes");
-            crowd.iter().for_each(|place| place.enter(Phase::Answering));
-            assert!(places.take(crowd_address(&places)).is_none(), "it has its share");
-            let others: Vec<_> = (0..2).map(|_| places.take(ip(other)).unwrap()).collect();
-            assert!(others.iter().chain(&crowd[1..]).all(|place| !gone(place)));
+            crowd.iter().for_each(|permit| permit.enter(Phase::Answering));
+            assert!(permits.acquire(crowd_address(&permits)).is_none(), "it has its share");
+            let others: Vec<_> = (0..2).map(|_| permits.acquire(ip(other)).unwrap()).collect();
+            assert!(others.iter().chain(&crowd[1..]).all(|permit| !gone(permit)));
         }
         assert_eq!(one_client(ip("2001:db8::1")), one_client(ip("2001:db8::ffff:2")));
         assert_ne!(one_client(ip("10.0.0.1")), one_client(ip("10.0.0.2")));
     }
 
-    fn crowd_address(places: &Places) -> IpAddr {
-        *places.table().addresses.keys().next().unwrap()
+    fn crowd_address(permits: &ConnectionPermits) -> IpAddr {
+        *permits.table().addresses.keys().next().unwrap()
     }
 }

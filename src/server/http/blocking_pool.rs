@@ -1,4 +1,4 @@
-//! Work that takes more than a millisecond, kept off the threads that serve connections.
+//! A pool for work of more than a millisecond, so that it does not block the threads that serve connections.
 
 use std::sync::Arc;
 
@@ -7,16 +7,16 @@ use tokio::sync::Semaphore;
 
 use super::error::Error;
 
-/// Runs work on blocking threads, a few at once; the others wait for their turn.
+/// Runs work on blocking threads, a few at once, the rest in a bounded queue.
 #[derive(Debug)]
-pub struct Lane {
-    /// What waits or runs.
+pub struct BlockingPool {
+    /// Permits of queued and running work.
     admitted: Arc<Semaphore>,
     running: Arc<Semaphore>,
 }
 
-impl Lane {
-    /// A lane in which `running` pieces of work run at once and `waiting` may wait.
+impl BlockingPool {
+    /// Creates a pool that runs `running` jobs at once and queues up to `waiting` more.
     pub fn new(running: usize, waiting: usize) -> Self {
         Self {
             admitted: Arc::new(Semaphore::new(running + waiting)),
@@ -24,14 +24,14 @@ impl Lane {
         }
     }
 
-    /// Runs `work` and returns its result. Work that has begun keeps its place to its end, even if nobody waits for it.
+    /// Runs `work` and returns its result. Started work keeps its permit to the end, even if the caller is gone.
     ///
     /// # Errors
     ///
-    /// Too much waits already, or the work panicked.
+    /// Fails if the queue is full or the work panicked.
     pub async fn run<R: Send + 'static>(&self, work: impl FnOnce() -> R + Send + 'static) -> Result<R, Error> {
         let admitted = Arc::clone(&self.admitted).try_acquire_owned();
-        let admitted = admitted.map_err(|_| Error::Busy("too many large requests are waiting to be read".into()))?;
+        let admitted = admitted.map_err(|_| Error::Busy("too many large requests are waiting to be parsed".into()))?;
         let running = Arc::clone(&self.running).acquire_owned().await;
         let running = running.map_err(|error| Error::Internal(error.to_string()))?;
         let done = tokio::task::spawn_blocking(move || {
@@ -43,8 +43,8 @@ impl Lane {
     }
 }
 
-/// Runs `work` on this thread, whose other tasks move to another one meanwhile.
-pub fn aside<R>(work: impl FnOnce() -> R) -> R {
+/// Runs `work` on this thread, after moving its other tasks to another thread.
+pub fn run_blocking<R>(work: impl FnOnce() -> R) -> R {
     match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
         _ => work(),
@@ -59,31 +59,31 @@ mod tests {
 
     #[tokio::test]
     async fn work_waits_for_its_turn_and_what_is_too_much_is_refused_at_once() {
-        let lane = Arc::new(Lane::new(1, 1));
+        let blocking_pool = Arc::new(BlockingPool::new(1, 1));
         let (release, held) = mpsc::channel::<()>();
         let first = tokio::spawn({
-            let lane = Arc::clone(&lane);
-            async move { lane.run(move || held.recv().is_ok()).await }
+            let blocking_pool = Arc::clone(&blocking_pool);
+            async move { blocking_pool.run(move || held.recv().is_ok()).await }
         });
-        while lane.running.available_permits() > 0 {
+        while blocking_pool.running.available_permits() > 0 {
             tokio::task::yield_now().await;
         }
         let second = tokio::spawn({
-            let lane = Arc::clone(&lane);
-            async move { lane.run(|| 2).await }
+            let blocking_pool = Arc::clone(&blocking_pool);
+            async move { blocking_pool.run(|| 2).await }
         });
-        while lane.admitted.available_permits() > 0 {
+        while blocking_pool.admitted.available_permits() > 0 {
             tokio::task::yield_now().await;
         }
-        assert!(matches!(lane.run(|| 3).await, Err(Error::Busy(_))));
+        assert!(matches!(blocking_pool.run(|| 3).await, Err(Error::Busy(_))));
         assert!(!second.is_finished());
         release.send(()).unwrap();
         assert_eq!((first.await.unwrap(), second.await.unwrap()), (Ok(true), Ok(2)));
-        assert_eq!(lane.run(|| 4).await, Ok(4), "there is room again");
+        assert_eq!(blocking_pool.run(|| 4).await, Ok(4), "there is room again");
         assert!(matches!(
-            lane.run(|| panic!("as intended")).await,
+            blocking_pool.run(|| panic!("as intended")).await,
             Err::<(), _>(Error::Internal(_))
         ));
-        assert_eq!(lane.run(|| 5).await, Ok(5), "a panic keeps no place");
+        assert_eq!(blocking_pool.run(|| 5).await, Ok(5), "a panic keeps no place");
     }
 }
