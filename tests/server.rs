@@ -200,7 +200,7 @@ async fn a_start_that_cannot_go_well_is_refused_at_once() {
     let refused = swarm.post("/start_engine", json!({})).await;
     assert_eq!(refused.0, 400);
     assert!(
-        detail(&refused).contains("/no/such/model does not exist"),
+        detail(&refused).contains("model not found: /no/such/model"),
         "{refused:?}"
     );
     assert_eq!(swarm.status().await["engine_status"], "ENGINE.OFFLINE");
