@@ -394,9 +394,17 @@ async fn with_a_certificate_it_speaks_tls_and_only_that() {
 fn certificates_that_cannot_be_used_are_named() {
     let (certificate, key, other) = (fixture("cert.pem"), fixture("key.pem"), fixture("other-key.pem"));
     for (certificate, key, said) in [
-        ("/no/such/cert", key.as_str(), "cannot read a certificate in PEM format from /no/such/cert"),
+        (
+            "/no/such/cert",
+            key.as_str(),
+            "cannot read a certificate in PEM format from /no/such/cert",
+        ),
         (key.as_str(), key.as_str(), "no certificate found"),
-        (certificate.as_str(), certificate.as_str(), "cannot read a private key in PEM format"),
+        (
+            certificate.as_str(),
+            certificate.as_str(),
+            "cannot read a private key in PEM format",
+        ),
         (
             certificate.as_str(),
             other.as_str(),

@@ -541,7 +541,7 @@ async fn a_file_of_metrics_that_cannot_be_written_is_told_with_its_key() {
             let mut engine = launch(experiment.path(), &config);
             let ended = tokio::time::timeout(Duration::from_secs(60), &mut engine.task).await;
             let error = ended.unwrap().unwrap().unwrap_err().to_string();
-            let told = format!("ajet.trainer_common.{key}: {} cannot be written: ", path.display());
+            let told = format!("cannot write ajet.trainer_common.{key}: {}: ", path.display());
             assert!(error.starts_with(&told), "{error}");
         }
     }

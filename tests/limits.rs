@@ -107,7 +107,7 @@ async fn connections_over_the_limit_are_told_to_come_again_and_do_when_there_is_
     let refused = until_closed(&mut connect(&swarm).await).await;
     assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
     assert!(
-        refused.contains("retry-after: 3\r\n") && refused.contains("4 connections open"),
+        refused.contains("retry-after: 3\r\n") && refused.contains("limit of 4 connections"),
         "{refused}"
     );
     swarm.engines.behave(|engine| engine.hold_chats = false);

@@ -1,4 +1,4 @@
-//! From a configuration file to a serving engine, and to its end.
+//! The life of an engine: from a configuration file to serving, and its end.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -31,24 +31,24 @@ use crate::config::{Strictness, load};
 use crate::protocol::engine::{CONTRACT_VERSION, EnginePhase, Hello};
 use crate::protocol::swarm::UPDATES_DONE;
 
-/// How long answers that are on their way may take to get through when the engine ends.
-const LAST_ANSWERS: Duration = Duration::from_secs(1);
+/// Time for pending answers when the engine ends.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Damaged lines of the journal that a message names.
+/// Maximum number of damaged journal lines named in a message.
 const NAMED_LINES: usize = 3;
 
-/// Where an engine finds what it needs.
+/// Paths of an engine.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The Unix socket to serve.
+    /// Unix socket to serve.
     pub socket: PathBuf,
-    /// The whole configuration as YAML.
+    /// Complete configuration as YAML.
     pub config: PathBuf,
-    /// Where checkpoints, journal and metrics go.
+    /// Directory of checkpoints, journal and metrics.
     pub experiment_dir: PathBuf,
 }
 
-/// Why an engine ended: a sentence.
+/// Reason why an engine ended, as a sentence.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct EngineError(String);
@@ -59,10 +59,10 @@ impl EngineError {
     }
 }
 
-/// Serves the engine contract until `POST /shutdown`, or until `abandoned` says that nobody is left to serve.
+/// Serves the engine contract until `POST /shutdown`, or until `abandoned` completes because the server is gone.
 ///
 /// # Errors
-/// The engine could not boot, or could not go on; the event stream has said so.
+/// Fails if the engine cannot boot or continue; the event stream has reported the reason.
 pub async fn run(options: Options, abandoned: impl Future<Output = ()>) -> Result<(), EngineError> {
     let config = read_config(&options.config)?;
     let listener = listen(&options.socket)?;
@@ -84,7 +84,7 @@ pub async fn run(options: Options, abandoned: impl Future<Output = ()>) -> Resul
     tokio::spawn(boot_or_fail(app.clone(), config, options.experiment_dir.clone()));
 
     let why = tokio::select! {
-        why = ends.recv() => why.unwrap_or(End::Abandoned), // `app` holds a sender, so there is one
+        why = ends.recv() => why.unwrap_or(End::Abandoned), // unreachable: `app` holds a sender
         () = abandoned => End::Abandoned,
     };
     let abandoned = why == End::Abandoned;
@@ -92,9 +92,9 @@ pub async fn run(options: Options, abandoned: impl Future<Output = ()>) -> Resul
     app.hub.close();
     closing.cancel();
     if !abandoned {
-        let _ = tokio::time::timeout(LAST_ANSWERS, serving).await; // who has not heard by now need not
+        let _ = tokio::time::timeout(DRAIN_TIMEOUT, serving).await; // peers that have not read by now will not
     }
-    let _ = std::fs::remove_file(&options.socket); // its directory is its owner's to remove
+    let _ = std::fs::remove_file(&options.socket); // the server removes the directory
     outcome
 }
 
@@ -106,7 +106,7 @@ async fn conclude(app: &App, why: End) -> Result<(), EngineError> {
             }
             Ok(())
         }
-        // Nobody can read what a last checkpoint would tell, and the journal has it all.
+        // Nobody can read what a last checkpoint would report, and the journal has everything.
         End::Abandoned => Ok(()),
         End::Failed(why) => {
             app.hub.fatal(&why);
@@ -131,7 +131,7 @@ async fn boot_or_fail(app: Arc<App>, config: Ajet, experiment_dir: PathBuf) {
         Ok(Err(error)) => error.to_string(),
         Err(panic) => format!("booting failed: {panic}"),
     };
-    let _ = app.end.send(End::Failed(failed)); // it is ending already
+    let _ = app.end.send(End::Failed(failed)); // the engine is already ending
 }
 
 async fn boot(app: Arc<App>, mut config: Ajet, experiment_dir: PathBuf) -> Result<(), EngineError> {
@@ -144,8 +144,8 @@ async fn boot(app: Arc<App>, mut config: Ajet, experiment_dir: PathBuf) -> Resul
 
     let (build_config, build_hub) = (config.clone(), hub.clone());
     let thread = model_thread::spawn(move || ModelWorker::build(&build_config, start.checkpoint.as_ref(), build_hub));
-    let (handle, info) = built(thread.map_err(EngineError::new)?, &app).await?;
-    fit_context(&mut config, &info, &hub);
+    let (handle, info) = wait_until_built(thread.map_err(EngineError::new)?, &app).await?;
+    limit_context(&mut config, &info, &hub);
     let hello = Hello {
         contract_version: CONTRACT_VERSION,
         ready: true,
@@ -156,7 +156,7 @@ async fn boot(app: Arc<App>, mut config: Ajet, experiment_dir: PathBuf) -> Resul
         ..Hello::default()
     };
     hub.info(format!(
-        "{} on {}: {} parameters are trained, {:.2}% of the model's {}",
+        "{} on {}: training {} parameters, {:.2}% of the model's {}",
         hello.model,
         hello.device,
         hello.trainable_parameters,
@@ -186,67 +186,67 @@ async fn boot(app: Arc<App>, mut config: Ajet, experiment_dir: PathBuf) -> Resul
         core.repeat_update(episodes).await.map_err(EngineError::new)?;
     }
     let global_step = core.restore(start.plan.running);
-    let _ = app.booted.set((core, hello)); // set here only
+    let _ = app.booted.set((core, hello)); // only set here
     hub.phase(EnginePhase::Rolling, global_step, start.damage);
     Ok(())
 }
 
-/// Waits until the model thread has built its worker; from then on its failure is the engine's.
-async fn built<I>(thread: ModelThread<I>, app: &App) -> Result<(model_thread::ModelHandle, I), EngineError> {
+/// Waits until the model thread has built its worker; later failures of it end the engine.
+async fn wait_until_built<I>(thread: ModelThread<I>, app: &App) -> Result<(model_thread::ModelHandle, I), EngineError> {
     let ModelThread { handle, built, ended } = thread;
     match built.await {
         Ok(info) => {
             let end = app.end.clone();
             tokio::spawn(async move {
                 if let Ok(Err(why)) = ended.await {
-                    let _ = end.send(End::Failed(why)); // it is ending already
+                    let _ = end.send(End::Failed(why)); // the engine is already ending
                 }
             });
             Ok((handle, info))
         }
         Err(_) => Err(EngineError(match ended.await {
             Ok(Err(why)) => why,
-            Ok(Ok(())) | Err(_) => "the model thread ended while it booted".into(),
+            Ok(Ok(())) | Err(_) => "the model thread ended during the boot".into(),
         })),
     }
 }
 
-/// A context longer than the model was made for is cut to it.
-fn fit_context(config: &mut Ajet, info: &ModelInfo, hub: &EventHub) {
+/// Limits the context length to that of the model.
+fn limit_context(config: &mut Ajet, info: &ModelInfo, hub: &EventHub) {
     let (asked, made_for) = (config.max_model_len(), info.max_position_embeddings);
     if asked > made_for {
         hub.info(format!(
-            "ajet.rollout.max_model_len is {made_for}, the longest context of the model, instead of {asked}"
+            "ajet.rollout.max_model_len reduced from {asked} to {made_for}, the model's maximum context length"
         ));
         config.rollout.max_model_len = Some(made_for);
     }
 }
 
-/// Where training begins or goes on.
+/// Starting point of the training.
 struct Start {
     lock: DirectoryLock,
     checkpoint: Option<Checkpoint>,
     checkpoints: CheckpointStore,
     ledger: Ledger,
     plan: Plan,
-    /// What the journal has lost: a sentence.
+    /// Message about lost journal lines.
     damage: Option<String>,
 }
 
 impl Start {
-    /// Finds the checkpoint and the journal to go on from, and checks that they are of this job.
+    /// Finds checkpoint and journal to resume from, and checks that they belong to this job.
     fn find(config: &Ajet, experiment_dir: &Path, hub: &EventHub) -> Result<Self, EngineError> {
         durable::create_dir(experiment_dir).map_err(|e| {
             EngineError(format!(
-                "the experiment directory {} cannot be used: {e}",
+                "cannot use the experiment directory {}: {e}",
                 experiment_dir.display()
             ))
         })?;
-        // Before anything is read: an engine before this one may still write.
-        let lock = DirectoryLock::acquire(experiment_dir, lock::PATIENCE, |holder| {
+        // Before anything is read: an earlier engine may still be writing.
+        let lock = DirectoryLock::acquire(experiment_dir, lock::TIMEOUT, |holder| {
             hub.detail(format!(
-                "waiting up to {} s for the engine that still uses {} ({holder})",
-                lock::PATIENCE.as_secs(),
+                "waiting up to {} s for another engine to release {} ({holder})",
+                lock::TIMEOUT.as_secs(),
                 experiment_dir.display()
             ));
         });
@@ -259,12 +259,12 @@ impl Start {
         }
         if let Some(checkpoint) = &checkpoint {
             run.check_resumes(&checkpoint.manifest.run).map_err(EngineError::new)?;
-            hub.info(format!("going on from {}", checkpoint.dir.display()));
+            hub.info(format!("resuming from {}", checkpoint.dir.display()));
             if let Some(cap) = config.trainer_common.total_training_steps
                 && checkpoint.manifest.global_step >= cap
             {
                 return Err(EngineError(format!(
-                    "all {cap} {UPDATES_DONE} already, by {}; hint: raise it, or use another ajet.experiment_name",
+                    "all {cap} {UPDATES_DONE} already, by {}; hint: raise it, or set another ajet.experiment_name",
                     checkpoint.dir.display()
                 )));
             }
@@ -289,7 +289,7 @@ impl Start {
         hub: &EventHub,
     ) -> Result<(Ledger, Plan, Option<String>), EngineError> {
         let open = || {
-            let logs = step_log::Wanted::new(&config.trainer_common);
+            let logs = step_log::LogOptions::new(&config.trainer_common);
             let logs = StepLog::open(experiment_dir, &logs).map_err(EngineError::new)?;
             Ledger::open(experiment_dir, run, StopRule::new(config), next_step, logs).map_err(EngineError::new)
         };
@@ -298,7 +298,7 @@ impl Start {
             && begun != run
         {
             match rest.is_empty() {
-                true => ledger.cut_journal(0).map_err(EngineError::new)?, // nothing was trained: begun anew
+                true => ledger.cut_journal(0).map_err(EngineError::new)?, // nothing was trained yet: start over
                 false => run.check_resumes(begun).map_err(EngineError::new)?,
             }
         }
@@ -312,7 +312,7 @@ impl Start {
                 drop(ledger);
                 let aside = journal::set_aside(&experiment_dir.join(journal::FILE_NAME)).map_err(EngineError::new)?;
                 hub.warn(format!(
-                    "{gap}; its episodes are not used, but kept in {}",
+                    "{gap}; its episodes are not used, and were moved to {}",
                     aside.display()
                 ));
                 Ok((open()?.0, Plan::default(), damage))
@@ -321,7 +321,7 @@ impl Start {
     }
 }
 
-/// What users should know of lines that the journal lost.
+/// Returns a message about lost journal lines.
 fn damage(records: &[Record], experiment_dir: &Path) -> Option<String> {
     let lost = records.iter().filter_map(|record| match record {
         Record::Lost { line, why } => Some(format!("line {line}: {why}")),
@@ -331,9 +331,9 @@ fn damage(records: &[Record], experiment_dir: &Path) -> Option<String> {
     let kept_in = experiment_dir.join(journal::DAMAGED_FILE_NAME);
     (!lost.is_empty()).then(|| {
         format!(
-            "{} damaged {} of the journal left out and kept in {} ({}); all other episodes are in use",
+            "skipped {} damaged journal {}, saved to {} ({}); all other episodes are used",
             lost.len(),
-            if lost.len() == 1 { "line is" } else { "lines are" },
+            if lost.len() == 1 { "line" } else { "lines" },
             kept_in.display(),
             lost[..lost.len().min(NAMED_LINES)].join("; ")
         )

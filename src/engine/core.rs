@@ -1,7 +1,7 @@
-//! What the engine does once it is booted: answers calls, takes in finished episodes, updates the weights.
+//! The booted engine: answers calls, takes finished episodes, updates the weights.
 //!
-//! Calls that wait for the disk run on blocking threads, the update's maths on the model thread; nothing here computes
-//! on the I/O threads.
+//! Calls that wait for the disk run on blocking threads, and the computation of updates on the model thread; nothing
+//! here computes on the I/O threads.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -42,47 +42,47 @@ pub struct Core {
     console: bool,
     save_every: u64,
     last_step: Option<u64>,
-    /// The last step that a checkpoint holds.
+    /// Last step contained in a checkpoint.
     saved_step: AtomicU64,
     updating: AtomicBool,
-    /// Whether the last end could not be saved.
+    /// Whether the last attempt to save an episode failed.
     disk_fails: AtomicBool,
-    /// Held by an update and by the end, so that the end waits for the update.
+    /// Held during an update and during shutdown, so that shutdown waits for the update.
     cycle: tokio::sync::Mutex<()>,
-    /// Whoever can still write to the experiment directory holds a core.
+    /// Held as long as the core exists, since the core may write to the experiment directory.
     _lock: DirectoryLock,
 }
 
-/// What a core is made of.
+/// Parts of a core.
 pub struct Parts {
-    /// That of the experiment directory.
+    /// Lock of the experiment directory.
     pub lock: DirectoryLock,
-    /// Where it tells what it does.
+    /// Receives the core's events.
     pub hub: Arc<EventHub>,
-    /// The model thread.
+    /// Model thread.
     pub model: ModelHandle,
-    /// What sessions stand on.
+    /// Backend of the sessions.
     pub backend: Arc<ChatBackend>,
     /// Journal and pool.
     pub ledger: Ledger,
-    /// Where checkpoints go.
+    /// Checkpoints.
     pub checkpoints: CheckpointStore,
-    /// Where finished episodes' conversations go.
+    /// Conversations of finished episodes.
     pub trajectories: Trajectories,
-    /// Reward of a train episode that a madness check flagged.
+    /// Reward of a train episode flagged by a madness check.
     pub madness_reward: f64,
-    /// Whether a step's metrics become a line of the log.
+    /// Whether to log a step's metrics.
     pub console: bool,
-    /// Updates between checkpoints.
+    /// Number of updates between checkpoints.
     pub save_every: u64,
-    /// The step of the last update that is allowed; it has a checkpoint in any case.
+    /// Step of the last allowed update, which always gets a checkpoint.
     pub last_step: Option<u64>,
-    /// The last step that a checkpoint holds; 0 without one.
+    /// Last step contained in a checkpoint; 0 without one.
     pub saved_step: u64,
 }
 
 impl Core {
-    /// A core that waits for calls.
+    /// Creates a core.
     pub fn new(parts: Parts) -> Arc<Self> {
         Arc::new(Self {
             hub: parts.hub,
@@ -104,30 +104,32 @@ impl Core {
         })
     }
 
-    /// Answers an agent's request.
+    /// Answers an agent's chat request.
     pub async fn chat(&self, episode_uuid: &str, call: ChatCall) -> Result<ChatAnswer, ChatError> {
         if self.updating.load(Ordering::Acquire) {
-            return Err(ChatError::Unavailable("the weights are being updated".into()));
+            return Err(ChatError::Unavailable(
+                "the weights are being updated; hint: try again".into(),
+            ));
         }
         let session = self.sessions.running(episode_uuid, &self.backend)?;
         session.chat(call.request, call.episode_type).await
     }
 
-    /// Tokens of the prompt that an agent's request would be sampled from.
+    /// Returns the number of prompt tokens that an agent's request would use.
     pub async fn count_tokens(&self, episode_uuid: &str, call: ChatCall) -> Result<u64, ChatError> {
         let session = self.sessions.running(episode_uuid, &self.backend)?;
         session.count_tokens(call.request, call.episode_type).await
     }
 
-    /// What was said so far in an episode. Computes for some milliseconds on long episodes.
+    /// Returns the conversations of an episode so far. Computes for some milliseconds on long episodes.
     ///
     /// # Errors
-    /// The longest conversation is too large.
+    /// Fails if the longest conversation is too large.
     pub fn conversations(&self, episode_uuid: &str) -> Result<EpisodeConversations, ConversationTooLarge> {
         self.sessions.conversations(episode_uuid)
     }
 
-    /// Takes a finished episode in. Waits for the disk.
+    /// Saves a finished episode. Waits for the disk.
     pub fn end(&self, episode_uuid: &str, end: EndEpisode) -> Result<EndOutcome, LedgerError> {
         let mut ledger = self.ledger();
         if let Some(finished) = ledger.finished(episode_uuid) {
@@ -146,7 +148,7 @@ impl Core {
         if !logprobs.copied().all(f32::is_finite) {
             self.sessions.forget(episode_uuid);
             self.hub.warn(format!(
-                "episode {episode_uuid} is dropped: a log-probability of it is not finite"
+                "dropped episode {episode_uuid}: a log-probability is not finite"
             ));
             return Ok(EndOutcome {
                 dropped: Some(DropReason::NonFinite),
@@ -171,7 +173,7 @@ impl Core {
         };
         let mut answer = outcome(&finished, PoolChange::default());
         let saved = ledger.finish(finished);
-        self.tell_of_disk(&saved, ledger.global_step());
+        self.report_disk(&saved, ledger.global_step());
         answer.change = saved?;
         self.sessions.forget(episode_uuid);
         self.save_trajectory(episode_uuid, &recording, &ledger);
@@ -179,20 +181,20 @@ impl Core {
         if over_cache > 0 {
             self.hub.dropped(DropReason::OverCache, over_cache as u64);
             self.hub.detail(format!(
-                "{over_cache} finished episodes were dropped, since the batch may hold no more \
+                "dropped {over_cache} finished episodes, since the batch has its maximum size \
                  (ajet.swarm_mode_sample_collection_max_cached_episodes)"
             ));
         }
         Ok(answer)
     }
 
-    /// Shows that ends cannot be saved for as long as it is so.
-    fn tell_of_disk<T>(&self, saved: &Result<T, LedgerError>, global_step: u64) {
+    /// Reports while finished episodes cannot be saved.
+    fn report_disk<T>(&self, saved: &Result<T, LedgerError>, global_step: u64) {
         match saved {
             Err(LedgerError::Journal(error @ JournalError::Io { .. })) => {
                 self.disk_fails.store(true, Ordering::Release);
                 self.hub
-                    .detail(format!("finished episodes cannot be saved, clients try again: {error}"));
+                    .detail(format!("cannot save finished episodes, clients are retrying: {error}"));
             }
             Err(_) => {}
             Ok(_) if self.disk_fails.swap(false, Ordering::AcqRel) => {
@@ -202,33 +204,32 @@ impl Core {
         }
     }
 
-    /// The pool as it is. Waits for whoever writes to the disk.
+    /// Returns a snapshot of the pool. Waits for writers.
     pub fn pool(&self) -> PoolSnapshot {
         self.ledger().pool()
     }
 
-    /// Nothing depends on a trajectory, so a disk that is full is only told.
+    /// Saves a trajectory. Nothing depends on it, so an error is only logged.
     fn save_trajectory(&self, episode_uuid: &str, recording: &EpisodeRecord, ledger: &Ledger) {
         if let Some(finished) = ledger.finished(episode_uuid)
             && let Err(error) = self.trajectories.save(&finished, &recording.calls)
         {
-            self.hub.warn(format!(
-                "the trajectory of {episode_uuid} could not be written: {error}"
-            ));
+            self.hub
+                .warn(format!("cannot write the trajectory of {episode_uuid}: {error}"));
         }
     }
 
-    /// Forgets an episode.
+    /// Deletes an episode's calls.
     pub fn forget(&self, episode_uuid: &str) {
         self.sessions.forget(episode_uuid);
     }
 
-    /// The clients agreed to end the batch. Waits for whoever writes to the disk.
+    /// Ends the batch by agreement of the clients. Waits for writers.
     pub fn agree(&self) -> PoolSnapshot {
         self.ledger().agree()
     }
 
-    /// Closes a full batch. The update itself is [`Core::run_update`]'s. Waits for the disk.
+    /// Closes a full batch; [`Core::run_update`] then updates. Waits for the disk.
     pub fn begin_update(&self, asked: Update) -> Result<ClosedBatch, LedgerError> {
         let closed = self.ledger().begin_update(asked.dropped)?;
         self.updating.store(true, Ordering::Release);
@@ -237,7 +238,7 @@ impl Core {
         Ok(closed)
     }
 
-    /// Trains on a closed batch, writes a checkpoint where one is due, and opens the next batch.
+    /// Trains on a closed batch, writes a checkpoint if one is due, and opens the next batch.
     pub async fn run_update(self: &Arc<Self>, closed: ClosedBatch) -> Result<(), ModelGone> {
         let _alone = self.cycle.lock().await;
         let trouble = self.train(closed).await?;
@@ -248,7 +249,7 @@ impl Core {
         Ok(())
     }
 
-    /// Does again, from the journal, an update that a checkpoint does not hold.
+    /// Repeats an update from the journal that no checkpoint contains.
     pub async fn repeat_update(self: &Arc<Self>, episodes: StepEpisodes) -> Result<(), ModelGone> {
         let core = self.clone();
         let closed = blocking(move || {
@@ -263,21 +264,21 @@ impl Core {
         Ok(())
     }
 
-    /// Puts the journaled episodes of the running batch back. Returns the step being sampled.
+    /// Restores the journaled episodes of the current batch. Returns the step being sampled.
     pub fn restore(&self, episodes: StepEpisodes) -> u64 {
         let mut ledger = self.ledger();
         ledger.restore(episodes);
         ledger.global_step()
     }
 
-    /// The last things before a good end: waits for a running update, saves what no checkpoint holds yet.
+    /// Shuts down in good order: waits for a running update, then saves what no checkpoint contains.
     pub async fn finish(self: &Arc<Self>) {
         let _alone = self.cycle.lock().await;
         let core = self.clone();
         blocking(move || {
             let done = core.ledger().global_step() - 1;
-            // Before a resume would not repeat an update any more, its metrics are written.
-            let _ = core.ledger().flush_metrics(); // tried again below
+            // Metrics are written before the checkpoint, after which a resume would not repeat the update.
+            let _ = core.ledger().flush_metrics(); // retried below
             if done > core.saved_step.load(Ordering::Acquire) {
                 match core.export(done, || ()) {
                     Ok(_) => core.cut_journal(done),
@@ -292,11 +293,11 @@ impl Core {
         .await;
     }
 
-    /// Returns what users should know about it.
+    /// Returns a message for the user, if any.
     async fn train(self: &Arc<Self>, closed: ClosedBatch) -> Result<Option<String>, ModelGone> {
         let begun = Instant::now();
         let outcome = match closed.batch.trained.is_empty() {
-            true => UpdateOutcome::default(), // the clients agreed before anything was finished
+            true => UpdateOutcome::default(), // the clients agreed before any episode finished
             false => self.model.update(closed.global_step, train_episodes(&closed)).await?,
         };
         let seconds = begun.elapsed().as_secs_f64();
@@ -304,8 +305,8 @@ impl Core {
         Ok(blocking(move || core.conclude(&closed, outcome, seconds)).await)
     }
 
-    /// What follows on the maths: checkpoint, metrics, next batch. Waits for the disk. A failure of these is told, and
-    /// training goes on.
+    /// Completes an update: checkpoint, metrics, next batch. Waits for the disk. Errors are reported, and training
+    /// continues.
     fn conclude(&self, closed: &ClosedBatch, outcome: UpdateOutcome, seconds: f64) -> Option<String> {
         let step = closed.global_step;
         let due = step.is_multiple_of(self.save_every) || Some(step) == self.last_step;
@@ -317,7 +318,7 @@ impl Core {
                 own.insert("seconds/export".to_owned(), begun.elapsed().as_secs_f64());
                 own.insert("export_failed".to_owned(), f64::from(failed));
             };
-            // Before a resume would not repeat the update any more, its metrics are written.
+            // Metrics are written before the checkpoint, after which a resume would not repeat the update.
             let outcome_of_export = self.export(step, || {
                 told(false, &mut own);
                 done = Some(self.close_step(closed, &outcome, own.clone()));
@@ -351,7 +352,8 @@ impl Core {
         trouble
     }
 
-    /// Writes a step's metrics and opens the next batch. Returns the metrics, the next pool and what went wrong.
+    /// Writes a step's metrics and opens the next batch. Returns the metrics, the next pool and an error message, if
+    /// any.
     fn close_step(
         &self,
         closed: &ClosedBatch,
@@ -365,10 +367,10 @@ impl Core {
         let mut all = ledger.step_metrics(closed, sampled);
         all.extend(own);
         for (name, value) in outcome.metrics.iter().filter(|(_, value)| value.is_finite()) {
-            // What both tell is told as the clients sent it, before the trainer's penalties.
+            // Where both report a metric, the client's rewards count, before the trainer's penalties.
             all.entry(name.clone()).or_insert(*value);
         }
-        all.retain(|_, value| value.is_finite()); // JSON has no others
+        all.retain(|_, value| value.is_finite()); // JSON has no other numbers
         let (pool, trouble) = ledger.advance(&mut all, sampled);
         (all, pool, trouble)
     }
@@ -378,7 +380,7 @@ impl Core {
             ledger.count_dropped(*reason, *count);
         }
         let left_out = (DropReason::Dummy, closed.batch.left_out.len() as u64);
-        // The control plane was told of those of a repeated update when it was made.
+        // For a repeated update, the control plane was told when it was made first.
         let to_tell = !ledger.is_repeating();
         for (reason, count) in outcome.dropped.iter().map(|(r, n)| (*r, *n)).chain([left_out]) {
             self.hub.dropped(reason, if to_tell { count } else { 0 });
@@ -403,13 +405,13 @@ impl Core {
 
     fn cut_journal(&self, step: u64) {
         if let Err(error) = self.ledger().cut_journal(step) {
-            // It only holds more than a resume needs.
+            // The journal only holds more than a resume needs.
             self.hub.warn(error.to_string());
         }
     }
 
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        // Every call of the ledger changes it as its last act, so it is whole even after a panic elsewhere.
+        // Poisoning is ignored: every method changes the ledger as its last action.
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -426,11 +428,11 @@ impl Sampler for ModelHandle {
     }
 }
 
-/// Runs what waits for the disk where it may.
+/// Runs work that waits for the disk on a blocking thread.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(value) => value,
-        // The runtime cancels blocking work only as it shuts down, when this task is gone too; so it panicked.
+        // The runtime cancels blocking work only at its shutdown, when this task is gone too; so the work panicked.
         Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
 }

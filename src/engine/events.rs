@@ -1,4 +1,4 @@
-//! What the engine tells the control plane: [`EngineEvent`]s, published from any thread, streamed by `GET /events`.
+//! Events for the control plane: published from any thread, streamed by `GET /events`.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -6,10 +6,10 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::protocol::engine::{DropReason, EngineEvent, EnginePhase, LogLevel, PoolSnapshot};
 
-/// Events kept for the first subscriber; a control plane that never comes must not cost memory.
+/// Maximum number of events kept for the first subscriber, if no control plane ever connects.
 const BACKLOG: usize = 1000;
 
-/// Where events are published and subscribed to. A subscriber misses nothing and slows nobody.
+/// Publishes events to subscribers. No subscriber misses an event or slows the publishers down.
 #[derive(Debug)]
 pub struct EventHub {
     state: Mutex<State>,
@@ -41,8 +41,8 @@ impl Default for EventHub {
 }
 
 impl EventHub {
-    /// All events from now on, after the present status; the first subscriber also gets what was published
-    /// before it came.
+    /// Subscribes to all future events, preceded by the current status; the first subscriber also gets the events
+    /// published before.
     pub fn subscribe(&self) -> UnboundedReceiver<EngineEvent> {
         let (sender, receiver) = unbounded_channel();
         let mut state = self.lock();
@@ -50,18 +50,18 @@ impl EventHub {
         first.append(&mut state.backlog);
         first.extend(state.fatal.clone().map(|message| EngineEvent::Fatal { message }));
         for event in first {
-            let _ = sender.send(event); // the receiver is in our hands
+            let _ = sender.send(event); // the receiver still exists
         }
         state.subscribers.push(sender);
         receiver
     }
 
-    /// Ends every stream, after what was published.
+    /// Ends all streams after the published events.
     pub fn close(&self) {
         self.lock().subscribers.clear();
     }
 
-    /// The engine is in this phase now.
+    /// Reports the engine's phase.
     pub fn phase(&self, phase: EnginePhase, global_step: u64, detail: Option<String>) {
         let mut state = self.lock();
         (state.phase, state.global_step, state.detail) = (phase, global_step, detail);
@@ -69,7 +69,7 @@ impl EventHub {
         state.send(status);
     }
 
-    /// What it is doing in this phase.
+    /// Reports the current activity within the phase.
     pub fn detail(&self, detail: impl Into<String>) {
         let mut state = self.lock();
         state.detail = Some(detail.into());
@@ -77,33 +77,33 @@ impl EventHub {
         state.send(status);
     }
 
-    /// The pool as it is now.
+    /// Reports the pool.
     pub fn pool(&self, pool: PoolSnapshot) {
         self.lock().send(EngineEvent::Pool { pool });
     }
 
-    /// Episodes left the batch without training.
+    /// Reports episodes that were dropped.
     pub fn dropped(&self, reason: DropReason, count: u64) {
         if count > 0 {
             self.publish(EngineEvent::Dropped { reason, count });
         }
     }
 
-    /// Something the user should know, in the engine's log and in the server's.
+    /// Reports a warning, in the logs of engine and server.
     pub fn warn(&self, message: impl Into<String>) {
         let message = message.into();
         tracing::warn!("{message}");
         self.log(LogLevel::Warn, message);
     }
 
-    /// Something worth a line, in the engine's log and in the server's.
+    /// Reports information, in the logs of engine and server.
     pub fn info(&self, message: impl Into<String>) {
         let message = message.into();
         tracing::info!("{message}");
         self.log(LogLevel::Info, message);
     }
 
-    /// The engine is about to end because of this. The first reason is the one that counts.
+    /// Reports the reason why the engine is about to end. Only the first reason counts.
     pub fn fatal(&self, message: &str) {
         let mut state = self.lock();
         if state.fatal.is_none() {
@@ -114,7 +114,7 @@ impl EventHub {
         }
     }
 
-    /// Any event that is not part of the present state.
+    /// Publishes an event that is not part of the current state.
     pub fn publish(&self, event: EngineEvent) {
         let mut state = self.lock();
         if state.subscribers.is_empty() && state.backlog.len() < BACKLOG {
@@ -129,7 +129,7 @@ impl EventHub {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Every change of the state is a plain assignment, so it is whole even after a panic elsewhere.
+        // Poisoning is ignored: every change of the state is a plain assignment.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

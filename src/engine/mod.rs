@@ -1,9 +1,9 @@
 //! The engine, the child process that owns the model: it serves the contract of [`crate::protocol::engine`] over a Unix
-//! socket, records what agents call, collects finished episodes, and updates the weights from them.
+//! socket, records the agents' calls, collects finished episodes, and updates the weights from them.
 //!
-//! [`boot`] puts it together: the model thread ([`model_thread`], [`worker`]), the sessions of the running episodes
-//! ([`session`]), the [`batch`], what is kept on disk ([`storage`]) and the [`metrics`]. [`core`] carries out what the
-//! contract asks for, [`server`] is the contract over HTTP, [`events`] are what the engine reports.
+//! [`boot`] assembles it: the model thread ([`model_thread`], [`worker`]), the sessions of running episodes
+//! ([`session`]), the [`batch`], the files on disk ([`storage`]) and the [`metrics`]. [`core`] implements the contract,
+//! [`server`] serves it over HTTP, and [`events`] reports to the control plane.
 
 pub mod batch;
 pub mod boot;

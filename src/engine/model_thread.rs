@@ -1,8 +1,8 @@
-//! The model thread: one thread that owns weights, scheduler and trainer, and is fed by a channel.
+//! The model thread: owns weights, scheduler and trainer, and receives commands through a channel.
 //!
-//! It samples while there is something to sample, and looks for commands between two steps; so a command waits for one
-//! step at most, and updates never overlap with sampling. Nothing on it waits for I/O except what a command asks for
-//! (writing a checkpoint, while nobody samples).
+//! It samples while requests are pending and checks for commands between two steps; so a command waits for at most one
+//! step, and updates never overlap with sampling. It waits for I/O only where a command requires it (writing a
+//! checkpoint, while nothing is sampled).
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,32 +20,32 @@ use crate::inference::{SampleEvent, SampleRequest};
 use crate::protocol::engine::DropReason;
 use crate::train::TrainEpisode;
 
-/// What computes on the model thread. Errors are sentences, and end the engine.
+/// The computation of the model thread. Errors are sentences and end the engine.
 pub trait Worker {
-    /// Queues a request; its events go to the request's channel.
+    /// Queues a request; its events are sent to the request's channel.
     fn submit(&mut self, request: SampleRequest);
-    /// Whether nothing is queued or sampled.
+    /// Returns whether nothing is queued or being sampled.
     fn is_idle(&self) -> bool;
-    /// One step of sampling, for everything that is queued or running. Returns how many tokens were sampled.
+    /// Performs one sampling step for all queued and running requests. Returns the number of sampled tokens.
     fn step(&mut self) -> Result<usize, String>;
-    /// One update of the weights from a batch. What is still queued or sampled is cancelled.
+    /// Updates the weights from a batch. Requests still queued or running are cancelled.
     fn update(&mut self, global_step: u64, episodes: &[TrainEpisode]) -> Result<UpdateOutcome, String>;
-    /// Writes model and trainer state into a checkpoint's directory.
+    /// Writes model and trainer state into a checkpoint directory.
     fn save(&mut self, dir: &Path) -> Result<(), String>;
-    /// Grows with every update.
+    /// Returns the weight version, which grows with every update.
     fn weight_version(&self) -> u64;
 }
 
-/// What came of an update.
+/// Result of an update.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct UpdateOutcome {
-    /// What the trainer measured.
+    /// Metrics of the trainer.
     pub metrics: Metrics,
-    /// Reason → episodes that did not train after all.
+    /// Numbers of episodes that were dropped after all, by reason.
     pub dropped: IndexMap<DropReason, u64>,
-    /// Sentences for the log.
+    /// Warnings for the log.
     pub warnings: Vec<String>,
-    /// What users should see until the next update: a sentence.
+    /// Message shown to users until the next update.
     pub trouble: Option<String>,
 }
 
@@ -63,12 +63,12 @@ enum Command {
     Stop,
 }
 
-/// The model thread is gone; the engine is about to end and has said why.
+/// The model thread has ended; the engine is about to end and has reported the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the model thread has ended")]
 pub struct ModelGone;
 
-/// How others reach the model thread.
+/// Handle for calls to the model thread.
 #[derive(Clone, Debug)]
 pub struct ModelHandle {
     commands: Sender<Command>,
@@ -82,7 +82,7 @@ struct Shared {
     sampling_micros: AtomicU64,
 }
 
-/// What was sampled since the engine started.
+/// Sampling totals since the engine started.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SamplingTotals {
     /// Tokens sampled.
@@ -92,12 +92,12 @@ pub struct SamplingTotals {
 }
 
 impl ModelHandle {
-    /// Queues a request. Its events tell what becomes of it; where the model thread is gone, a failure.
+    /// Queues a request. Its events report progress, or a failure if the model thread has ended.
     pub fn submit(&self, request: SampleRequest) {
         if let Err(unsent) = self.commands.send(Command::Submit(request))
             && let Command::Submit(request) = unsent.0
         {
-            let _ = request.events.send(SampleEvent::Failed(ModelGone.to_string())); // whoever asked may be gone too
+            let _ = request.events.send(SampleEvent::Failed(ModelGone.to_string())); // the requester may be gone too
         }
     }
 
@@ -112,8 +112,8 @@ impl ModelHandle {
         outcome.await.map_err(|_| ModelGone)
     }
 
-    /// Writes model and trainer state into `dir`, and waits for it; not to be called from an async task. A failure
-    /// leaves the model as it is.
+    /// Writes model and trainer state into `dir`. Blocks, so it must not be called from an async task. After a failure
+    /// the model is unchanged.
     pub fn save_blocking(&self, dir: &Path) -> Result<(), String> {
         let (reply, outcome) = oneshot::channel();
         let dir = dir.to_owned();
@@ -121,17 +121,17 @@ impl ModelHandle {
         outcome.blocking_recv().unwrap_or_else(|_| Err(ModelGone.to_string()))
     }
 
-    /// Ends the thread after what it is doing.
+    /// Ends the thread after its current command.
     pub fn stop(&self) {
-        let _ = self.send(Command::Stop); // it is gone already
+        let _ = self.send(Command::Stop); // the thread may have ended already
     }
 
-    /// The weights that sample now; grows with every update.
+    /// Returns the version of the weights in use; it grows with every update.
     pub fn weight_version(&self) -> u64 {
         self.shared.weight_version.load(Ordering::Acquire)
     }
 
-    /// What was sampled since the engine started.
+    /// Returns the sampling totals since the engine started.
     pub fn sampling_totals(&self) -> SamplingTotals {
         SamplingTotals {
             tokens: self.shared.sampled_tokens.load(Ordering::Relaxed),
@@ -146,15 +146,16 @@ impl ModelHandle {
 
 /// A started model thread.
 pub struct ModelThread<I> {
-    /// How to reach it.
+    /// Handle for calls to it.
     pub handle: ModelHandle,
-    /// What `build` told, once it has built.
+    /// Information from `build`, once it has finished.
     pub built: oneshot::Receiver<I>,
-    /// How it ended: an error, or a panic, is a sentence.
+    /// Outcome: an error or panic as a sentence.
     pub ended: oneshot::Receiver<Result<(), String>>,
 }
 
-/// Starts the thread. `build` makes the worker on it, so that weights never move between threads, and tells about it.
+/// Starts the thread. `build` creates the worker on it, so that weights never move between threads, and returns
+/// information about it.
 pub fn spawn<W: Worker, I: Send + 'static>(
     build: impl FnOnce() -> Result<(W, I), String> + Send + 'static,
 ) -> std::io::Result<ModelThread<I>> {
@@ -164,17 +165,17 @@ pub fn spawn<W: Worker, I: Send + 'static>(
     let (ended_sender, ended) = oneshot::channel();
     let thread_shared = shared.clone();
     std::thread::Builder::new().name("model".into()).spawn(move || {
-        // The inbox goes with the work, so that once `ended` is told, nothing can be sent into the void.
+        // The inbox is dropped with the worker, so that after `ended` no command can be sent into the void.
         let work = move || {
             let (mut worker, info) = build()?;
             thread_shared
                 .weight_version
                 .store(worker.weight_version(), Ordering::Release);
-            let _ = built_sender.send(info); // nobody waits: the engine is ending
+            let _ = built_sender.send(info); // no receiver: the engine is ending
             serve(&mut worker, &inbox, &thread_shared)
         };
         let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(describe_panic(&*panic)));
-        let _ = ended_sender.send(outcome); // nobody waits: the engine is ending
+        let _ = ended_sender.send(outcome); // no receiver: the engine is ending
     })?;
     Ok(ModelThread {
         handle: ModelHandle { commands, shared },
@@ -183,10 +184,10 @@ pub fn spawn<W: Worker, I: Send + 'static>(
     })
 }
 
-/// Answers commands and samples until it is told to stop.
+/// Handles commands and samples until it is stopped.
 fn serve<W: Worker>(worker: &mut W, inbox: &Receiver<Command>, shared: &Shared) -> Result<(), String> {
     loop {
-        // A closed channel is a stop: nobody can ask for anything any more.
+        // A closed channel means stop: no commands can arrive any more.
         let command = if worker.is_idle() {
             Some(inbox.recv().unwrap_or(Command::Stop))
         } else {
@@ -205,7 +206,7 @@ fn serve<W: Worker>(worker: &mut W, inbox: &Receiver<Command>, shared: &Shared) 
             }) => {
                 let outcome = worker.update(global_step, &episodes)?;
                 shared.weight_version.store(worker.weight_version(), Ordering::Release);
-                let _ = reply.send(outcome); // whoever asked is gone; the weights are updated all the same
+                let _ = reply.send(outcome); // the requester may be gone; the weights are updated anyway
             }
             Some(Command::Save { dir, reply }) => {
                 let _ = reply.send(worker.save(&dir)); // as above

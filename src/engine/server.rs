@@ -1,4 +1,4 @@
-//! The engine contract over HTTP: one handler a row of the table in [`crate::protocol::engine`].
+//! The engine contract over HTTP: one handler per row of the table in [`crate::protocol::engine`].
 
 use std::sync::{Arc, OnceLock};
 
@@ -25,27 +25,27 @@ use crate::protocol::engine::{
 };
 use crate::protocol::openai::{ErrorBody, ErrorObject};
 
-/// Seconds after which a call that the engine could not serve may be tried again.
+/// Seconds after which to retry a call that the engine could not serve.
 const RETRY_AFTER: u64 = 1;
 
-/// Why the engine is to end.
+/// Reasons for the engine to end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// `POST /shutdown`: in good order.
+    /// `POST /shutdown`: shut down in good order.
     Shutdown,
-    /// Nobody is there any more who could use it.
+    /// The server is gone.
     Abandoned,
-    /// It cannot go on: a sentence.
+    /// The engine cannot continue, for this reason.
     Failed(String),
 }
 
-/// What the handlers share.
+/// State shared by the handlers.
 pub struct App {
-    /// What is told to the control plane.
+    /// Events for the control plane.
     pub hub: Arc<EventHub>,
-    /// What `hello` tells before the engine is booted.
+    /// Answer of `hello` during the boot.
     pub booting: Hello,
-    /// Set once it is booted: the engine, and what `hello` tells of it.
+    /// The booted engine, and its answer of `hello`.
     pub booted: OnceLock<(Arc<Core>, Hello)>,
     /// Ends the engine.
     pub end: mpsc::UnboundedSender<End>,
@@ -55,16 +55,16 @@ impl App {
     fn core(&self) -> Result<&Arc<Core>, Refusal> {
         match self.booted.get() {
             Some((core, _)) => Ok(core),
-            None => Err(Refusal::unavailable("the engine is still booting")),
+            None => Err(Refusal::unavailable("the engine is still booting; hint: try again")),
         }
     }
 
     fn end(&self, end: End) {
-        let _ = self.end.send(end); // it is ending already
+        let _ = self.end.send(end); // the engine is already ending
     }
 }
 
-/// The contract's routes.
+/// Returns the contract's routes.
 pub fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/hello", get(hello))
@@ -77,7 +77,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/update", post(update))
         .route("/events", get(events))
         .route("/shutdown", post(shutdown))
-        // Transcripts travel in metadata; the control plane has its own limit.
+        // Metadata may contain transcripts; the control plane has its own limit.
         .layer(DefaultBodyLimit::disable())
         .with_state(app)
 }
@@ -141,7 +141,7 @@ async fn forget(
     forget: Result<Json<ForgetEpisode>, JsonRejection>,
 ) -> Result<Response, Refusal> {
     let Json(ForgetEpisode { reason }) = forget?;
-    tracing::debug!("episode {episode} is forgotten: {}", reason.as_str());
+    tracing::debug!("forgetting episode {episode}: {}", reason.as_str());
     app.core()?.forget(&episode);
     Ok(done())
 }
@@ -157,12 +157,12 @@ async fn update(State(app): State<Arc<App>>, asked: Result<Json<Update>, JsonRej
     let core = app.core()?.clone();
     let closer = core.clone();
     let closed = on_disk_thread(move || closer.begin_update(asked)).await??;
-    // The answer does not wait for the update; its end is an event.
+    // The answer does not wait for the update; an event reports its end.
     let updating = tokio::spawn(async move { core.run_update(closed).await });
     tokio::spawn(async move {
         match updating.await {
             Ok(Ok(())) => {}
-            Ok(Err(ModelGone)) => {} // the model thread has said why it ended
+            Ok(Err(ModelGone)) => {} // the model thread has reported the reason
             Err(panic) => app.end(End::Failed(format!("the update failed: {panic}"))),
         }
     });
@@ -188,11 +188,15 @@ fn done() -> Response {
     Json(json!({})).into_response()
 }
 
-/// Runs what waits for the disk where it may. A panic there is an answer, not the end of the engine.
+/// Runs work that waits for the disk on a blocking thread. A panic becomes an error answer instead of ending the
+/// engine.
 async fn on_disk_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Refusal> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|error| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the engine failed: {error}")))
+    tokio::task::spawn_blocking(work).await.map_err(|error| {
+        Refusal::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            format!("internal error of the engine: {error}"),
+        )
+    })
 }
 
 /// An error answer.

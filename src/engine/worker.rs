@@ -1,5 +1,4 @@
-//! What the model thread owns: the one set of weights, the scheduler that samples from it and the trainer that changes
-//! it.
+//! Worker of the model thread: the weights, the scheduler that samples from them and the trainer that changes them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,23 +28,22 @@ pub struct ModelWorker {
     hub: Arc<EventHub>,
 }
 
-/// What the rest of the engine needs to know of the model.
+/// Information about the model for the rest of the engine.
 pub struct ModelInfo {
-    /// Its text side.
+    /// Text side of the model.
     pub text: TextModel,
-    /// Such as `cpu` or `cuda:0`.
+    /// Device, such as `cpu` or `cuda:0`.
     pub device: String,
-    /// Parameters.
+    /// Number of parameters.
     pub parameters: u64,
-    /// Those that are trained.
+    /// Number of trained parameters.
     pub trainable_parameters: u64,
-    /// The longest context that it was made for.
+    /// Maximum context length of the model.
     pub max_position_embeddings: usize,
 }
 
 impl ModelWorker {
-    /// Loads the model that the configuration names, and where a checkpoint is given, puts its weights and trainer
-    /// state in their place. Errors are sentences.
+    /// Loads the configured model and, if a checkpoint is given, its weights and trainer state. Errors are sentences.
     pub fn build(config: &Ajet, resume: Option<&Checkpoint>, hub: Arc<EventHub>) -> Result<(Self, ModelInfo), String> {
         let device = device::choose(&config.engine.device).map_err(sentence)?;
         let present = device.is_cuda().then(device::gpu_count);
@@ -56,7 +54,7 @@ impl ModelWorker {
         let (threads, cpus) = (config.engine.threads, Pool::logical_cpus());
         if let Some(asked) = threads.filter(|asked| *asked > cpus) {
             hub.warn(format!(
-                "ajet.engine.threads is {asked}, but this machine has {cpus} CPUs; {cpus} threads are used"
+                "ajet.engine.threads is {asked}, but this machine has {cpus} CPUs; using {cpus} threads"
             ));
         }
         let dtype = device::dtype(config.engine.dtype, &device);
@@ -76,7 +74,7 @@ impl ModelWorker {
         }
         let trainable = trainable(config);
         let (weights, reference) = match resume {
-            // A full checkpoint is a whole model; what it was before is wanted only to measure the divergence from.
+            // A full checkpoint is a complete model; the original is only needed as the reference of the KL divergence.
             Some(checkpoint) if matches!(trainable, Trainable::All) => {
                 let dir = checkpoint.dir.to_string_lossy();
                 let trained = load(&dir, &device, dtype, &mut progress).map_err(sentence)?;
@@ -96,7 +94,7 @@ impl ModelWorker {
         };
         let mut worker = Self {
             trainer: trainer.map_err(sentence)?,
-            // After the trainer: what it keeps is not left for caches.
+            // After the trainer, whose memory is not available for caches.
             scheduler: Scheduler::new(&weights, config).map_err(sentence)?,
             weights,
             files: base.files,
@@ -116,12 +114,12 @@ impl ModelWorker {
         Ok((worker, info))
     }
 
-    /// A sentence, where an update has left a number that is not finite: nothing can be sampled from such weights.
+    /// Returns a message if an update has left a non-finite weight: such weights cannot be sampled from.
     fn not_finite(&self) -> Result<Option<String>, String> {
         let name = self.weights.non_finite().map_err(sentence)?;
         Ok(name.map(|name| {
             format!(
-                "the weights of {} are not finite (NaN or infinity in {name}); hint: stop the engine, and go on from an \
+                "the weights of {} are not finite (NaN or infinity in {name}); hint: stop the engine and resume from an \
                  earlier checkpoint with a lower ajet.trainer_common.optim.lr",
                 self.base
             )
@@ -169,7 +167,7 @@ impl Worker for ModelWorker {
     }
 
     fn save(&mut self, dir: &Path) -> Result<(), String> {
-        // The checkpoint before is worth more.
+        // An earlier checkpoint is worth more than one with non-finite weights.
         if let Some(why) = self.not_finite()? {
             return Err(why);
         }

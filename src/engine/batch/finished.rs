@@ -1,4 +1,4 @@
-//! A finished episode as the engine keeps it: what is journaled, pooled, trained on and measured.
+//! Finished episodes as the engine stores, trains on and measures them.
 
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
@@ -8,41 +8,42 @@ use crate::protocol::engine::PooledEpisode;
 use crate::protocol::swarm::EpisodeType;
 use crate::timeline::Row;
 
-/// An episode that ended with at least one LLM call.
+/// A finished episode with at least one LLM call.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FinishedEpisode {
     /// Train or eval.
     pub episode_type: EpisodeType,
-    /// The step whose batch it belongs to; of an eval episode the step at which it was claimed.
+    /// Step of its batch; for an eval episode, the step at which it was claimed.
     pub global_step: u64,
-    /// The episode.
+    /// Id of the episode.
     pub episode_uuid: String,
-    /// Its task, which is its group.
+    /// Id of its task, which is its group.
     pub task_id: String,
-    /// Who ran it.
+    /// Id of its client.
     pub client_uuid: String,
-    /// Finite. Written as text, since JSON parsers may be off by a bit, and a resumed update must not be.
+    /// Finite reward. Serialised as text, since JSON parsers may change the last bit, and a resumed update must not
+    /// differ.
     #[serde(with = "exact_float")]
     pub reward: f64,
-    /// Whether the agent reached its goal, where that is known.
+    /// Whether the agent reached its goal, if known.
     #[serde(default)]
     pub is_success: Option<bool>,
-    /// `metadata.tag` where the client sent one; rewards are also averaged by it.
+    /// `metadata.tag` of the client, if any; rewards are also averaged by tag.
     #[serde(default)]
     pub tag: Option<String>,
-    /// Training rows; none of an eval episode.
+    /// Training rows; empty for an eval episode.
     #[serde(default)]
     pub rows: Vec<Row>,
-    /// What was counted while it ran.
+    /// Counters of its LLM calls.
     #[serde(default)]
     pub usage: EpisodeUsage,
-    /// What its client wants averaged into the step's metrics.
+    /// Metrics of its client, averaged into those of the step.
     #[serde(default)]
     pub log_metrics: IndexMap<String, Value>,
 }
 
 impl FinishedEpisode {
-    /// Its entry in the pool, which says when it entered.
+    /// Returns the episode's entry in the pool, with the time of its entry.
     pub fn pooled(&self) -> PooledEpisode {
         PooledEpisode {
             entered: 0,
@@ -64,26 +65,26 @@ mod exact_float {
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
         let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
         text.parse()
-            .map_err(|_| D::Error::custom(format!("`{text}` is not a number")))
+            .map_err(|_| D::Error::custom(format!("expected a number, got `{text}`")))
     }
 }
 
-/// What was counted while an episode ran.
+/// Counters of an episode's LLM calls.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EpisodeUsage {
-    /// LLM calls that were answered.
+    /// Answered LLM calls.
     #[serde(default)]
     pub llm_calls: u64,
-    /// Tokens fed to the model, over all calls.
+    /// Prompt tokens of all calls.
     #[serde(default)]
     pub prompt_tokens: u64,
-    /// Of those, tokens that the prefix cache gave.
+    /// Prompt tokens served from the prefix cache.
     #[serde(default)]
     pub cached_tokens: u64,
-    /// Tokens sampled.
+    /// Sampled tokens.
     #[serde(default)]
     pub completion_tokens: u64,
-    /// Everything else that is counted, by its metric's name, such as `row_cut` or `timeline_splits/edited`.
+    /// All other counters by metric name, such as `row_cut` or `timeline_splits/edited`.
     #[serde(default)]
     pub counters: IndexMap<String, u64>,
 }

@@ -1,10 +1,10 @@
-//! What is trained, as far as a checkpoint or a journal depends on it.
+//! Identity of a training run: the settings on which its checkpoints and journal depend.
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::schema::{Ajet, TargetModules};
 
-/// Which model is trained how. A job resumes an experiment only with an equal one.
+/// Model and adapter of a run. An experiment can only be resumed with an equal identity.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunIdentity {
     /// `ajet.model.path`.
@@ -17,10 +17,10 @@ pub struct RunIdentity {
     pub target_modules: Vec<String>,
 }
 
-/// A job that asks for something else than its experiment directory holds.
+/// The configuration does not match the experiment directory.
 #[derive(Debug, PartialEq, thiserror::Error)]
 #[error(
-    "{key} is {asked}, but the experiment in this directory was begun with {begun}; hint: give the job another ajet.experiment_name, or the old value"
+    "{key} is {asked}, but the experiment in this directory was started with {begun}; hint: set another ajet.experiment_name, or the old value"
 )]
 pub struct IdentityMismatch {
     key: &'static str,
@@ -29,7 +29,7 @@ pub struct IdentityMismatch {
 }
 
 impl RunIdentity {
-    /// What a configuration asks for.
+    /// Returns the identity of a configuration.
     pub fn new(config: &Ajet) -> Self {
         let lora = &config.lora;
         if lora.lora_rank == 0 {
@@ -51,7 +51,7 @@ impl RunIdentity {
         }
     }
 
-    /// Checks that a job asking for `self` may go on with what was `begun`. The error names both.
+    /// Checks that a job with this identity can resume a run with `begun`. The error contains both values.
     pub fn check_resumes(&self, begun: &Self) -> Result<(), IdentityMismatch> {
         let differing = [
             (
@@ -112,7 +112,9 @@ mod tests {
         let begun = RunIdentity::new(&lora(8, &["q_proj"]));
         assert_eq!(asked.check_resumes(&asked), Ok(()));
         let error = asked.check_resumes(&begun).unwrap_err().to_string();
-        assert!(error.starts_with("ajet.lora.lora_rank is 16, but the experiment in this directory was begun with 8"));
+        assert!(
+            error.starts_with("ajet.lora.lora_rank is 16, but the experiment in this directory was started with 8")
+        );
         let mut other = asked.clone();
         other.model = "elsewhere".into();
         let error = other.check_resumes(&asked).unwrap_err().to_string();

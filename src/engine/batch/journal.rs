@@ -1,17 +1,18 @@
-//! The journal: every finished episode, on disk before its end is acknowledged, back to the last durable checkpoint.
+//! The journal: all finished episodes since the last durable checkpoint, written to disk before their ends are
+//! acknowledged.
 //!
-//! A file of JSON lines. What is written is one of
+//! A file of JSON lines with these records:
 //!
-//! - `begin`: which model is trained how, so that a job does not go on with another's episodes;
+//! - `begin`: the run's identity, so that a job does not resume with the episodes of another;
 //! - `episode`: a finished episode with its rows;
-//! - `update`: the batch of that step was closed, and its update begun. Since an update is a pure function of weights and
-//!   episodes, this is enough to do it again;
-//! - `lost`: here stood a line that could not be read.
+//! - `update`: the batch of that step was closed and its update began. Since an update is a pure function of weights
+//!   and episodes, this is enough to repeat it;
+//! - `lost`: replaces a line that could not be read.
 //!
-//! A resume loads the checkpoint and reads the journal in order: episodes enter the pool, `update` trains on the pool.
-//! When a checkpoint is durable, what it covers is cut off. A last line that was not written to its end (the process
-//! died in the middle of it) was never acknowledged and is dropped. Any other line that cannot be read is kept in
-//! [`DAMAGED_FILE_NAME`], and costs no more than itself.
+//! To resume, the engine loads the checkpoint and replays the journal in order: episodes enter the pool, `update`
+//! trains on the pool. When a checkpoint is durable, the records it covers are removed. An incomplete last line (the
+//! process died while writing it) was never acknowledged and is dropped. Any other unreadable line is moved to
+//! [`DAMAGED_FILE_NAME`]; the other lines stay usable.
 
 use std::fmt;
 use std::io;
@@ -26,38 +27,38 @@ use super::identity::RunIdentity;
 use crate::engine::storage::append_file::AppendFile;
 use crate::engine::storage::durable;
 
-/// Name of the journal in the experiment directory.
+/// Name of the journal file in the experiment directory.
 pub const FILE_NAME: &str = "journal.jsonl";
-/// Name of the file beside it that keeps lines of it that could not be read.
+/// Name of the file with the journal's unreadable lines.
 pub const DAMAGED_FILE_NAME: &str = "journal.damaged.jsonl";
 
-/// One line of the journal.
+/// A line of the journal.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "record", rename_all = "snake_case")]
 pub enum Record {
-    /// The first line.
+    /// First line.
     Begin {
-        /// What is trained.
+        /// Identity of the run.
         run: RunIdentity,
     },
-    /// An episode ended.
+    /// A finished episode.
     Episode(Box<FinishedEpisode>),
-    /// The update of this step began.
+    /// The start of an update.
     Update {
-        /// The step at which the batch was sampled.
+        /// Step at which the batch was sampled.
         global_step: u64,
     },
     /// A line that could not be read.
     Lost {
-        /// Its number when it was found, from 1.
+        /// Its line number when it was found, from 1.
         line: u64,
-        /// What the parser said.
+        /// Error of the parser.
         why: String,
     },
 }
 
 impl Record {
-    /// The step that this record belongs to.
+    /// Returns the step to which this record belongs.
     pub fn global_step(&self) -> Option<u64> {
         match self {
             Self::Begin { .. } | Self::Lost { .. } => None,
@@ -67,8 +68,8 @@ impl Record {
     }
 }
 
-/// By hand: what serde makes for a tagged enum first gathers the fields, which takes memory, and floats that are gathered
-/// are no longer floats where JSON numbers keep their digits. Here the tag is the first key.
+/// Implemented by hand: serde's implementation for a tagged enum buffers the fields, which takes memory, and buffered
+/// floats are no longer floats when JSON numbers keep their digits. Here the tag is the first key.
 impl<'de> Deserialize<'de> for Record {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(RecordVisitor)
@@ -81,7 +82,7 @@ impl<'de> Visitor<'de> for RecordVisitor {
     type Value = Record;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a record, its kind first")
+        f.write_str("a record with its kind as first key")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Record, A::Error> {
@@ -116,21 +117,21 @@ impl<'de> Visitor<'de> for RecordVisitor {
     }
 }
 
-/// Why the journal could not be read or written.
+/// Reasons why the journal cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// The file system refused.
-    #[error("the journal {path} could not be {what}: {}", reason(source))]
+    /// The file system failed.
+    #[error("cannot {action} the journal {path}: {}", reason(source))]
     Io {
-        /// The file.
+        /// Path of the journal.
         path: PathBuf,
-        /// What was tried.
-        what: &'static str,
-        /// Why not.
+        /// Failed action, as a verb.
+        action: &'static str,
+        /// Error of the system.
         source: io::Error,
     },
-    /// What was to be written could not be read again. A later attempt fails too.
-    #[error("the journal cannot hold this: {0}")]
+    /// The record could not be read back, so writing it again would fail too.
+    #[error("cannot represent the episode in the journal: {0}")]
     Unreadable(serde_json::Error),
 }
 
@@ -143,12 +144,13 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal of an experiment, or begins one, and returns what is in it.
+    /// Opens or creates the journal of an experiment and returns its records.
     ///
-    /// A torn last line is cut off; other damaged lines are moved aside, each with a [`Record::Lost`] in its place.
+    /// An incomplete last line is removed; other damaged lines are moved to another file, each replaced by a
+    /// [`Record::Lost`].
     pub fn open(path: &Path, run: &RunIdentity) -> Result<(Self, Vec<Record>), JournalError> {
-        let io = |what| move |source| io_error(path, what, source);
-        let file = AppendFile::open(path).map_err(io("opened"))?;
+        let io = |action| move |source| io_error(path, action, source);
+        let file = AppendFile::open(path).map_err(io("open"))?;
         let mut journal = Self {
             path: path.to_owned(),
             run: run.clone(),
@@ -161,20 +163,20 @@ impl Journal {
         }
         if records.is_empty() {
             journal.append(&Record::Begin { run: run.clone() })?;
-            durable::sync_parent(path).map_err(io("written"))?;
+            durable::sync_parent(path).map_err(io("write"))?;
         }
         Ok((journal, records))
     }
 
-    /// Writes a record and waits until it is on disk. After an error the journal is as it was before.
+    /// Writes a record to disk. After an error, the journal is unchanged.
     pub fn append(&mut self, record: &Record) -> Result<(), JournalError> {
         let line = to_line(record)?;
         self.file
             .append_durably(&line)
-            .map_err(|e| io_error(&self.path, "written", e))
+            .map_err(|e| io_error(&self.path, "write", e))
     }
 
-    /// Cuts off everything up to and with the update of `global_step`, whose outcome a durable checkpoint holds.
+    /// Removes everything up to and including the update of `global_step`, which a durable checkpoint contains.
     pub fn cut(&mut self, global_step: u64) -> Result<(), JournalError> {
         let (mut records, damaged) = self.read()?;
         self.keep_damaged(&damaged)?;
@@ -183,7 +185,7 @@ impl Journal {
         self.rewrite(&records)
     }
 
-    /// Every whole line, and the text of those that are damaged.
+    /// Returns all complete lines, and the text of the damaged ones.
     fn read(&mut self) -> Result<(Vec<Record>, Vec<u8>), JournalError> {
         let (mut records, mut damaged) = (Vec::new(), Vec::new());
         let each = |line: &[u8]| {
@@ -201,7 +203,7 @@ impl Journal {
         Ok((records, damaged))
     }
 
-    /// Writes damaged lines where they are kept.
+    /// Saves damaged lines to the file for them.
     fn keep_damaged(&self, text: &[u8]) -> Result<(), JournalError> {
         if text.is_empty() {
             return Ok(());
@@ -210,17 +212,17 @@ impl Journal {
         AppendFile::open(&path)
             .and_then(|mut file| file.append_durably(text))
             .and_then(|()| durable::sync_parent(&path))
-            .map_err(|e| io_error(&path, "written", e))
+            .map_err(|e| io_error(&path, "write", e))
     }
 
-    /// Replaces all that is there.
+    /// Replaces the whole content.
     fn rewrite(&mut self, records: &[Record]) -> Result<(), JournalError> {
         let mut text = Vec::new();
         for record in records {
             text.extend(to_line(record)?);
         }
-        durable::replace(&self.path, &text).map_err(|e| io_error(&self.path, "cut", e))?;
-        self.file = AppendFile::open(&self.path).map_err(|e| io_error(&self.path, "opened", e))?;
+        durable::replace(&self.path, &text).map_err(|e| io_error(&self.path, "shorten", e))?;
+        self.file = AppendFile::open(&self.path).map_err(|e| io_error(&self.path, "open", e))?;
         Ok(())
     }
 }
@@ -238,25 +240,25 @@ impl Journal {
     }
 }
 
-/// Moves a journal that does not join on to the checkpoint out of the way, and returns its new name.
+/// Renames a journal that does not continue the checkpoint, and returns its new name.
 pub fn set_aside(path: &Path) -> Result<PathBuf, JournalError> {
     let aside = (1..)
         .map(|n| path.with_extension(format!("jsonl.set-aside-{n}")))
         .find(|p| !p.exists())
         .unwrap_or_else(|| path.with_extension("jsonl.set-aside"));
-    std::fs::rename(path, &aside).map_err(|e| io_error(path, "moved away", e))?;
+    std::fs::rename(path, &aside).map_err(|e| io_error(path, "rename", e))?;
     Ok(aside)
 }
 
-fn io_error(path: &Path, what: &'static str, source: io::Error) -> JournalError {
+fn io_error(path: &Path, action: &'static str, source: io::Error) -> JournalError {
     JournalError::Io {
         path: path.to_owned(),
-        what,
+        action,
         source,
     }
 }
 
-/// The system's reason, and what it means where users are to make room.
+/// Returns the system's reason, with an explanation where the user must free disk space.
 fn reason(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => format!("the disk is full ({error})"),
@@ -264,7 +266,7 @@ fn reason(error: &io::Error) -> String {
     }
 }
 
-/// A record as a line that a resume can read: JSON has no infinity, and parsers have limits.
+/// Serialises a record and checks that it can be read back: JSON has no infinity, and parsers have limits.
 fn to_line(record: &Record) -> Result<Vec<u8>, JournalError> {
     let mut line = serde_json::to_vec(record).map_err(JournalError::Unreadable)?;
     serde_json::from_slice::<Record>(&line).map_err(JournalError::Unreadable)?;

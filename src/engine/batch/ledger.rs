@@ -1,7 +1,7 @@
-//! The ledger: journal, pool and counts of the running batch, changed together.
+//! The ledger: journal, pool and counters of the current batch, always changed together.
 //!
-//! Whoever holds the ledger's lock sees a journal and a pool that agree. Its calls wait for the disk, so they are made
-//! from threads that may.
+//! Under the ledger's lock, journal and pool are consistent. Its methods wait for the disk, so they must be called from
+//! blocking threads.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,36 +19,36 @@ use crate::engine::model_thread::SamplingTotals;
 use crate::protocol::engine::{DropReason, PoolChange, PoolSnapshot};
 use crate::protocol::swarm::EpisodeType;
 
-/// Why a call changed nothing.
+/// Reasons why a call had no effect.
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
-    /// An episode cannot be written down at the moment; it is not lost, its end may be tried again.
-    #[error("the episode could not be saved: {0}")]
+    /// The episode cannot be saved now; it is not lost, and its end may be retried.
+    #[error("cannot save the episode: {0}")]
     Journal(#[from] JournalError),
     /// The batch is being trained on.
-    #[error("the weights of step {global_step} are being updated")]
+    #[error("the update of step {global_step} is in progress")]
     Updating {
-        /// Its step.
+        /// Step of the batch.
         global_step: u64,
     },
-    /// An update was asked for too early.
+    /// An update was requested too early.
     #[error("the batch of step {global_step} is not full")]
     NotFull {
-        /// Its step.
+        /// Step of the batch.
         global_step: u64,
     },
 }
 
-/// A batch that was closed for its update.
+/// A batch closed for its update.
 #[derive(Clone, Debug)]
 pub struct ClosedBatch {
-    /// The step at which it was sampled.
+    /// Step at which it was sampled.
     pub global_step: u64,
-    /// What is trained on, and what is not.
+    /// Episodes trained on, and those left out.
     pub batch: Batch<Arc<FinishedEpisode>>,
 }
 
-/// The running batch.
+/// State of the current batch.
 #[derive(Debug)]
 pub struct Ledger {
     journal: Journal,
@@ -57,12 +57,12 @@ pub struct Ledger {
     dropped: BTreeMap<DropReason, u64>,
     step_log: StepLog,
     updating: bool,
-    /// Whether the update was done before, by a run that was killed.
+    /// Whether an earlier, killed run had finished this update.
     repeating: bool,
     clock: Clock,
 }
 
-/// When the batch got where.
+/// Times of a batch's phases.
 #[derive(Debug)]
 struct Clock {
     begun: Instant,
@@ -81,7 +81,7 @@ impl Clock {
         }
     }
 
-    /// Seconds of sampling and of waiting for the last running episodes.
+    /// Returns the seconds of sampling and of waiting for the last running episodes.
     fn metrics(&self) -> Metrics {
         let closed = self.closed.unwrap_or_else(Instant::now);
         let full = self.full.unwrap_or(closed);
@@ -93,8 +93,8 @@ impl Clock {
 }
 
 impl Ledger {
-    /// Opens the journal of an experiment; the batch of `global_step` is empty until [`Ledger::restore`].
-    /// Returns the journal's records too.
+    /// Opens the journal of an experiment and returns its records; the batch of `global_step` is empty until
+    /// [`Ledger::restore`].
     pub fn open(
         experiment_dir: &Path,
         run: &RunIdentity,
@@ -116,17 +116,17 @@ impl Ledger {
         Ok((ledger, records))
     }
 
-    /// The pool as it is.
+    /// Returns a snapshot of the pool.
     pub fn pool(&self) -> PoolSnapshot {
         self.pool.snapshot()
     }
 
-    /// The step whose batch is sampled, or is being trained on.
+    /// Returns the step whose batch is being sampled or trained on.
     pub fn global_step(&self) -> u64 {
         self.pool.global_step()
     }
 
-    /// Puts journaled episodes of the present step back, without writing them again.
+    /// Adds journaled episodes of the current step without writing them again.
     pub fn restore(&mut self, episodes: StepEpisodes) {
         for episode in episodes.train {
             let gone = self.pool.push(episode.pooled(), Arc::new(episode));
@@ -135,13 +135,13 @@ impl Ledger {
         self.evals.extend(episodes.eval.into_iter().map(Arc::new));
     }
 
-    /// A train episode of the running batch, or an eval episode since the last update, that has ended.
+    /// Returns a finished train episode of the current batch, or an eval episode since the last update.
     pub fn finished(&self, episode_uuid: &str) -> Option<Arc<FinishedEpisode>> {
         let eval = || self.evals.iter().find(|e| e.episode_uuid == episode_uuid);
         self.pool.get(episode_uuid).or_else(eval).cloned()
     }
 
-    /// Writes a finished episode down and takes it in. When this returns, the episode is on disk.
+    /// Writes a finished episode to disk and adds it to the pool. When this returns, the episode is on disk.
     pub fn finish(&mut self, mut episode: FinishedEpisode) -> Result<PoolChange, LedgerError> {
         if self.updating {
             return Err(LedgerError::Updating {
@@ -153,9 +153,9 @@ impl Ledger {
         }
         let record = Record::Episode(Box::new(episode));
         self.journal.append(&record)?;
-        let _ = self.flush_metrics(); // told when they could not be written; the disk may have room again
+        let _ = self.flush_metrics(); // retried, since the disk may have space again
         let Record::Episode(episode) = record else {
-            unreachable!("it was made an episode above")
+            unreachable!("the record was created as an episode above")
         };
         let episode: Arc<FinishedEpisode> = Arc::from(episode);
         let mut gone = Vec::new();
@@ -170,32 +170,32 @@ impl Ledger {
         Ok(self.pool.change(&episode.episode_uuid, &gone))
     }
 
-    /// What the pool makes of an episode whose end is repeated, or that left no trace.
+    /// Returns the change of an episode whose end is repeated or that left no trace.
     pub fn unchanged(&self, episode_uuid: &str) -> PoolChange {
         self.pool.change(episode_uuid, &[])
     }
 
-    /// Counts episodes that left without training.
+    /// Counts dropped episodes.
     pub fn count_dropped(&mut self, reason: DropReason, count: u64) {
         if count > 0 {
             *self.dropped.entry(reason).or_default() += count;
         }
     }
 
-    /// Whether the update was done before, by a run that was killed.
+    /// Returns whether an earlier, killed run had finished this update.
     pub fn is_repeating(&self) -> bool {
         self.repeating
     }
 
-    /// The clients agreed to end the batch.
+    /// Ends the batch by agreement of the clients.
     pub fn agree(&mut self) -> PoolSnapshot {
         self.pool.close();
         self.note_full();
         self.pool.snapshot()
     }
 
-    /// Closes a full batch for its update: from here on a resume will do the update again. `dropped` are the episodes
-    /// that did not get as far as the pool, by reason.
+    /// Closes a full batch for its update: from here on, a resume repeats the update. `dropped` counts the episodes
+    /// that did not reach the pool, by reason.
     pub fn begin_update(
         &mut self,
         dropped: impl IntoIterator<Item = (DropReason, u64)>,
@@ -214,7 +214,7 @@ impl Ledger {
         Ok(self.close())
     }
 
-    /// Closes the batch of an update that the journal asks for.
+    /// Closes the batch of an update found in the journal.
     pub fn close_again(&mut self) -> ClosedBatch {
         self.repeating = true;
         self.close()
@@ -231,12 +231,12 @@ impl Ledger {
         }
     }
 
-    /// The update is done: what the step amounts to. `sampled` are the sampler's totals so far.
+    /// Returns the step's metrics after its update. `sampled` are the sampler's totals so far.
     pub fn step_metrics(&self, closed: &ClosedBatch, sampled: SamplingTotals) -> Metrics {
         let trained: Vec<&FinishedEpisode> = closed.batch.trained.iter().map(|(_, e)| e.as_ref()).collect();
         let left_out: std::collections::BTreeSet<_> = closed.batch.left_out.iter().map(|e| &e.task_id).collect();
-        let mut metrics = metrics::of_batch(&trained, left_out.len());
-        metrics.extend(metrics::of_dropped(&self.dropped));
+        let mut metrics = metrics::batch_metrics(&trained, left_out.len());
+        metrics.extend(metrics::dropped_metrics(&self.dropped));
         metrics.extend(self.clock.metrics());
         let tokens = sampled.tokens - self.clock.sampled_before.tokens;
         let time = sampled.time.saturating_sub(self.clock.sampled_before.time);
@@ -249,9 +249,9 @@ impl Ledger {
         metrics
     }
 
-    /// Records a step's metrics, each once (a resume repeats updates, not their lines), and opens the next batch.
+    /// Records a step's metrics, once even if its update is repeated, and opens the next batch.
     ///
-    /// Returns the pool of the next step, and a sentence where the metrics could not be written.
+    /// Returns the pool of the next step, and a message if the metrics could not be written.
     pub fn advance(&mut self, metrics: &mut Metrics, sampled: SamplingTotals) -> (PoolSnapshot, Option<String>) {
         let global_step = self.global_step();
         let mut outcome = Ok(());
@@ -259,12 +259,12 @@ impl Ledger {
         for (step, evals) in self.take_evals() {
             let evals: Vec<&FinishedEpisode> = evals.iter().map(AsRef::as_ref).collect();
             if step != global_step {
-                outcome = outcome.and(self.step_log.append(step, &metrics::of_evals(&evals)));
+                outcome = outcome.and(self.step_log.append(step, &metrics::eval_metrics(&evals)));
             } else {
-                metrics.extend(metrics::of_evals(&evals));
+                metrics.extend(metrics::eval_metrics(&evals));
             }
             if step != global_step || is_new {
-                let validation = metrics::of_validation(&evals);
+                let validation = metrics::validation_metrics(&evals);
                 outcome = outcome.and(self.step_log.append_validation(step, &validation));
             }
         }
@@ -278,13 +278,13 @@ impl Ledger {
         (self.pool.snapshot(), outcome.err().map(|e| cannot_write_metrics(&e)))
     }
 
-    /// Records eval episodes that no update will: the engine is about to end.
+    /// Records the remaining eval episodes before the engine ends.
     pub fn flush_evals(&mut self) -> Result<(), String> {
         let mut outcome = Ok(());
         for (step, evals) in self.take_evals() {
             let evals: Vec<&FinishedEpisode> = evals.iter().map(AsRef::as_ref).collect();
-            outcome = outcome.and(self.step_log.append(step, &metrics::of_evals(&evals)));
-            let validation = metrics::of_validation(&evals);
+            outcome = outcome.and(self.step_log.append(step, &metrics::eval_metrics(&evals)));
+            let validation = metrics::validation_metrics(&evals);
             outcome = outcome.and(self.step_log.append_validation(step, &validation));
         }
         outcome.map_err(|e| cannot_write_metrics(&e))
@@ -295,12 +295,12 @@ impl Ledger {
         self.step_log.flush().map_err(|e| cannot_write_metrics(&e))
     }
 
-    /// A checkpoint of this step is durable: what it covers leaves the journal.
+    /// Removes the journal records covered by a durable checkpoint of this step.
     pub fn cut_journal(&mut self, global_step: u64) -> Result<(), JournalError> {
         self.journal.cut(global_step)
     }
 
-    /// The eval episodes by the step at which they were claimed.
+    /// Takes the eval episodes, by the step at which they were claimed.
     fn take_evals(&mut self) -> BTreeMap<u64, Vec<Arc<FinishedEpisode>>> {
         let mut by_step: BTreeMap<u64, Vec<Arc<FinishedEpisode>>> = BTreeMap::new();
         for episode in std::mem::take(&mut self.evals) {
@@ -317,7 +317,7 @@ impl Ledger {
 }
 
 fn cannot_write_metrics(error: &std::io::Error) -> String {
-    format!("{} could not be written: {error}", step_log::FILE_NAME)
+    format!("cannot write {}: {error}", step_log::FILE_NAME)
 }
 
 #[cfg(test)]
@@ -336,7 +336,7 @@ mod tests {
     }
 
     fn open(dir: &Path, global_step: u64) -> (Ledger, Vec<Record>) {
-        let step_log = StepLog::open(dir, &step_log::Wanted::default()).unwrap();
+        let step_log = StepLog::open(dir, &step_log::LogOptions::default()).unwrap();
         Ledger::open(dir, &RunIdentity::default(), rule(), global_step, step_log).unwrap()
     }
 

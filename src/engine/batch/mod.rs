@@ -1,4 +1,4 @@
-//! The batch that is being collected: finished episodes in memory and on disk, and how a restart finds them again.
+//! The batch being collected: finished episodes in memory and on disk, and their recovery after a restart.
 
 pub mod finished;
 pub mod identity;

@@ -1,10 +1,10 @@
-//! The sample pool: the finished train episodes of one batch, and the rule that says when the batch is full.
+//! The sample pool: the finished train episodes of one batch, and the rule that decides when the batch is full.
 //!
-//! Pure: no clock, no I/O, no model. The engine keeps an episode's rows as the payload `T`; the control plane's fake
-//! engine keeps none.
+//! Pure: no clock, no I/O, no model. The engine stores an episode's rows as the payload `T`; the fake engine in tests
+//! has none.
 //!
-//! A *task* is all episodes of the batch with one `task_id`. With B = `data.train_batch_size` and
-//! N = `rollout.num_repeat`, it is *completed* with at least N episodes and *non-dummy* when, moreover, its rewards
+//! A *task* is all episodes of the batch with one `task_id`. With B = `data.train_batch_size` and N =
+//! `rollout.num_repeat`, a task is *completed* when it has at least N episodes, and *non-dummy* when its rewards also
 //! differ.
 
 use indexmap::IndexMap;
@@ -12,10 +12,10 @@ use indexmap::IndexMap;
 use crate::config::schema::{Ajet, CollectionMethod};
 use crate::protocol::engine::{PoolChange, PoolSnapshot, PooledEpisode};
 
-/// Rewards whose relative difference is at most this are equal, so that float noise does not become a signal.
+/// Maximum relative difference of equal rewards, so that floating-point noise does not become a training signal.
 const EQUAL_REWARDS: f64 = 1e-6;
 
-/// Whether a group's rewards differ by more than float noise.
+/// Returns whether the rewards of a group differ by more than floating-point noise.
 pub fn rewards_differ(rewards: impl IntoIterator<Item = f64>) -> bool {
     let (min, max) = rewards
         .into_iter()
@@ -23,21 +23,21 @@ pub fn rewards_differ(rewards: impl IntoIterator<Item = f64>) -> bool {
     min < max && max - min > EQUAL_REWARDS * min.abs().max(max.abs())
 }
 
-/// When a batch is full, and how much is kept of it.
+/// Rule that decides when a batch is full, and the maximum size of the pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StopRule {
-    /// Which of the five rules.
+    /// Collection method.
     pub method: CollectionMethod,
-    /// B: tasks in a batch.
+    /// B: number of tasks in a batch.
     pub batch_size: usize,
-    /// N: episodes of a task.
+    /// N: number of episodes per task.
     pub num_repeat: usize,
-    /// Most finished episodes kept.
+    /// Maximum number of finished episodes kept.
     pub max_cached_episodes: usize,
 }
 
 impl StopRule {
-    /// The rule that a configuration asks for.
+    /// Returns the rule of a configuration.
     pub fn new(config: &Ajet) -> Self {
         Self {
             method: config.swarm_mode_sample_collection_method,
@@ -48,7 +48,7 @@ impl StopRule {
         }
     }
 
-    /// Whether the clients close the batch, rather than a count.
+    /// Returns whether the clients, not a count, end the batch.
     pub fn closed_by_clients(&self) -> bool {
         matches!(
             self.method,
@@ -57,7 +57,7 @@ impl StopRule {
         )
     }
 
-    /// Whether these counts fill the batch.
+    /// Returns whether these counts fill the batch.
     fn holds(&self, counts: &Counts) -> bool {
         match self.method {
             CollectionMethod::RolloutUntilFinishEnoughEpisodes => {
@@ -71,7 +71,7 @@ impl StopRule {
     }
 }
 
-/// What the stop rules count.
+/// Counts used by the stop rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts {
     episodes: usize,
@@ -79,23 +79,23 @@ struct Counts {
     non_dummy: usize,
 }
 
-/// One task's episodes, as indices into the pool.
+/// Episodes of one task, as indices into the pool.
 struct Task {
     members: Vec<usize>,
     completed: bool,
     differs: bool,
 }
 
-/// What an update trains on, in the canonical order (task, episode), and what the collection method left out of it.
+/// Episodes for an update, in canonical order (by task, then episode), and those that the collection method leaves out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch<T> {
-    /// Trained on.
+    /// Episodes to train on.
     pub trained: Vec<(PooledEpisode, T)>,
-    /// Episodes of tasks without a signal, where the method leaves those out.
+    /// Episodes of tasks without a training signal, if the method leaves them out.
     pub left_out: Vec<PooledEpisode>,
 }
 
-/// The finished train episodes of the batch.
+/// Finished train episodes of the batch.
 #[derive(Clone, Debug)]
 pub struct Pool<T = ()> {
     rule: StopRule,
@@ -106,7 +106,7 @@ pub struct Pool<T = ()> {
 }
 
 impl<T> Pool<T> {
-    /// An empty pool that collects the batch of `global_step`.
+    /// Creates an empty pool for the batch of `global_step`.
     pub fn new(rule: StopRule, global_step: u64) -> Self {
         Self {
             rule,
@@ -117,24 +117,24 @@ impl<T> Pool<T> {
         }
     }
 
-    /// The step whose batch is collected.
+    /// Returns the step of the batch.
     pub fn global_step(&self) -> u64 {
         self.global_step
     }
 
-    /// Whether the batch is full. Once it is, it stays so until [`Pool::advance`].
+    /// Returns whether the batch is full. A full batch stays full until [`Pool::advance`].
     pub fn is_full(&self) -> bool {
         self.full
     }
 
-    /// The payload of an episode that is in the pool.
+    /// Returns the payload of an episode in the pool.
     pub fn get(&self, episode_uuid: &str) -> Option<&T> {
         let found = self.episodes.iter().find(|(e, _)| e.episode_uuid == episode_uuid);
         found.map(|(_, payload)| payload)
     }
 
-    /// Adds a finished episode, and returns those that had to go to keep the pool bounded. An episode that is in the
-    /// pool already changes nothing.
+    /// Adds a finished episode and returns the episodes dropped to keep the pool within its limit. An episode already
+    /// in the pool changes nothing.
     pub fn push(&mut self, mut episode: PooledEpisode, payload: T) -> Vec<PooledEpisode> {
         if self.get(&episode.episode_uuid).is_some() {
             return Vec::new();
@@ -152,7 +152,7 @@ impl<T> Pool<T> {
         dropped
     }
 
-    /// The clients agreed that the batch ends here. Returns whether the collection method lets them.
+    /// Ends the batch by agreement of the clients. Returns whether the collection method allows it.
     pub fn close(&mut self) -> bool {
         if self.rule.closed_by_clients() && !self.full {
             self.full = true;
@@ -169,7 +169,7 @@ impl<T> Pool<T> {
         self.revision += 1;
     }
 
-    /// What a call changed: this episode is in the pool now, if it is, and those had to go.
+    /// Returns the change made by a call: this episode, if it is in the pool, and the removed ones.
     pub fn change(&self, episode_uuid: &str, removed: &[PooledEpisode]) -> PoolChange {
         let counts = self.counts();
         let found = self.episodes.iter().find(|(e, _)| e.episode_uuid == episode_uuid);
@@ -184,7 +184,7 @@ impl<T> Pool<T> {
         }
     }
 
-    /// The pool as it is told to others.
+    /// Returns a snapshot of the pool.
     pub fn snapshot(&self) -> PoolSnapshot {
         let counts = self.counts();
         PoolSnapshot {
@@ -197,8 +197,8 @@ impl<T> Pool<T> {
         }
     }
 
-    /// What an update of this pool trains on. Only `rollout_until_finish_enough_non_dummy_tasks` leaves something out:
-    /// tasks with fewer than two episodes or with equal rewards; an incomplete one with different rewards stays.
+    /// Returns the episodes to train on. Only `rollout_until_finish_enough_non_dummy_tasks` leaves some out: tasks with
+    /// fewer than two episodes or with equal rewards; an incomplete task with different rewards stays.
     pub fn batch(&self) -> Batch<T>
     where
         T: Clone,
@@ -223,7 +223,7 @@ impl<T> Pool<T> {
         batch
     }
 
-    /// Tasks in the order of their first episode.
+    /// Returns the tasks in the order of their first episode.
     fn tasks(&self) -> IndexMap<&str, Task> {
         let mut members: IndexMap<&str, Vec<usize>> = IndexMap::new();
         for (i, (episode, _)) in self.episodes.iter().enumerate() {
@@ -245,9 +245,9 @@ impl<T> Pool<T> {
         })
     }
 
-    /// Takes out the task that helps the batch least: the oldest incomplete one, else the oldest with equal rewards,
-    /// else the oldest; never the task of the newest episode while there is another, and of that only its oldest
-    /// episode.
+    /// Removes the least useful task: the oldest incomplete one, else the oldest with equal rewards, else the oldest.
+    /// The task of the newest episode is spared while there is another; if it is the only one, just its oldest episode
+    /// is removed.
     fn drop_least_useful(&mut self, newest_task: &str, dropped: &mut Vec<PooledEpisode>) {
         let tasks = self.tasks();
         let others = || tasks.iter().filter(|(id, _)| **id != newest_task);
@@ -266,7 +266,7 @@ impl<T> Pool<T> {
     }
 }
 
-/// The order in which episodes are trained on, whatever the order in which they ended.
+/// Compares episodes in training order, which does not depend on the order in which they ended.
 fn canonical(a: &PooledEpisode, b: &PooledEpisode) -> std::cmp::Ordering {
     (&a.task_id, &a.episode_uuid).cmp(&(&b.task_id, &b.episode_uuid))
 }

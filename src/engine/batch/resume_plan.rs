@@ -1,38 +1,38 @@
-//! What a resume has to do again, told from the journal. Pure.
+//! Derives from the journal what a resume has to repeat. Pure.
 
 use super::finished::FinishedEpisode;
 use super::journal::Record;
 use crate::protocol::swarm::EpisodeType;
 
-/// The batch of one step.
+/// Episodes of one step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepEpisodes {
-    /// In the order they ended; the pool makes of them what it made of them before.
+    /// Train episodes in the order in which they ended, so that the pool treats them as before.
     pub train: Vec<FinishedEpisode>,
-    /// Claimed at this step.
+    /// Eval episodes claimed at this step.
     pub eval: Vec<FinishedEpisode>,
 }
 
-/// What follows on a checkpoint.
+/// Work to repeat after loading a checkpoint.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// Batches whose updates are to be done again, beginning with the first step after the checkpoint.
+    /// Batches whose updates are to be repeated, starting with the first step after the checkpoint.
     pub updates: Vec<StepEpisodes>,
-    /// The batch that was being sampled.
+    /// Batch that was being sampled.
     pub running: StepEpisodes,
 }
 
-/// A journal that does not join on to the checkpoint.
+/// The journal does not continue the checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the journal goes on at step {found}, the checkpoint ends before step {expected}")]
+#[error("the journal continues at step {found}, but the checkpoint requires step {expected}")]
 pub struct Gap {
     expected: u64,
     found: u64,
 }
 
-/// Sorts a journal's records into what has to be done again after a checkpoint, whose next step is `next_step`. Records
-/// that the checkpoint covers are passed over (the process died before it could cut them off). Where a line was lost, it
-/// may have been an update: what follows on it says so.
+/// Sorts a journal's records into the work after a checkpoint whose next step is `next_step`. Records that the
+/// checkpoint covers are skipped (the process died before it could remove them). A lost line may have been an update;
+/// the records after it show whether it was.
 pub fn plan(records: Vec<Record>, next_step: u64) -> Result<Plan, Gap> {
     let mut plan = Plan::default();
     let mut step = next_step;
@@ -47,8 +47,8 @@ pub fn plan(records: Vec<Record>, next_step: u64) -> Result<Plan, Gap> {
             Record::Begin { .. } => {}
             Record::Lost { .. } => lost += 1,
             Record::Episode(episode) if episode.global_step < step => {
-                // Eval episodes may end after the step at which they were claimed; their metrics are of that step, and
-                // told. Train episodes are of the step that is sampled, so these are covered by the checkpoint.
+                // Eval episodes may end after the step at which they were claimed; their metrics of that step are
+                // already reported. Train episodes belong to the sampled step, so the checkpoint covers them.
             }
             Record::Episode(episode) if episode.global_step == step => match episode.episode_type {
                 EpisodeType::Train => plan.running.train.push(*episode),

@@ -1,8 +1,8 @@
-//! Metrics: their names, how they follow from a batch's episodes, and the logs that each update appends them to.
+//! Metrics: names, computation from a batch's episodes, and the logs to which each update appends them.
 
+mod compute;
 mod names;
-mod of_batch;
 pub mod step_log;
 
+pub use compute::{batch_metrics, dropped_metrics, eval_metrics, peak_memory_mb, summary, validation_metrics};
 pub use names::{Metrics, NAMES};
-pub use of_batch::{of_batch, of_dropped, of_evals, of_validation, peak_memory_mb, summary};

@@ -1,6 +1,6 @@
-//! One answer in the making: sampled tokens go in, additions to the assistant's message come out.
+//! Building an answer: sampled tokens go in, deltas of the assistant's message come out.
 //!
-//! A streamed answer is these additions, a whole one is their sum; so both are the same message.
+//! A streamed answer consists of these deltas, a whole one is their sum; so both are the same message.
 
 use std::sync::Arc;
 
@@ -19,10 +19,10 @@ use crate::protocol::openai::{
 };
 use crate::timeline::{Prompt, TurnEnd};
 
-/// Smallest log-probability told, since JSON has no infinity.
+/// Minimum reported log-probability, since JSON has no infinity.
 const MIN_LOGPROB: f64 = -9999.0;
 
-/// Turns one answer's tokens into additions, and keeps all that is recorded.
+/// Converts the tokens of one answer to deltas, and collects what is recorded.
 pub struct AnswerWriter {
     model: Arc<dyn ChatModel>,
     text: VisibleText,
@@ -36,35 +36,35 @@ pub struct AnswerWriter {
 /// A finished answer.
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
-    /// The assistant's message as the agent gets it.
+    /// Assistant's message for the agent.
     pub message: ChatMessage,
-    /// What the model sampled.
+    /// Sampled token ids.
     pub sampled: Vec<u32>,
-    /// With these log-probabilities.
+    /// Their log-probabilities, same length.
     pub logprobs: Vec<f32>,
-    /// For the agent, where it asked.
-    pub told_logprobs: Vec<TokenLogprob>,
-    /// Sampled tokens up to the end of the thinking.
+    /// Log-probabilities for the agent, if requested.
+    pub shown_logprobs: Vec<TokenLogprob>,
+    /// Number of sampled tokens up to the end of the thinking.
     pub reasoning_tokens: usize,
-    /// The stop string that ended it.
+    /// Stop string that ended the answer.
     pub stop_string: Option<String>,
-    /// The beginning that the request gave, as far as the parser gave it out.
-    given: String,
-    /// The rest of it.
+    /// Beginning of the answer from the request, as far as the parser has emitted it.
+    opening: String,
+    /// Rest of that beginning.
     not_shown: String,
 }
 
-/// Tokens of one answer, or of several.
+/// Token counts of one or more answers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sampled {
-    /// All.
+    /// All sampled tokens.
     pub tokens: u64,
-    /// Of these, up to the end of the thinking.
+    /// Those up to the end of the thinking.
     pub reasoning: u64,
 }
 
 impl Sampled {
-    /// Adds another's.
+    /// Adds the counts of another answer.
     pub fn add(&mut self, other: Self) {
         self.tokens += other.tokens;
         self.reasoning += other.reasoning;
@@ -72,7 +72,7 @@ impl Sampled {
 }
 
 impl AnswerWriter {
-    /// For an answer to this prompt.
+    /// Starts the answer to this prompt.
     pub fn new(backend: &ChatBackend, request: &Request, prompt: &Prompt) -> Self {
         let has_tools = !request.conversation.tools.is_empty();
         let tool_format = if has_tools {
@@ -100,7 +100,7 @@ impl AnswerWriter {
             not_shown: request.opening.clone().unwrap_or_default(),
             ..Answer::default()
         };
-        // What the request gave is not given back.
+        // The beginning given by the request is not returned.
         answer.add(opened, request.parallel_tool_calls);
         Self {
             model: backend.model.clone(),
@@ -113,17 +113,17 @@ impl AnswerWriter {
         }
     }
 
-    /// Tokens so far.
+    /// Returns the token counts so far.
     pub fn counts(&self) -> Sampled {
         self.answer.counts()
     }
 
-    /// Takes the next token.
+    /// Adds the next token.
     pub fn push(&mut self, token: &SampledToken) -> Vec<Delta> {
         self.answer.sampled.push(token.id);
         self.answer.logprobs.push(token.logprob);
         if self.wants_logprobs {
-            self.answer.told_logprobs.push(self.told(token));
+            self.answer.shown_logprobs.push(self.shown_logprob(token));
         }
         let text = self.text.push(token.id);
         let text = self.stops.push(&text);
@@ -131,12 +131,12 @@ impl AnswerWriter {
         self.answer.add(pieces, self.parallel_tool_calls)
     }
 
-    /// Of the last token, where the request asks for it.
+    /// Returns the log-probabilities of the last token, if requested.
     pub fn last_logprob(&self) -> Option<&TokenLogprob> {
-        self.answer.told_logprobs.last()
+        self.answer.shown_logprobs.last()
     }
 
-    /// The answer has ended: the last additions, and all of it.
+    /// Ends the answer; returns the last deltas and the whole answer.
     pub fn finish(self) -> (Vec<Delta>, Answer) {
         let mut answer = self.answer;
         let (mut stops, mut parser) = (self.stops, self.parser);
@@ -155,7 +155,7 @@ impl AnswerWriter {
         (deltas, answer)
     }
 
-    fn told(&self, token: &SampledToken) -> TokenLogprob {
+    fn shown_logprob(&self, token: &SampledToken) -> TokenLogprob {
         let top = token.top.iter().map(|(id, logprob)| {
             let (token, bytes) = self.shown(*id);
             let logprob = f64::from(*logprob).max(MIN_LOGPROB);
@@ -192,7 +192,7 @@ impl Answer {
         let message = &mut self.message;
         match piece {
             Piece::Content(text) => {
-                let text = skip_given(text, &mut self.not_shown, &mut self.given)?;
+                let text = skip_opening(text, &mut self.not_shown, &mut self.opening)?;
                 match &mut message.content {
                     Value::String(so_far) => so_far.push_str(&text),
                     content => *content = text.as_str().into(),
@@ -230,7 +230,7 @@ impl Answer {
         }
     }
 
-    /// Its tokens.
+    /// Returns the token counts.
     pub fn counts(&self) -> Sampled {
         Sampled {
             tokens: self.sampled.len() as u64,
@@ -238,7 +238,7 @@ impl Answer {
         }
     }
 
-    /// Why the answer ended, for the agent.
+    /// Returns why the answer ended, for the agent.
     pub fn finish_reason(&self, reason: FinishReason) -> openai::FinishReason {
         match reason {
             FinishReason::Length => openai::FinishReason::Length,
@@ -247,7 +247,7 @@ impl Answer {
         }
     }
 
-    /// How the turn ended, by its last token.
+    /// Returns how the turn ended, judging by its last token.
     pub fn end(&self, reason: FinishReason, stop_token_ids: &[u32]) -> TurnEnd {
         match (self.sampled.last(), reason) {
             (Some(last), _) if stop_token_ids.contains(last) => TurnEnd::EndToken,
@@ -256,21 +256,21 @@ impl Answer {
         }
     }
 
-    /// For the agent, where it asked.
+    /// Returns the log-probabilities for the agent, if requested.
     pub fn choice_logprobs(&self, asked: bool) -> Option<ChoiceLogprobs> {
         asked.then(|| ChoiceLogprobs {
-            content: self.told_logprobs.clone(),
+            content: self.shown_logprobs.clone(),
         })
     }
 
-    /// The message in the form of a request's: the content a string, or null where there are only calls; no empty
-    /// fields.
+    /// Returns the message as it appears in a later request: content as a string, or null if there are only calls; no
+    /// empty fields.
     pub fn as_history(&self) -> Value {
         let mut out = Map::new();
         out.insert("role".into(), "assistant".into());
         let content = match self.message.content.as_str() {
-            None if self.given.is_empty() => Value::Null,
-            content => format!("{}{}", self.given, content.unwrap_or_default()).into(),
+            None if self.opening.is_empty() => Value::Null,
+            content => format!("{}{}", self.opening, content.unwrap_or_default()).into(),
         };
         out.insert("content".into(), content);
         if let Some(reasoning) = &self.message.reasoning_content {
@@ -283,17 +283,18 @@ impl Answer {
     }
 }
 
-/// What is new in a piece of content after the beginning that the request gave; nothing where it is within it.
-fn skip_given(text: String, not_shown: &mut String, given: &mut String) -> Option<String> {
+/// Returns the part of a piece of content that is new after the request's beginning; `None` if the piece lies within
+/// it.
+fn skip_opening(text: String, not_shown: &mut String, opening: &mut String) -> Option<String> {
     if not_shown.is_empty() {
         return Some(text);
     }
-    if given.is_empty() && !text.starts_with(char::is_whitespace) {
-        *not_shown = not_shown.trim_start().to_owned(); // as the parser left it out
+    if opening.is_empty() && !text.starts_with(char::is_whitespace) {
+        *not_shown = not_shown.trim_start().to_owned(); // as the parser did
     }
     let alike = text.chars().zip(not_shown.chars()).take_while(|(a, b)| a == b);
     let len = alike.map(|(c, _)| c.len_utf8()).sum();
-    given.push_str(&text[..len]);
+    opening.push_str(&text[..len]);
     not_shown.drain(..len);
     let new = text[len..].to_owned();
     if !new.is_empty() {

@@ -1,4 +1,4 @@
-//! What a session stands on: the model's text side and the sampler, as traits, so that tests run in milliseconds.
+//! Dependencies of a session: the model's text side and the sampler, as traits, so that tests run in milliseconds.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -14,54 +14,54 @@ use crate::inference::parsers::{ReasoningFormat, ToolFormat};
 use crate::inference::{Bias, SampleRequest};
 use crate::timeline::{MergePolicy, Prompt, Renderer, after_text};
 
-/// A model as far as text is concerned.
+/// The text side of a model.
 pub trait ChatModel: Renderer + Send + Sync {
-    /// The bytes that a token adds to a text; those of several tokens may be needed for one character.
+    /// Returns the bytes that a token adds to a text; one character may need several tokens.
     fn token_bytes(&self, id: u32) -> Vec<u8>;
 
-    /// Whether a token is special, such as an end of turn; special tokens are not shown.
+    /// Returns whether a token is special, such as an end of turn; special tokens are not shown.
     fn is_special(&self, id: u32) -> bool;
 
-    /// The tokens that end a turn.
+    /// Returns the tokens that end a turn.
     fn stop_token_ids(&self) -> &[u32];
 
-    /// The chat template's source, by which formats are chosen.
+    /// Returns the chat template's source, from which formats are detected.
     fn chat_template(&self) -> &str;
 }
 
-/// Token ids in, token ids and log-probabilities out.
+/// Samples token ids with log-probabilities from token ids.
 pub trait Sampler: Send + Sync {
     /// Queues a request, whose answer arrives on its channel.
     ///
     /// # Errors
-    /// The queue is full or the sampler is gone.
+    /// Fails if the queue is full or the sampler is gone.
     fn submit(&self, request: SampleRequest) -> Result<(), ChatError>;
 
-    /// Which weights sample now; grows with every update.
+    /// Returns the weight version, which grows with every update.
     fn weight_version(&self) -> u64;
 }
 
-/// Limits and choices that hold for every session of an engine.
+/// Settings of all sessions of an engine.
 #[derive(Clone, Debug)]
 pub struct ChatSettings {
-    /// Sampling and what to do about overflow, tools and system prompts.
+    /// Sampling, and the handling of overflow, tools and system prompts.
     pub rollout: Rollout,
-    /// Most tokens sampled in one call.
+    /// Maximum number of tokens sampled in one call.
     pub max_turn_tokens: usize,
-    /// Most tokens of prompt and answer.
+    /// Maximum number of tokens of prompt and answer.
     pub max_model_len: usize,
     /// How calls become rows; seed and weight version are set per episode.
     pub merging: MergePolicy,
     /// Seed of the experiment.
     pub seed: u64,
-    /// Answers that are sampled or wait for it at once; more are refused.
+    /// Maximum number of answers being sampled or queued; further ones are refused.
     pub max_open_requests: usize,
-    /// Answers that are given, where the model is a scripted one.
+    /// Scripted answers, if the model is a scripted one.
     pub script: Option<Script>,
 }
 
 impl ChatSettings {
-    /// From a configuration.
+    /// Creates the settings of a configuration.
     pub fn new(ajet: &Ajet) -> Self {
         let policy = &ajet.context_tracker.timeline_merging_policy;
         Self {
@@ -86,26 +86,26 @@ impl ChatSettings {
     }
 }
 
-/// What all sessions of an engine share.
+/// Backend shared by all sessions of an engine.
 pub struct ChatBackend {
-    /// The model's text side.
+    /// Text side of the model.
     pub model: Arc<dyn ChatModel>,
     /// The sampler.
     pub sampler: Arc<dyn Sampler>,
-    /// Limits and choices.
+    /// Settings.
     pub settings: ChatSettings,
     pub(super) tool_format: ToolFormat,
     pub(super) reasoning_format: ReasoningFormat,
     next_request: AtomicU64,
-    /// A permit for each answer that is sampled or waits for it.
-    places: Arc<Semaphore>,
+    /// Permits of the answers being sampled or queued.
+    permits: Arc<Semaphore>,
 }
 
 impl ChatBackend {
-    /// Chooses the parsers by configuration and chat template.
+    /// Selects the parsers by configuration and chat template.
     ///
     /// # Errors
-    /// A sentence, where the configuration names a parser that is not known.
+    /// Returns a message if the configuration names an unknown parser.
     pub fn new(model: Arc<dyn ChatModel>, sampler: Arc<dyn Sampler>, settings: ChatSettings) -> Result<Self, String> {
         let rollout = &settings.rollout;
         Ok(Self {
@@ -113,51 +113,51 @@ impl ChatBackend {
             reasoning_format: ReasoningFormat::choose(rollout.reasoning_parser.as_deref(), model.chat_template())?,
             model,
             sampler,
-            places: Arc::new(Semaphore::new(settings.max_open_requests.min(Semaphore::MAX_PERMITS))),
+            permits: Arc::new(Semaphore::new(settings.max_open_requests.min(Semaphore::MAX_PERMITS))),
             settings,
             next_request: AtomicU64::new(0),
         })
     }
 
-    /// A place among the answers that are sampled or wait for it.
-    pub(super) fn take_place(&self) -> Result<OwnedSemaphorePermit, ChatError> {
-        self.places.clone().try_acquire_owned().map_err(|_| {
+    /// Acquires a permit for an answer.
+    pub(super) fn acquire_permit(&self) -> Result<OwnedSemaphorePermit, ChatError> {
+        self.permits.clone().try_acquire_owned().map_err(|_| {
             ChatError::QueueFull(format!(
-                "{} requests are sampled or wait (ajet.rollout.max_num_seqs and max_queued_requests allow no more); \
-                 try again",
+                "the engine has reached its limit of {} sampled and queued requests (ajet.rollout.max_num_seqs and \
+                 max_queued_requests); hint: try again",
                 self.settings.max_open_requests
             ))
         })
     }
 
-    /// Ids of another model's tokens mean nothing here.
+    /// Checks that the biased token ids exist in this model's vocabulary.
     pub(super) fn check_bias(&self, bias: &Bias) -> Result<(), ChatError> {
         let mut ids = bias.logits.iter().map(|(id, _)| *id);
         match ids.find(|id| self.model.token_bytes(*id).is_empty()) {
             None => Ok(()),
             Some(id) => Err(ChatError::invalid(
                 "logit_bias",
-                format!("`logit_bias` has token {id}, which the model does not have"),
+                format!("`logit_bias` contains token {id}, which is not in the model's vocabulary"),
             )),
         }
     }
 
-    /// How an answer that is to be a tool call begins.
+    /// Returns the beginning of an answer that must be a tool call.
     pub(super) fn call_opening(&self, call: &ForcedCall, rendered: &str) -> Result<String, ChatError> {
         let name = match call {
             ForcedCall::Any => None,
             ForcedCall::Named(name) => Some(name.as_str()),
         };
         let opening = self.tool_format.opening(name).ok_or_else(|| {
-            let sentence = "`tool_choice` wants a tool call, but the model's chat template has none \
+            let sentence = "`tool_choice` requires a tool call, but the model's chat template has none \
                             (ajet.rollout.tool_parser)";
             ChatError::invalid("tool_choice", sentence)
         })?;
         Ok(format!("{}{opening}", self.reasoning_format.closing(rendered)))
     }
 
-    /// The tokens of the answer that is given to this prompt; none where it is sampled.
-    pub(super) fn given_answer(&self, prompt: &Prompt) -> Result<Vec<u32>, ChatError> {
+    /// Returns the tokens of the scripted answer to this prompt; empty if the answer is sampled.
+    pub(super) fn scripted_answer(&self, prompt: &Prompt) -> Result<Vec<u32>, ChatError> {
         let Some(script) = &self.settings.script else {
             return Ok(Vec::new());
         };
@@ -165,9 +165,9 @@ impl ChatBackend {
             .answer(&prompt.conversation)
             .ok_or_else(|| ChatError::InvalidRequest {
                 param: Some("messages".into()),
-                message: script::no_answer(&prompt.conversation),
+                message: script::no_match_message(&prompt.conversation),
             })?;
-        // What is in the prompt already is not answered again, however the script lays out its JSON.
+        // What the prompt already contains is not answered again, however the script formats its JSON.
         let text = after_text(text, &prompt.opening).unwrap_or(text);
         let ids = self
             .model
@@ -183,7 +183,7 @@ impl ChatBackend {
         self.next_request.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A seed of its own for each use in each episode.
+    /// Derives a separate seed for each use in each episode.
     pub(super) fn seed(&self, episode_uuid: &str, purpose: &str, number: u64) -> u64 {
         let mut hasher = DefaultHasher::new();
         (self.settings.seed, episode_uuid, purpose, number).hash(&mut hasher);

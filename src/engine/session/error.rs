@@ -1,16 +1,16 @@
-//! What a chat request can be refused with, as OpenAI's error objects.
+//! Errors of chat requests, as OpenAI's error objects.
 
 use crate::protocol::openai::{ErrorBody, ErrorObject, PromptTokens};
 
-/// Why a chat request was not answered.
+/// Reasons why a chat request was not answered.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ChatError {
-    /// The request is wrong.
+    /// The request is invalid.
     #[error("{message}")]
     InvalidRequest {
-        /// The field that is wrong.
+        /// Name of the invalid field.
         param: Option<String>,
-        /// A sentence with the given value and what is allowed.
+        /// Message with the given value and the allowed ones.
         message: String,
     },
     /// The prompt leaves no room for an answer. Agents compact their history when they see OpenAI's wording.
@@ -20,7 +20,7 @@ pub enum ChatError {
         max_model_len.saturating_sub(1)
     )]
     ContextLengthExceeded {
-        /// Tokens of the prompt.
+        /// Number of prompt tokens.
         given: usize,
         /// Maximum number of tokens of prompt and answer together.
         max_model_len: usize,
@@ -28,10 +28,10 @@ pub enum ChatError {
     /// The episode has ended or was discarded.
     #[error("the episode `{0}` has ended or was discarded")]
     EpisodeNotFound(String),
-    /// Too many requests wait.
+    /// Too many requests are queued.
     #[error("{0}")]
     QueueFull(String),
-    /// The sampler does not take or finish requests at the moment.
+    /// The sampler cannot accept or finish requests now.
     #[error("{0}")]
     Unavailable(String),
     /// The sampler failed.
@@ -47,7 +47,7 @@ impl ChatError {
         }
     }
 
-    /// The HTTP status.
+    /// Returns the HTTP status.
     pub fn status(&self) -> u16 {
         match self {
             Self::InvalidRequest { .. } | Self::ContextLengthExceeded { .. } => 400,
@@ -58,12 +58,12 @@ impl ChatError {
         }
     }
 
-    /// Seconds for `Retry-After`, where trying again makes sense.
+    /// Returns the seconds for `Retry-After`, if a retry can succeed.
     pub fn retry_after(&self) -> Option<u64> {
         matches!(self, Self::QueueFull(_) | Self::Unavailable(_)).then_some(1)
     }
 
-    /// The body.
+    /// Returns the body.
     pub fn body(&self) -> ErrorBody {
         let (kind, code) = match self {
             Self::InvalidRequest { .. } => ("invalid_request_error", None),

@@ -1,4 +1,4 @@
-//! Signs that the model lost control of what it writes (`ajet.rollout.compute_madness_checklist`). Pure.
+//! Detects answers in which the model has lost control (`ajet.rollout.compute_madness_checklist`). Pure.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -6,52 +6,52 @@ use std::collections::VecDeque;
 use crate::config::schema::MadnessCheck;
 use crate::inference::parsers::{AnswerParser, Piece, ReasoningFormat, ToolFormat};
 
-/// A marker of chat templates that no answer holds unless the model goes on with the conversation by itself.
+/// Marker of chat templates that only appears in an answer if the model continues the conversation itself.
 const LEAKED_MARKER: &str = "<|im_start|>";
-/// So many words in a row, all of them among the few before, are a loop.
+/// This many words in a row that all occur among the few before are a loop.
 const REPEATED_WORDS: usize = 10;
-/// How many different words are remembered.
+/// Number of different words remembered.
 const REMEMBERED_WORDS: usize = 5;
-/// As [`REPEATED_WORDS`], of characters: rulers and indentation are no loops.
+/// As [`REPEATED_WORDS`], for characters: rulers and indentation are not loops.
 const REPEATED_CHARS: usize = 200;
-/// As [`REMEMBERED_WORDS`], of characters.
+/// As [`REMEMBERED_WORDS`], for characters.
 const REMEMBERED_CHARS: usize = 4;
 
-/// Begins thinking.
+/// Start of thinking.
 const OPEN: &str = "<think>";
-/// Ends it.
+/// End of thinking.
 const CLOSE: &str = "</think>";
 
-/// An answer as it was sampled.
+/// A sampled answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Sampled<'a> {
-    /// What the answer continues; only its end matters.
+    /// Text that the answer continues; only its end matters.
     pub prompt: &'a str,
-    /// The answer with its special tokens, without the end token.
+    /// Answer with special tokens, without the end token.
     pub text: &'a str,
-    /// How the model writes its thinking.
+    /// Format of the model's thinking.
     pub reasoning: ReasoningFormat,
-    /// How the model writes tool calls.
+    /// Format of the model's tool calls.
     pub tools: ToolFormat,
 }
 
-/// Which of the checks flag the answer.
+/// Returns the checks that flag the answer.
 pub fn flagged<'a>(checks: &'a [MadnessCheck], answer: &'a Sampled) -> impl Iterator<Item = MadnessCheck> + 'a {
-    checks.iter().copied().filter(|check| answer.is_mad(*check))
+    checks.iter().copied().filter(|check| answer.flags(*check))
 }
 
 impl Sampled<'_> {
-    fn is_mad(&self, check: MadnessCheck) -> bool {
+    fn flags(&self, check: MadnessCheck) -> bool {
         match check {
             MadnessCheck::Nonsense => is_nonsense(self.text),
             MadnessCheck::NonAscii => !self.text.is_ascii(),
-            MadnessCheck::UnpairedThink => !thinks_in_pairs(&self.thinking_included()),
-            MadnessCheck::FormatType1 => !is_thinking_then_python(&self.thinking_included()),
-            MadnessCheck::WrongToolcall => self.calls_nothing(),
+            MadnessCheck::UnpairedThink => !thinking_tags_match(&self.thinking_included()),
+            MadnessCheck::FormatType1 => !is_thinking_and_python(&self.thinking_included()),
+            MadnessCheck::WrongToolcall => self.has_broken_call(),
         }
     }
 
-    /// The answer with the tag that the template wrote for it at the end of the prompt.
+    /// Returns the answer with the thinking tag that the template wrote at the end of the prompt.
     fn thinking_included(&self) -> Cow<'_, str> {
         match self.prompt.trim_end().ends_with(OPEN) {
             true => format!("{OPEN}{}", self.text).into(),
@@ -59,9 +59,8 @@ impl Sampled<'_> {
         }
     }
 
-    /// Whether the marker of a tool call is followed by nothing that can be read as one. A plain JSON answer has no
-    /// marker.
-    fn calls_nothing(&self) -> bool {
+    /// Returns whether the marker of a tool call is not followed by a valid call. A plain JSON answer has no marker.
+    fn has_broken_call(&self) -> bool {
         let marker = match self.tools {
             ToolFormat::Hermes => "<tool_call>",
             ToolFormat::Llama3Json => "<|python_tag|>",
@@ -75,21 +74,21 @@ impl Sampled<'_> {
     }
 }
 
-/// Whether the answer begins another turn, or repeats the same few words or characters over and over.
+/// Returns whether the answer starts another turn, or repeats the same few words or characters over and over.
 fn is_nonsense(text: &str) -> bool {
     text.contains(LEAKED_MARKER)
-        || loops(text.split_whitespace(), REMEMBERED_WORDS, REPEATED_WORDS)
-        || loops(text.chars(), REMEMBERED_CHARS, REPEATED_CHARS)
+        || has_loop(text.split_whitespace(), REMEMBERED_WORDS, REPEATED_WORDS)
+        || has_loop(text.chars(), REMEMBERED_CHARS, REPEATED_CHARS)
 }
 
-/// Whether `patience` items in a row are all among the last `remembered` different ones before them.
-fn loops<T: PartialEq>(items: impl Iterator<Item = T>, remembered: usize, patience: usize) -> bool {
+/// Returns whether `limit` items in a row are all among the last `remembered` different ones before them.
+fn has_loop<T: PartialEq>(items: impl Iterator<Item = T>, remembered: usize, timeout: usize) -> bool {
     let mut recent = VecDeque::with_capacity(remembered + 1);
     let mut known_in_a_row = 0;
     for item in items {
         if recent.contains(&item) {
             known_in_a_row += 1;
-            if known_in_a_row == patience {
+            if known_in_a_row == timeout {
                 return true;
             }
             continue;
@@ -103,8 +102,8 @@ fn loops<T: PartialEq>(items: impl Iterator<Item = T>, remembered: usize, patien
     false
 }
 
-/// Whether every opening tag is closed before the next one, and nothing else is closed.
-fn thinks_in_pairs(text: &str) -> bool {
+/// Returns whether every opening tag is closed before the next one, and nothing else is closed.
+fn thinking_tags_match(text: &str) -> bool {
     let mut rest = text;
     while let Some((before, after)) = rest.split_once(OPEN) {
         let Some((inside, behind)) = after.split_once(CLOSE) else {
@@ -118,8 +117,8 @@ fn thinks_in_pairs(text: &str) -> bool {
     !rest.contains(CLOSE)
 }
 
-/// Whether the answer is thinking, then one block of Python, and nothing else.
-fn is_thinking_then_python(text: &str) -> bool {
+/// Returns whether the answer consists of thinking and then one block of Python.
+fn is_thinking_and_python(text: &str) -> bool {
     const FENCE: &str = "```";
     let code = text.trim().strip_prefix(OPEN).and_then(|rest| rest.split_once(CLOSE));
     let Some((thinking, code)) = code else { return false };

@@ -1,7 +1,7 @@
-//! One agent's episode: chat requests in, OpenAI answers out, and what really happened recorded for training.
+//! Session of one episode: chat requests in, OpenAI answers out, and the calls recorded for training.
 //!
-//! A request is read ([`request`]), its prompt rendered or bridged (`timeline`), sampled ([`turn`]), and answered whole
-//! or as a stream ([`stream`]); at its end the call is recorded. Dropping an answer before its end, as a server does
+//! A request is parsed ([`request`]), its prompt rendered or bridged (`timeline`), sampled ([`turn`]), and answered
+//! whole or as a stream ([`stream`]); then the call is recorded. Dropping an answer before its end, as a server does
 //! when the agent disconnects, cancels its sampling and records nothing.
 
 mod answer;
@@ -52,20 +52,20 @@ use answer::Sampled;
 use request::Request;
 use turn::Turn;
 
-/// How the answer to a prompt that does not fit begins. Agents written for AgentJet look for it.
+/// Beginning of the answer to a prompt that does not fit. Agents written for AgentJet look for it.
 const OVERFLOW_CONTENT: &str = "AgentJet: Exceeded max model context length. token_overflow(";
-/// How long a stream's status waits for the first of its tokens, so that a request that fails at once is told so by it.
+/// Maximum time that a stream's status waits for the first token, so that an immediate failure has a status of its own.
 const STATUS_WITHIN: Duration = Duration::from_millis(200);
 
-/// Answer of a chat request.
+/// Answer to a chat request.
 pub enum ChatAnswer {
-    /// All at once.
+    /// Complete answer.
     Whole(Box<ChatCompletion>),
-    /// As it is sampled; ends at the first error.
+    /// Chunks as they are sampled; ends at the first error.
     Stream(BoxStream<'static, Result<ChatCompletionChunk, ChatError>>),
 }
 
-/// One running episode.
+/// A running episode.
 pub struct Session {
     backend: Arc<ChatBackend>,
     episode_uuid: String,
@@ -73,16 +73,16 @@ pub struct Session {
     ended: CancellationToken,
 }
 
-/// What an episode came to.
+/// Record of an ended episode.
 #[derive(Clone, Debug, Default)]
 pub struct EpisodeRecord {
-    /// Its training rows; none where the model sampled nothing.
+    /// Training rows; empty if nothing was sampled.
     pub rows: Vec<Row>,
-    /// What was counted.
+    /// Counters.
     pub usage: EpisodeUsage,
     /// Whether a madness check flagged one of its answers.
     pub mad: bool,
-    /// Its calls, in the order they were answered.
+    /// Calls in the order in which they were answered.
     pub calls: Vec<Call>,
 }
 
@@ -91,15 +91,15 @@ struct State {
     calls: Vec<Call>,
     usage: EpisodeUsage,
     counters: Counters,
-    /// Answers by the madness check that flagged them.
+    /// Number of flagged answers by madness check.
     madness: BTreeMap<&'static str, u64>,
-    /// A madness check flagged an answer and no further one is sampled.
+    /// Whether a madness check flagged an answer, after which no further one is sampled.
     terminated: bool,
     requests: u64,
 }
 
 impl Session {
-    /// A new episode.
+    /// Starts an episode.
     pub fn new(backend: Arc<ChatBackend>, episode_uuid: impl Into<String>) -> Arc<Self> {
         Arc::new(Self {
             backend,
@@ -109,13 +109,13 @@ impl Session {
         })
     }
 
-    /// Answers a chat request, the body of `POST /v1/chat/completions` as it came.
+    /// Answers a chat request, given the unchanged body of `POST /v1/chat/completions`.
     ///
     /// # Errors
-    /// The request is wrong, the episode has ended, or the sampler cannot answer.
+    /// Fails if the request is invalid, the episode has ended, or the sampler cannot answer.
     pub async fn chat(self: &Arc<Self>, body: Value, episode_type: EpisodeType) -> Result<ChatAnswer, ChatError> {
         let request = Arc::new(Request::read(body, episode_type, &self.backend.settings.rollout)?);
-        self.backend.check_bias(&request.drawing.bias)?;
+        self.backend.check_bias(&request.sampling.bias)?;
         let number = self.admit()?;
         if self.lock().terminated {
             return Ok(self.answer_unsampled(&request, 0, ""));
@@ -130,7 +130,7 @@ impl Session {
         }
         let head = Head::new(&request);
         if request.stream {
-            // What fails at once still has a status of its own; what waits or computes longer does so in the stream.
+            // An immediate failure gets its own status; later ones are reported in the stream.
             if let Ok(started) = timeout(STATUS_WITHIN, all_started(&mut turns)).await {
                 started?;
             }
@@ -149,10 +149,10 @@ impl Session {
         Ok(head.whole(choices, with_sampled(usage, sampled), prompt_token_ids))
     }
 
-    /// Tokens of the prompt of a chat request, which is not answered.
+    /// Counts the prompt tokens of a chat request without answering it.
     ///
     /// # Errors
-    /// The request is wrong, or the episode has ended.
+    /// Fails if the request is invalid or the episode has ended.
     pub async fn count_tokens(self: &Arc<Self>, body: Value, episode_type: EpisodeType) -> Result<u64, ChatError> {
         let request = Request::read(body, episode_type, &self.backend.settings.rollout)?;
         if self.ended.is_cancelled() {
@@ -161,13 +161,13 @@ impl Session {
         Ok(self.prompt(Arc::new(request)).await?.ids.len() as u64)
     }
 
-    /// Ends the episode: what is being sampled is cancelled, further requests are refused.
+    /// Ends the episode: cancels sampling and refuses further requests.
     pub fn end(&self) {
         self.ended.cancel();
     }
 
-    /// Ends the episode and makes training rows of its calls. Takes the record: a second call gives an empty one.
-    /// Computes for some milliseconds on long episodes.
+    /// Ends the episode and converts its calls to training rows. A second call returns an empty record. Computes for
+    /// some milliseconds on long episodes.
     pub fn finish(&self) -> EpisodeRecord {
         self.end();
         let state = std::mem::take(&mut *self.lock());
@@ -194,21 +194,21 @@ impl Session {
         }
     }
 
-    /// What was said so far. Computes for some milliseconds on long episodes.
+    /// Returns the conversations so far. Computes for some milliseconds on long episodes.
     ///
     /// # Errors
-    /// The longest conversation is too large.
+    /// Fails if the longest conversation is too large.
     pub fn conversations(&self) -> Result<EpisodeConversations, ConversationTooLarge> {
         conversations(&self.episode_uuid, &self.lock().calls)
     }
 
-    /// LLM calls answered so far.
+    /// Returns the number of answered LLM calls.
     pub fn llm_calls(&self) -> u64 {
         self.lock().usage.llm_calls
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic elsewhere leaves at most a call unrecorded; the state is whole.
+        // Poisoning is ignored: a panic leaves at most one call unrecorded.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -226,17 +226,17 @@ impl Session {
         ChatError::EpisodeNotFound(self.episode_uuid.clone())
     }
 
-    /// Rendering and encoding compute for milliseconds, so not on the I/O threads.
+    /// Renders and encodes a prompt, which takes milliseconds, on a blocking thread.
     async fn prompt(self: &Arc<Self>, request: Arc<Request>) -> Result<Prompt, ChatError> {
         let session = self.clone();
         let prompt = tokio::task::spawn_blocking(move || session.prompt_blocking(&request));
         prompt
             .await
-            .map_err(|error| ChatError::Sampling(format!("the prompt could not be rendered: {error}")))?
+            .map_err(|error| ChatError::Sampling(format!("cannot render the prompt: {error}")))?
     }
 
     fn prompt_blocking(&self, request: &Request) -> Result<Prompt, ChatError> {
-        let refused = |error| ChatError::invalid("messages", format!("the chat template refused `messages`: {error}"));
+        let refused = |error| ChatError::invalid("messages", format!("the chat template rejects `messages`: {error}"));
         let model = &*self.backend.model;
         let mut prompt = prompt_for(&self.lock().calls, request.conversation.clone(), model).map_err(refused)?;
         if let Some(call) = &request.forced_call {
@@ -254,7 +254,8 @@ impl Session {
         self.backend.settings.max_model_len.saturating_sub(1)
     }
 
-    /// The prompt does not fit. Only this request is answered so: an agent may compact its history and go on.
+    /// Answers a prompt that does not fit. Only this request is affected: an agent may compact its history and
+    /// continue.
     fn overflowed(&self, request: &Request, given: usize) -> Result<ChatAnswer, ChatError> {
         let max_model_len = self.backend.settings.max_model_len;
         tracing::warn!(episode = %self.episode_uuid, given, max_model_len, "the prompt exceeds the context length");
@@ -268,8 +269,8 @@ impl Session {
         }
     }
 
-    /// An answer that the model did not sample and that is not recorded, with finish reason `length`, so that the agent
-    /// stops. `prompt_tokens` of the prompt were counted.
+    /// Answers without sampling or recording, with finish reason `length` so that the agent stops, and `prompt_tokens`
+    /// as usage.
     fn answer_unsampled(&self, request: &Request, prompt_tokens: usize, content: &str) -> ChatAnswer {
         self.lock().usage.llm_calls += 1;
         let head = Head::new(request);
@@ -294,8 +295,8 @@ impl Session {
         head.whole((0..request.n as u32).map(choice).collect(), usage, None)
     }
 
-    /// Keeps a call that was sampled to its end. `first` is set for the first answer of a request: why it was split off,
-    /// and the prompt tokens that the prefix cache gave.
+    /// Records a completely sampled call. `first` is set for the first answer of a request: why the call was split off,
+    /// and the number of prompt tokens from the prefix cache.
     fn record(&self, call: Call, first: Option<(Option<SplitReason>, usize)>) -> Result<(), ChatError> {
         let mut state = self.lock();
         if self.ended.is_cancelled() {
@@ -315,7 +316,7 @@ impl Session {
         Ok(())
     }
 
-    /// Counts the checks that flag an answer, and where the configuration says so, ends the sampling.
+    /// Counts the checks that flag an answer, and ends sampling if configured.
     fn check_madness(&self, state: &mut State, call: &Call) {
         let rollout = &self.backend.settings.rollout;
         let answer = madness::Sampled {
@@ -361,7 +362,7 @@ fn with_sampled(usage: Usage, sampled: Sampled) -> Usage {
     }
 }
 
-/// What is the same in all parts of an answer.
+/// Fields common to all parts of an answer.
 #[derive(Clone)]
 struct Head {
     id: String,

@@ -1,4 +1,4 @@
-//! The sessions of the running episodes, by episode.
+//! Registry of the sessions of running episodes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,20 +8,20 @@ use crate::protocol::swarm::EpisodeConversations;
 
 enum Entry {
     Running(Arc<Session>),
-    /// Ended, but not written down yet: the end may be tried again.
+    /// Ended, but not saved yet: the end may be retried.
     Ended(Arc<EpisodeRecord>),
-    /// Ended or forgotten; a late call must not begin it anew.
+    /// Ended or forgotten; a late call must not restart it.
     Gone,
 }
 
-/// Every episode that made a call since the last update.
+/// All episodes with a call since the last update.
 #[derive(Default)]
 pub struct Sessions {
     entries: Mutex<HashMap<String, Entry>>,
 }
 
 impl Sessions {
-    /// The session of an episode, begun with its first call.
+    /// Returns the session of an episode, started with its first call.
     pub fn running(&self, episode_uuid: &str, backend: &Arc<ChatBackend>) -> Result<Arc<Session>, ChatError> {
         let mut entries = self.lock();
         let begin = || Entry::Running(Session::new(backend.clone(), episode_uuid));
@@ -31,8 +31,8 @@ impl Sessions {
         }
     }
 
-    /// Ends an episode and hands out what it recorded; `None` where it made no call. Until [`Sessions::forget`], a
-    /// second call hands out the same. Computes for some milliseconds on long episodes.
+    /// Ends an episode and returns its record; `None` if it made no call. Until [`Sessions::forget`], further calls
+    /// return the same record. Computes for some milliseconds on long episodes.
     pub fn finish(&self, episode_uuid: &str) -> Option<Arc<EpisodeRecord>> {
         let session = match self.lock().get(episode_uuid)? {
             Entry::Running(session) => session.clone(),
@@ -45,11 +45,11 @@ impl Sessions {
         Some(recording)
     }
 
-    /// What was said so far in an episode; nothing where it made no call or is gone. Computes for some milliseconds on
-    /// long episodes.
+    /// Returns the conversations of an episode so far; none if it made no call or is gone. Computes for some
+    /// milliseconds on long episodes.
     ///
     /// # Errors
-    /// The longest conversation is too large.
+    /// Fails if the longest conversation is too large.
     pub fn conversations(&self, episode_uuid: &str) -> Result<EpisodeConversations, ConversationTooLarge> {
         let session = match self.lock().get(episode_uuid) {
             Some(Entry::Running(session)) => session.clone(),
@@ -59,14 +59,14 @@ impl Sessions {
         session.conversations()
     }
 
-    /// Cancels what an episode still samples and refuses its further calls.
+    /// Cancels an episode's sampling and refuses its further calls.
     pub fn forget(&self, episode_uuid: &str) {
         if let Some(Entry::Running(session)) = self.lock().insert(episode_uuid.to_owned(), Entry::Gone) {
             session.end();
         }
     }
 
-    /// Ends whatever still runs: a new batch begins.
+    /// Ends all episodes at the start of a new batch.
     pub fn clear(&self) {
         for (_, entry) in self.lock().drain() {
             if let Entry::Running(session) = entry {
@@ -76,7 +76,7 @@ impl Sessions {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Entry>> {
-        // No call leaves the map half changed, so it is whole even after a panic elsewhere.
+        // Poisoning is ignored: no method leaves the map half changed.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! Reads a chat request: everything that is wrong with it is said with the field's name, the value and what is allowed.
+//! Parsing of chat requests: every error names the field, the given value and the allowed ones.
 
 use std::collections::BTreeMap;
 
@@ -14,78 +14,78 @@ use crate::timeline::Conversation;
 
 const MAX_ANSWERS: u64 = 128;
 const MAX_TOP_LOGPROBS: u64 = 20;
-/// Each is looked for after every token, between two steps of everybody's sampling.
+/// Maximum number of stop strings: each is searched for after every token, between two sampling steps.
 const MAX_STOPS: usize = 64;
-/// Tokens whose logits a request may change, and by how much.
+/// Maximum number of tokens whose logits a request may change, and maximum change.
 const MAX_BIASED: usize = 1024;
-const MOST_BIAS: f64 = 100.0;
+const MAX_BIAS: f64 = 100.0;
 
-/// A request that is right.
+/// A valid request.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// As it came.
+    /// Model name, unchanged.
     pub model: String,
     /// Messages and tools for the chat template.
     pub conversation: Conversation,
-    /// Answers wanted.
+    /// Number of answers.
     pub n: usize,
-    /// Chunks instead of one answer.
+    /// Whether to stream chunks.
     pub stream: bool,
-    /// A last chunk with the usage.
+    /// Whether to send a last chunk with the usage.
     pub include_usage: bool,
-    /// The usage so far in every chunk.
+    /// Whether every chunk contains the usage so far.
     pub continuous_usage: bool,
     /// Strings that end an answer.
     pub stop: Vec<String>,
-    /// Most tokens of an answer, as asked for.
+    /// Requested maximum number of tokens in an answer.
     pub max_tokens: Option<usize>,
-    /// How tokens are drawn.
-    pub drawing: Drawing,
-    /// Whether to tell log-probabilities.
+    /// Sampling parameters.
+    pub sampling: SamplingParams,
+    /// Whether to return log-probabilities.
     pub logprobs: bool,
-    /// Of how many of the likeliest tokens.
+    /// Number of most likely tokens with log-probabilities.
     pub top_logprobs: usize,
-    /// Whether to tell token ids.
+    /// Whether to return token ids.
     pub return_token_ids: bool,
     /// Whether an answer may have several tool calls.
     pub parallel_tool_calls: bool,
-    /// Whether the answer is to be a tool call.
+    /// Required tool call.
     pub forced_call: Option<ForcedCall>,
-    /// The beginning of the answer, which the request gives.
+    /// Beginning of the answer, given by the request.
     pub opening: Option<String>,
 }
 
-/// A tool call that the request wants.
+/// A tool call required by the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ForcedCall {
-    /// Of any function.
+    /// Any function.
     Any,
-    /// Of this function.
+    /// This function.
     Named(String),
 }
 
-/// How tokens are drawn.
+/// Sampling parameters.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Drawing {
+pub struct SamplingParams {
     pub temperature: f64,
     pub top_p: f64,
     pub top_k: Option<usize>,
     pub min_p: f64,
-    /// None in train episodes, whose tokens are trained as the model alone drew them.
+    /// Logit bias; none in train episodes, whose tokens must be sampled from the unmodified model.
     pub bias: Bias,
-    /// As asked for; none in train episodes, whose answers to one prompt must differ.
+    /// Requested seed; none in train episodes, whose answers to the same prompt must differ.
     pub seed: Option<i64>,
 }
 
 impl Request {
-    /// Reads a request of an episode of this type.
+    /// Parses a request of an episode of this type.
     pub fn read(body: Value, episode_type: EpisodeType, rollout: &Rollout) -> Result<Self, ChatError> {
         let mut request = typed(body)?;
         let n = number("n", request.n, 1, MAX_ANSWERS)?.unwrap_or(1);
         if n != 1 && episode_type == EpisodeType::Train {
             return Err(ChatError::invalid(
                 "n",
-                format!("`n` is {n}; in a train episode it must be 1"),
+                format!("`n` must be 1 in a train episode, got {n}"),
             ));
         }
         let top_logprobs = number("top_logprobs", request.top_logprobs, 0, MAX_TOP_LOGPROBS)?.unwrap_or(0);
@@ -93,7 +93,7 @@ impl Request {
         if top_logprobs > 0 && !logprobs {
             return Err(ChatError::invalid(
                 "top_logprobs",
-                "`top_logprobs` needs `logprobs` to be true",
+                "`top_logprobs` requires `logprobs` to be true",
             ));
         }
         let max_tokens = number("max_tokens", request.max_tokens, 1, u64::MAX)?;
@@ -101,17 +101,17 @@ impl Request {
         let (tools, forced_call) = tools(&request, rollout)?;
         let opening = take_opening(&mut request)?;
         if opening.is_some() && forced_call.is_some() {
-            let message = "`tool_choice` wants a tool call, but the last message begins the answer with text";
+            let message = "`tool_choice` requires a tool call, but the last message starts the answer with text";
             return Err(ChatError::invalid("tool_choice", message));
         }
         let stream_options = request.stream_options.clone().unwrap_or_default();
         Ok(Self {
-            drawing: match episode_type {
+            sampling: match episode_type {
                 EpisodeType::Train => {
                     refuse_bias(&request)?;
-                    Drawing::configured(rollout)
+                    SamplingParams::configured(rollout)
                 }
-                EpisodeType::Eval => Drawing::asked(&request, rollout)?,
+                EpisodeType::Eval => SamplingParams::asked(&request, rollout)?,
             },
             n: n as usize,
             stream: request.stream.unwrap_or(false),
@@ -137,7 +137,7 @@ impl Request {
     }
 }
 
-impl Drawing {
+impl SamplingParams {
     fn configured(rollout: &Rollout) -> Self {
         Self {
             temperature: rollout.temperature,
@@ -156,7 +156,7 @@ impl Drawing {
         if top_k < -1 {
             return Err(ChatError::invalid(
                 "top_k",
-                format!("`top_k` is {top_k}; allowed are -1 or 0 for all, and up"),
+                format!("`top_k` must be at least 1, or -1 or 0 for all tokens, got {top_k}"),
             ));
         }
         Ok(Self {
@@ -181,22 +181,22 @@ fn penalty(name: &str, given: Option<f64>) -> Result<f32, ChatError> {
     Ok(real(name, given, -2.0, 2.0)?.unwrap_or(0.0) as f32)
 }
 
-/// What is added to logits, in the order of the tokens' ids.
+/// Returns the logit biases in the order of token ids.
 fn logit_bias(request: &ChatRequest) -> Result<Vec<(u32, f32)>, ChatError> {
     let invalid = |message: String| Err(ChatError::invalid("logit_bias", message));
     let given = request.logit_bias.iter().flatten();
     if given.clone().count() > MAX_BIASED {
-        return invalid(format!("`logit_bias` has more than {MAX_BIASED} tokens"));
+        return invalid(format!("`logit_bias` may have at most {MAX_BIASED} tokens"));
     }
     let mut added = BTreeMap::new();
     for (token, more) in given {
         let Ok(id) = token.parse::<u32>() else {
-            return invalid(format!("`logit_bias` has the key {token:?}; allowed are ids of tokens"));
+            return invalid(format!("the keys of `logit_bias` must be token ids, got {token:?}"));
         };
-        if !(-MOST_BIAS..=MOST_BIAS).contains(more) {
+        if !(-MAX_BIAS..=MAX_BIAS).contains(more) {
             return invalid(format!(
-                "`logit_bias` adds {more} to token {id}; allowed is {} to {MOST_BIAS}",
-                -MOST_BIAS
+                "`logit_bias` of token {id} must be between {} and {MAX_BIAS}, got {more}",
+                -MAX_BIAS
             ));
         }
         added.insert(id, *more as f32);
@@ -214,8 +214,8 @@ fn refuse_bias(request: &ChatRequest) -> Result<(), ChatError> {
     ] {
         if asked {
             let message = format!(
-                "`{name}` is not supported in train episodes, whose tokens are trained as the model alone drew them; hint: \
-                 leave it out"
+                "`{name}` is not supported in train episodes, which train on samples of the unmodified model; hint: \
+                 omit it"
             );
             return Err(ChatError::invalid(name, message));
         }
@@ -223,8 +223,8 @@ fn refuse_bias(request: &ChatRequest) -> Result<(), ChatError> {
     Ok(())
 }
 
-/// The request with its types; an error names the field, and the message's number where it is in one. It is read from
-/// text: what serde_json reads from a value makes an infinity of 1e400.
+/// Deserialises a request; an error names the field, and the number of the message if it is in one. It is read from
+/// text: serde_json's conversion from a value turns 1e400 into infinity.
 fn typed(body: Value) -> Result<ChatRequest, ChatError> {
     let Value::Object(fields) = body else {
         return Err(ChatError::InvalidRequest {
@@ -236,12 +236,12 @@ fn typed(body: Value) -> Result<ChatRequest, ChatError> {
         for (at, message) in messages.iter().enumerate() {
             if let Err(error) = ChatMessage::deserialize(message) {
                 let param = format!("messages[{at}]");
-                let message = format!("`{param}` is not a chat message: {error}");
+                let message = format!("`{param}` is not a valid chat message: {error}");
                 return Err(ChatError::invalid(param, message));
             }
         }
     }
-    let text = serde_json::to_string(&fields).unwrap_or_default(); // a map of values has a text
+    let text = serde_json::to_string(&fields).unwrap_or_default(); // infallible for a map of values
     serde_json::from_str(&text).map_err(|error| {
         let alone = |(name, value): (String, Value)| {
             let field = Value::Object(Map::from_iter([(name.clone(), value)]));
@@ -249,7 +249,7 @@ fn typed(body: Value) -> Result<ChatRequest, ChatError> {
                 .err()?
                 .to_string();
             let what = error.rsplit_once(" at line ").map_or(error.as_str(), |(what, _)| what);
-            let message = format!("`{name}` cannot be read: {what}");
+            let message = format!("`{name}` is invalid: {what}");
             Some(ChatError::invalid(name, message))
         };
         fields
@@ -266,13 +266,13 @@ fn number(name: &str, given: Option<u64>, min: u64, max: u64) -> Result<Option<u
     match given {
         Some(value) if value < min || value > max => {
             let allowed = if max == u64::MAX {
-                format!("{min} and up")
+                format!("at least {min}")
             } else {
-                format!("{min} to {max}")
+                format!("between {min} and {max}")
             };
             Err(ChatError::invalid(
                 name,
-                format!("`{name}` is {value}; allowed is {allowed}"),
+                format!("`{name}` must be {allowed}, got {value}"),
             ))
         }
         given => Ok(given),
@@ -283,13 +283,13 @@ fn real(name: &str, given: Option<f64>, min: f64, max: f64) -> Result<Option<f64
     match given {
         Some(value) if !(min..=max).contains(&value) => Err(ChatError::invalid(
             name,
-            format!("`{name}` is {value}; allowed is {min} to {max}"),
+            format!("`{name}` must be between {min} and {max}, got {value}"),
         )),
         given => Ok(given),
     }
 }
 
-/// Variables for the chat template. Those that have a field of their own do not replace what is given by name.
+/// Returns the variables for the chat template. A field of its own does not override a variable given by name.
 fn template_variables(request: &ChatRequest) -> Map<String, Value> {
     let mut variables = request.chat_template_kwargs.clone().unwrap_or_default();
     let reasoning = request.reasoning.as_ref();
@@ -314,16 +314,16 @@ fn template_variables(request: &ChatRequest) -> Map<String, Value> {
     variables
 }
 
-/// Takes the last message off where it is the beginning of the answer.
+/// Removes the last message if it is the beginning of the answer.
 fn take_opening(request: &mut ChatRequest) -> Result<Option<String>, ChatError> {
     let continues = request.continue_final_message.unwrap_or(false);
     match (continues, request.add_generation_prompt) {
         (true, Some(true)) => {
-            let message = "`add_generation_prompt` and `continue_final_message` are both true; only one can be";
+            let message = "`add_generation_prompt` and `continue_final_message` cannot both be true";
             return Err(ChatError::invalid("add_generation_prompt", message));
         }
         (false, Some(false)) => {
-            let message = "`add_generation_prompt` is false, which needs `continue_final_message` to be true";
+            let message = "`add_generation_prompt: false` requires `continue_final_message` to be true";
             return Err(ChatError::invalid("add_generation_prompt", message));
         }
         (false, _) => return Ok(None),
@@ -335,7 +335,7 @@ fn take_opening(request: &mut ChatRequest) -> Result<Option<String>, ChatError> 
         Some(last) if last.role == "assistant" && !calls(&last) => Ok(Some(text_content(at, &last)?)),
         _ => Err(ChatError::invalid(
             "continue_final_message",
-            "`continue_final_message` needs the last message to be an assistant's with text only",
+            "`continue_final_message` requires a last message of the assistant with text only",
         )),
     }
 }
@@ -345,11 +345,11 @@ fn stop_strings(request: &ChatRequest) -> Result<Vec<String>, ChatError> {
     if stop.iter().any(String::is_empty) {
         return Err(ChatError::invalid(
             "stop",
-            "`stop` has an empty string, at which every answer would end",
+            "`stop` contains an empty string, which would end every answer",
         ));
     }
     if stop.len() > MAX_STOPS {
-        let message = format!("`stop` has {} strings; allowed are {MAX_STOPS}", stop.len());
+        let message = format!("`stop` may have at most {MAX_STOPS} strings, got {}", stop.len());
         return Err(ChatError::invalid("stop", message));
     }
     Ok(stop.to_vec())
@@ -359,7 +359,7 @@ fn messages(given: &[ChatMessage], rollout: &Rollout) -> Result<Vec<Value>, Chat
     if given.is_empty() {
         return Err(ChatError::invalid(
             "messages",
-            "`messages` is empty; at least one message is needed",
+            "`messages` must contain at least one message",
         ));
     }
     let mut messages = Vec::with_capacity(given.len() + 1);
@@ -374,16 +374,16 @@ fn messages(given: &[ChatMessage], rollout: &Rollout) -> Result<Vec<Value>, Chat
     Ok(messages)
 }
 
-/// A message as chat templates and timelines take it: the content a string, or null where an assistant only calls tools;
-/// no empty fields.
+/// Converts a message for chat templates and timelines: content as a string, or null if an assistant only calls tools; no
+/// empty fields.
 fn template_message(at: usize, message: &ChatMessage) -> Result<Value, ChatError> {
     let role = match message.role.as_str() {
-        // Templates do not know OpenAI's newer name for it.
+        // Templates do not know OpenAI's newer name of the system role.
         "developer" => "system",
         role @ ("system" | "user" | "assistant" | "tool") => role,
         role => {
             let param = format!("messages[{at}].role");
-            let message = format!("`{param}` is `{role}`; allowed are system, developer, user, assistant and tool");
+            let message = format!("`{param}` must be system, developer, user, assistant or tool, got `{role}`");
             return Err(ChatError::invalid(param, message));
         }
     };
@@ -403,7 +403,7 @@ fn template_message(at: usize, message: &ChatMessage) -> Result<Value, ChatError
     if let Some(calls) = message.tool_calls.as_ref().filter(|calls| !calls.is_empty()) {
         if role != "assistant" {
             let param = format!("messages[{at}].tool_calls");
-            let message = format!("`{param}`: only assistant messages have tool calls, this one's role is `{role}`");
+            let message = format!("`{param}` is only allowed in assistant messages, but the role is `{role}`");
             return Err(ChatError::invalid(param, message));
         }
         out.insert("tool_calls".into(), json!(calls));
@@ -425,7 +425,7 @@ fn text_content(at: usize, message: &ChatMessage) -> Result<String, ChatError> {
         Value::Array(parts) => parts,
         other => {
             let message = format!(
-                "`{}` is {other}; allowed are a string, null, or a list of text parts",
+                "`{}` must be a string, null, or a list of text parts, got {other}",
                 param()
             );
             return Err(ChatError::invalid(param(), message));
@@ -437,7 +437,7 @@ fn text_content(at: usize, message: &ChatMessage) -> Result<String, ChatError> {
             (Value::String(kind), _, Value::String(text)) if kind == "refusal" => Ok(text.as_str()),
             (kind, ..) => {
                 let param = format!("{}[{number}]", param());
-                let message = format!("`{param}` is a part of type {kind}; only text parts are supported");
+                let message = format!("`{param}` has type {kind}, but only text parts are supported");
                 Err(ChatError::invalid(param, message))
             }
         },
@@ -445,7 +445,7 @@ fn text_content(at: usize, message: &ChatMessage) -> Result<String, ChatError> {
     Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
 }
 
-/// The tools for the template, none where they are switched off, and the call that is wanted.
+/// Returns the tools for the template (none if they are switched off), and the required call.
 fn tools(request: &ChatRequest, rollout: &Rollout) -> Result<(Vec<Value>, Option<ForcedCall>), ChatError> {
     let tools = request.tools.clone().unwrap_or_default();
     for (at, tool) in tools.iter().enumerate() {
@@ -455,7 +455,7 @@ fn tools(request: &ChatRequest, rollout: &Rollout) -> Result<(Vec<Value>, Option
             return Err(ChatError::invalid(param, message));
         }
     }
-    // The choice was perhaps written otherwise, in another API's words.
+    // The choice may have been written in another API's terms.
     let refuse = |why: String| Err(ChatError::invalid("tool_choice", format!("`tool_choice` {why}")));
     let forced = match &request.tool_choice {
         None | Some(Value::Null) => None,
@@ -463,7 +463,7 @@ fn tools(request: &ChatRequest, rollout: &Rollout) -> Result<(Vec<Value>, Option
         Some(Value::String(choice)) if choice == "none" => return Ok((Vec::new(), None)),
         Some(Value::String(required)) if required == "required" => {
             if tools.is_empty() {
-                return refuse("wants a tool call, but `tools` is empty".to_owned());
+                return refuse("requires a tool call, but `tools` is empty".to_owned());
             }
             Some(ForcedCall::Any)
         }
@@ -471,11 +471,11 @@ fn tools(request: &ChatRequest, rollout: &Rollout) -> Result<(Vec<Value>, Option
             let name = &choice["function"]["name"];
             let Some(named) = name.as_str().filter(|_| choice["type"] == "function") else {
                 return refuse(format!(
-                    "is {choice}; allowed are `auto`, `none`, `required` or a function by name"
+                    "must be `auto`, `none`, `required` or a function by name, got {choice}"
                 ));
             };
             if tools.iter().all(|tool| tool["function"]["name"] != *name) {
-                return refuse(format!("names {name}, which is no function of `tools`"));
+                return refuse(format!("names {name}, which is not in `tools`"));
             }
             Some(ForcedCall::Named(named.to_owned()))
         }
@@ -503,7 +503,7 @@ mod tests {
         let cases = [
             (json!({"n": 2}), "n", "2"),
             (json!({"n": 0}), "n", "0"),
-            (json!({"max_tokens": 0}), "max_tokens", "1 and up"),
+            (json!({"max_tokens": 0}), "max_tokens", "at least 1"),
             (json!({"max_tokens": -1}), "max_tokens", "-1"),
             (json!({"max_completion_tokens": 0}), "max_completion_tokens", "0"),
             (json!({"top_logprobs": 21, "logprobs": true}), "top_logprobs", "21"),
@@ -519,7 +519,7 @@ mod tests {
             (json!({"reasoning": "high"}), "reasoning", "an object"),
             (json!({"stop": vec!["x"; 1000]}), "stop", "1000"),
             (json!({"stream": "yes"}), "stream", "yes"),
-            (json!({"messages": []}), "messages", "empty"),
+            (json!({"messages": []}), "messages", "at least one message"),
             (json!({"messages": "hi"}), "messages", "hi"),
             (message(json!({"content": "a"})), "messages[1]", "role"),
             (
@@ -571,12 +571,12 @@ mod tests {
     fn train_episodes_draw_as_configured_and_eval_episodes_as_asked() {
         let asked = json!({"temperature": 0.2, "top_p": 0.5, "top_k": 3, "min_p": 0.1, "seed": 7,
                            "frequency_penalty": 0, "presence_penalty": 0.0, "logit_bias": {"5": 0}});
-        let train = read(EpisodeType::Train, asked.clone()).unwrap().drawing;
-        assert_eq!(train, Drawing::configured(&Rollout::default()));
+        let train = read(EpisodeType::Train, asked.clone()).unwrap().sampling;
+        assert_eq!(train, SamplingParams::configured(&Rollout::default()));
         assert_eq!((train.temperature, train.top_k, train.seed), (1.0, None, None));
 
-        let eval = read(EpisodeType::Eval, asked).unwrap().drawing;
-        let expected = Drawing {
+        let eval = read(EpisodeType::Eval, asked).unwrap().sampling;
+        let expected = SamplingParams {
             temperature: 0.2,
             top_p: 0.5,
             top_k: Some(3),
@@ -602,7 +602,7 @@ mod tests {
             (2.0, 2.0),
         ] {
             let read = read(EpisodeType::Eval, json!({"temperature": temperature})).unwrap();
-            assert_eq!(read.drawing.temperature, drawn, "{temperature}");
+            assert_eq!(read.sampling.temperature, drawn, "{temperature}");
         }
         for wrong in [
             json!({"temperature": -0.1}),
@@ -630,7 +630,7 @@ mod tests {
         assert_eq!(
             Request::read(body, EpisodeType::Eval, &rollout)
                 .unwrap()
-                .drawing
+                .sampling
                 .temperature,
             0.0
         );
@@ -640,7 +640,7 @@ mod tests {
     fn logits_are_changed_in_eval_episodes_alone() {
         let asked =
             json!({"frequency_penalty": 0.5, "presence_penalty": -2, "logit_bias": {"50": -100, "7": 1.5, "8": 0}});
-        let bias = read(EpisodeType::Eval, asked).unwrap().drawing.bias;
+        let bias = read(EpisodeType::Eval, asked).unwrap().sampling.bias;
         let expected = Bias {
             frequency_penalty: 0.5,
             presence_penalty: -2.0,

@@ -1,4 +1,4 @@
-//! A chat answer as an HTTP response: JSON, server-sent events, or an error object.
+//! Chat answers as HTTP responses: JSON, server-sent events, or an error object.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -14,13 +14,13 @@ use tokio::time::timeout;
 use super::{ChatAnswer, ChatError};
 use crate::protocol::openai::ChatCompletionChunk;
 
-/// How long a stream may be silent. Clients and proxies give up on a connection after some tens of seconds without a
-/// byte, and a request may wait in the queue, or the model write a call that is told only when it is whole, for longer.
+/// Maximum silence of a stream. Clients and proxies close a connection after some tens of seconds without a byte, and a
+/// request may be queued for longer, or the model write a call that is only sent when it is complete.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 /// A comment, which readers of server-sent events skip.
 const HEARTBEAT_EVENT: &[u8] = b": heartbeat\n\n";
 
-/// The response for a chat request.
+/// Builds the response to a chat request.
 pub fn respond(answer: Result<ChatAnswer, ChatError>) -> Response {
     match answer {
         Ok(ChatAnswer::Whole(completion)) => Json(completion).into_response(),
@@ -36,8 +36,8 @@ pub fn respond(answer: Result<ChatAnswer, ChatError>) -> Response {
     }
 }
 
-/// Server-sent events, the last of which is `[DONE]`, or an error object as OpenAI's clients look for it: the status has
-/// been sent by then.
+/// Streams server-sent events, ending with `[DONE]` or, since the status is already sent, with an error object in the
+/// form that OpenAI's clients expect.
 fn events(
     chunks: impl Stream<Item = Result<ChatCompletionChunk, ChatError>> + Send,
 ) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
@@ -47,7 +47,7 @@ fn events(
             return ready(None);
         }
         let data = match chunk {
-            Some(Ok(chunk)) => json!(chunk).to_string(), // wire types are objects with string keys, which JSON has
+            Some(Ok(chunk)) => json!(chunk).to_string(), // infallible: wire types are objects with string keys
             Some(Err(error)) => {
                 *failed = true;
                 json!(error.body()).to_string()
@@ -58,7 +58,7 @@ fn events(
     })
 }
 
-/// The same stream with a heartbeat wherever nothing comes for the given time.
+/// Inserts a heartbeat into a stream whenever it is silent for the given time.
 fn with_heartbeats<E>(
     events: impl Stream<Item = Result<Bytes, E>> + Send,
     every: Duration,

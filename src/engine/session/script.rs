@@ -1,16 +1,16 @@
-//! Given answers: what the model `builtin:scripted:FILE` "samples".
+//! Scripted answers: the "samples" of the model `builtin:scripted:FILE`.
 //!
-//! For checks of agents and clients, which need answers that are known beforehand. Everything but the choice of the
-//! tokens is real: prompts are rendered and fed, each token gets the log-probability that the model gives it, and
-//! parsers, timelines and training see no difference.
+//! For tests of agents and clients, which need predictable answers. Everything but the choice of tokens is real:
+//! prompts are rendered and computed, each token gets its log-probability from the model, and parsers, timelines and
+//! training see no difference.
 //!
-//! FILE has a JSON object a line. The first whose conditions all hold is the answer, so that it depends on the
-//! conversation alone, not on the order in which agents ask:
+//! FILE contains one JSON object per line. The first line whose conditions all hold is the answer, so that it depends
+//! only on the conversation, not on the order of requests:
 //!
-//! - `text`: what the model writes, tool calls and thinking as the template would;
-//! - `turn`: how many messages of the assistant the conversation has so far;
-//! - `tool`: the name of a tool on offer;
-//! - `contains`: a part of some message.
+//! - `text`: the model's output, with tool calls and thinking in the template's format;
+//! - `turn`: the number of assistant messages in the conversation so far;
+//! - `tool`: the name of an offered tool;
+//! - `contains`: a substring of any message.
 
 use std::path::Path;
 
@@ -20,10 +20,10 @@ use serde_json::Value;
 use crate::config::small_file::{TABLE_BYTES, read_text};
 use crate::timeline::Conversation;
 
-/// How `ajet.model.path` begins where answers are given.
+/// Prefix of `ajet.model.path` for scripted models.
 const PREFIX: &str = "builtin:scripted:";
 
-/// Given answers.
+/// A script of answers.
 #[derive(Clone, Debug)]
 pub struct Script(Vec<Line>);
 
@@ -37,36 +37,36 @@ struct Line {
 }
 
 impl Script {
-    /// The script that a model path names; `None` where it names none.
+    /// Loads the script named by a model path; returns `None` for other models.
     ///
     /// # Errors
-    /// A sentence: the file cannot be read, or a line is not as above.
+    /// Returns a message if the file cannot be read or a line is invalid.
     pub fn of_model(path: &str) -> Result<Option<Self>, String> {
         let Some(file) = path.strip_prefix(PREFIX) else {
             return Ok(None);
         };
         let text = read_text(Path::new(file), TABLE_BYTES)
-            .map_err(|error| format!("the answers of ajet.model.path cannot be read from {file:?}: {error}"))?;
+            .map_err(|error| format!("cannot read the script of ajet.model.path from {file:?}: {error}"))?;
         Self::parse(&text).map(Some).map_err(|why| format!("{file}: {why}"))
     }
 
     fn parse(text: &str) -> Result<Self, String> {
         let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         let lines = lines.map(|(at, line)| {
-            serde_json::from_str(line).map_err(|error| format!("line {} is not an answer: {error}", at + 1))
+            serde_json::from_str(line).map_err(|error| format!("line {} is not a valid answer: {error}", at + 1))
         });
         lines.collect::<Result<_, _>>().map(Self)
     }
 
-    /// The text of the answer to a conversation.
+    /// Returns the text of the answer to a conversation.
     pub fn answer(&self, conversation: &Conversation) -> Option<&str> {
-        let line = self.0.iter().find(|line| line.fits(conversation))?;
+        let line = self.0.iter().find(|line| line.matches(conversation))?;
         Some(&line.text)
     }
 }
 
 impl Line {
-    fn fits(&self, conversation: &Conversation) -> bool {
+    fn matches(&self, conversation: &Conversation) -> bool {
         let messages = &conversation.messages;
         let turn = messages.iter().filter(|message| message["role"] == "assistant").count();
         let offered = |name: &String| conversation.tools.iter().any(|tool| tool["function"]["name"] == **name);
@@ -80,8 +80,8 @@ impl Line {
     }
 }
 
-/// Whom a conversation without an answer is told to.
-pub fn no_answer(conversation: &Conversation) -> String {
+/// Returns the error message when no script line matches a conversation.
+pub fn no_match_message(conversation: &Conversation) -> String {
     let turns = conversation
         .messages
         .iter()
@@ -93,7 +93,7 @@ pub fn no_answer(conversation: &Conversation) -> String {
         .map(|tool| &tool["function"]["name"])
         .collect();
     format!(
-        "no line of the script fits this conversation, which has {turns} messages of the assistant so far and the tools {}",
+        "no script line matches this conversation with {turns} assistant messages and the tools {}",
         Value::from_iter(tools.into_iter().cloned())
     )
 }
@@ -129,8 +129,11 @@ mod tests {
         assert_eq!(answer(0, &["read", "write"], "go").as_deref(), Some("write"));
         assert_eq!(answer(1, &["write"], "go").as_deref(), Some("done"));
         assert_eq!(answer(0, &["read"], "go"), None);
-        let why = no_answer(&conversation(2, &["read"], "go"));
-        assert!(why.contains("2 messages") && why.contains("[\"read\"]"), "{why}");
+        let why = no_match_message(&conversation(2, &["read"], "go"));
+        assert!(
+            why.contains("2 assistant messages") && why.contains("[\"read\"]"),
+            "{why}"
+        );
     }
 
     #[test]

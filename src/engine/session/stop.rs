@@ -1,4 +1,4 @@
-//! Stop strings: found across tokens, never shown.
+//! Detection of stop strings across tokens; they are never shown.
 
 use std::sync::Arc;
 
@@ -6,12 +6,12 @@ use super::backend::ChatModel;
 use super::visible::VisibleText;
 use crate::inference::StopCheck;
 
-/// Looks for stop strings in a text that arrives in pieces.
+/// Searches for stop strings in text that arrives in pieces.
 #[derive(Clone, Debug)]
 pub struct StopScanner {
     stops: Vec<String>,
     held: String,
-    /// The one that came.
+    /// Stop string that was found.
     found: Option<String>,
 }
 
@@ -24,13 +24,13 @@ impl StopScanner {
         }
     }
 
-    /// Takes more text; gives what certainly comes before any stop string.
+    /// Adds text; returns what certainly precedes any stop string.
     pub fn push(&mut self, text: &str) -> String {
         if self.found.is_some() {
             return String::new();
         }
         self.held.push_str(text);
-        // The one that is complete first, so that it does not matter how the text was split.
+        // The stop string that is complete first wins, so that the result does not depend on how the text is split.
         let matches = self
             .stops
             .iter()
@@ -44,18 +44,18 @@ impl StopScanner {
         self.held.drain(..certain).collect()
     }
 
-    /// The stop string that came.
+    /// Returns the stop string that was found.
     pub fn found(&self) -> Option<&str> {
         self.found.as_deref()
     }
 
-    /// The answer has ended; gives what was held back.
+    /// Ends the answer; returns the text held back.
     pub fn finish(self) -> String {
         self.held
     }
 }
 
-/// How many bytes at the end of `text` may be the beginning of `stop`.
+/// Returns how many bytes at the end of `text` may be the beginning of `stop`.
 fn begun(text: &str, stop: &str) -> usize {
     let lengths = (1..stop.len()).rev().filter(|len| stop.is_char_boundary(*len));
     lengths
@@ -64,13 +64,13 @@ fn begun(text: &str, stop: &str) -> usize {
         .unwrap_or(0)
 }
 
-/// Ends sampling at a stop string.
+/// Stop check that ends sampling at a stop string.
 struct StopAtString {
     text: VisibleText,
     scanner: StopScanner,
 }
 
-/// Ends sampling at these strings; none where there is nothing to stop at.
+/// Creates the check for these strings; `None` if there are none.
 pub fn stop_check(model: &Arc<dyn ChatModel>, stops: &[String]) -> Option<Box<dyn StopCheck>> {
     if stops.is_empty() {
         return None;

@@ -1,4 +1,4 @@
-//! An answer as chunks while it is sampled.
+//! Streaming an answer as chunks.
 
 use std::collections::VecDeque;
 use std::future::ready;
@@ -20,8 +20,8 @@ use crate::timeline::Prompt;
 
 type Chunks = BoxStream<'static, Result<ChatCompletionChunk, ChatError>>;
 
-/// The chunks of a request's answers: a role each, additions as they come, the finish reason, the usage where asked
-/// for. Ends at the first error.
+/// Streams the chunks of a request's answers: for each the role, its deltas and the finish reason, then the usage if
+/// requested. Ends at the first error.
 pub fn chunks(head: Head, request: &Request, prompt: &Prompt, turns: Vec<Turn>) -> Chunks {
     let usage = usage(prompt, &turns);
     let counts = Counts::new(&turns);
@@ -46,14 +46,14 @@ pub fn chunks(head: Head, request: &Request, prompt: &Prompt, turns: Vec<Turn>) 
         .chain(choices.map(move |choice| choice.map(&chunk)))
         .chain(last.filter(move |_| ready(include_usage)))
         .scan(false, |failed, chunk| {
-            let told = (!*failed).then_some(chunk);
-            *failed |= matches!(told, Some(Err(_)));
-            ready(told)
+            let pending = (!*failed).then_some(chunk);
+            *failed |= matches!(pending, Some(Err(_)));
+            ready(pending)
         })
         .boxed()
 }
 
-/// For each answer of a request, its tokens so far and the prompt tokens that the prefix cache gave.
+/// Token counts so far and prompt tokens from the prefix cache, for each answer of a request.
 #[derive(Clone)]
 struct Counts(Arc<Mutex<Vec<(Sampled, usize)>>>);
 
@@ -64,7 +64,7 @@ impl Counts {
     }
 
     fn set(&self, index: u32, counts: Sampled, cached_tokens: usize) {
-        // Assignments leave it whole, even after a panic elsewhere.
+        // Poisoning is ignored: the changes are plain assignments.
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(place) = all.get_mut(index as usize) {
             *place = (counts, cached_tokens);
@@ -83,7 +83,7 @@ impl Counts {
     }
 }
 
-/// The chunks of an answer that the model did not sample.
+/// Streams an answer that was not sampled.
 pub fn unsampled_answer(head: Head, request: &Request, usage: Usage, content: &str) -> Chunks {
     let text = |index| ChunkChoice {
         index,
@@ -122,28 +122,28 @@ fn role(index: u32) -> ChunkChoice {
     }
 }
 
-/// One turn on its way into chunks.
-struct Additions {
-    /// None when it has ended.
+/// Conversion of one turn to chunks.
+struct ChunkQueue {
+    /// `None` after its end.
     turn: Option<Turn>,
     ready: VecDeque<ChunkChoice>,
-    /// Tokens that are in no chunk yet, since no text came of them.
-    told: Told,
+    /// Tokens not contained in a chunk yet, since they produced no text.
+    pending: PendingTokens,
     counts: Counts,
 }
 
-/// What a chunk tells of its tokens.
+/// Token data of a chunk.
 #[derive(Default)]
-struct Told {
+struct PendingTokens {
     ids: Vec<u32>,
     logprobs: Vec<TokenLogprob>,
 }
 
 fn additions(turn: Turn, counts: Counts) -> impl Stream<Item = Result<ChunkChoice, ChatError>> {
-    let start = Additions {
+    let start = ChunkQueue {
         turn: Some(turn),
         ready: VecDeque::new(),
-        told: Told::default(),
+        pending: PendingTokens::default(),
         counts,
     };
     stream::try_unfold(start, |mut additions| async move {
@@ -160,9 +160,9 @@ fn additions(turn: Turn, counts: Counts) -> impl Stream<Item = Result<ChunkChoic
     })
 }
 
-impl Additions {
+impl ChunkQueue {
     fn take(&mut self, event: TurnEvent) -> Result<(), ChatError> {
-        // Only called while there is a turn.
+        // Only called while the turn exists.
         let Some(mut turn) = self.turn.take() else {
             return Ok(());
         };
@@ -171,7 +171,7 @@ impl Additions {
             TurnEvent::Token(token) => {
                 let deltas = turn.push(&token);
                 self.counts.set(index, turn.counts(), turn.cached_tokens());
-                self.tell(&turn, &token);
+                self.add_token(&turn, &token);
                 self.queue(index, &request, deltas);
                 self.turn = Some(turn);
             }
@@ -190,23 +190,24 @@ impl Additions {
         Ok(())
     }
 
-    fn tell(&mut self, turn: &Turn, token: &SampledToken) {
-        self.told.ids.push(token.id);
-        self.told.logprobs.extend(turn.last_logprob().cloned());
+    fn add_token(&mut self, turn: &Turn, token: &SampledToken) {
+        self.pending.ids.push(token.id);
+        self.pending.logprobs.extend(turn.last_logprob().cloned());
     }
 
-    /// Queues additions; the first also tells of the tokens that led to it.
+    /// Queues deltas; the first also carries the pending tokens.
     fn queue(&mut self, index: u32, request: &Request, deltas: Vec<Delta>) {
         for delta in deltas {
-            let told = std::mem::take(&mut self.told);
+            let pending = std::mem::take(&mut self.pending);
             self.ready.push_back(ChunkChoice {
                 index,
                 delta,
                 finish_reason: None,
                 stop_reason: None,
-                logprobs: (request.logprobs && !told.logprobs.is_empty())
-                    .then_some(ChoiceLogprobs { content: told.logprobs }),
-                token_ids: (request.return_token_ids && !told.ids.is_empty()).then_some(told.ids),
+                logprobs: (request.logprobs && !pending.logprobs.is_empty()).then_some(ChoiceLogprobs {
+                    content: pending.logprobs,
+                }),
+                token_ids: (request.return_token_ids && !pending.ids.is_empty()).then_some(pending.ids),
             });
         }
     }

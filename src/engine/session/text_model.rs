@@ -1,4 +1,4 @@
-//! A loaded model's tokenizer and chat template as sessions use them.
+//! Tokenizer and chat template of a loaded model, as sessions use them.
 
 use serde_json::{Value, json};
 
@@ -6,10 +6,10 @@ use super::backend::ChatModel;
 use crate::model::{ChatTemplate, LoadedModel, ModelError, Tokenizer};
 use crate::timeline::{Conversation, RenderError, Renderer};
 
-/// Stands for an answer, to see what the template writes after one.
+/// Placeholder of an answer, to find out what the template writes after one.
 const MARK: &str = "\u{fffc}answer\u{fffc}";
 
-/// The text side of a model.
+/// Text side of a model.
 #[derive(Clone)]
 pub struct TextModel {
     tokenizer: Tokenizer,
@@ -19,14 +19,14 @@ pub struct TextModel {
 }
 
 impl TextModel {
-    /// Of a loaded model.
+    /// Creates it from a loaded model.
     pub fn new(model: &LoadedModel) -> Self {
         let (tokenizer, template) = (model.tokenizer.clone(), model.chat_template.clone());
         Self::from_parts(tokenizer, template, &model.generation.eos_token_ids)
     }
 
-    /// With these tokens that end an answer. The special token with which the template ends a turn is one too, which
-    /// base models do not name.
+    /// Creates it with these tokens that end an answer. The special token with which the template ends a turn is added,
+    /// since base models do not name it.
     pub fn from_parts(tokenizer: Tokenizer, template: ChatTemplate, eos_token_ids: &[u32]) -> Self {
         let mut model = Self {
             template_source: template.source().to_owned(),
@@ -42,7 +42,7 @@ impl TextModel {
     /// Renders trial conversations, see [`ChatTemplate::trial`].
     ///
     /// # Errors
-    /// The chat template refuses every conversation.
+    /// Fails if the chat template rejects every conversation.
     pub fn trial(&self) -> Result<Vec<String>, ModelError> {
         self.template.trial()
     }
@@ -105,7 +105,7 @@ fn sentence(error: ModelError) -> RenderError {
     RenderError(error.to_string())
 }
 
-/// Templates write arguments as JSON themselves, so they get them as values, where OpenAI has JSON text.
+/// Parses tool-call arguments: OpenAI has them as JSON text, but templates serialise values themselves.
 fn with_parsed_arguments(message: &Value) -> Value {
     let mut message = message.clone();
     for call in message

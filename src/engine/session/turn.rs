@@ -1,4 +1,4 @@
-//! One answer being sampled.
+//! Sampling of one answer.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -23,25 +23,25 @@ pub struct Turn {
     pub index: u32,
     events: UnboundedReceiver<SampleEvent>,
     writer: AnswerWriter,
-    /// Prompt tokens that the prefix cache gave; none before the prompt is in the cache.
+    /// Prompt tokens from the prefix cache; `None` until the prompt is in the cache.
     cached_tokens: Option<usize>,
     weight_version: u64,
-    /// In Unix seconds.
+    /// Start time in Unix seconds.
     begun: f64,
-    /// Given back when the turn is over, however it ends.
-    _place: OwnedSemaphorePermit,
+    /// Released when the turn ends.
+    _permit: OwnedSemaphorePermit,
 }
 
-/// What a turn tells.
+/// Event of a turn.
 pub enum TurnEvent {
     /// The next token.
     Token(SampledToken),
-    /// There are no more.
+    /// The end of the answer.
     Finished(FinishReason),
 }
 
 impl Turn {
-    /// Asks the sampler for an answer. `number` is the request's in the episode.
+    /// Submits a request to the sampler. `number` is the request's number in the episode.
     pub fn submit(
         session: &Arc<Session>,
         request: &Arc<Request>,
@@ -51,11 +51,11 @@ impl Turn {
     ) -> Result<Self, ChatError> {
         let backend = &session.backend;
         let settings = &backend.settings;
-        let drawing = &request.drawing;
-        let place = backend.take_place()?;
-        let given = backend.given_answer(prompt)?;
+        let sampling = &request.sampling;
+        let permit = backend.acquire_permit()?;
+        let given = backend.scripted_answer(prompt)?;
         let (sender, events) = unbounded_channel();
-        let seed = match drawing.seed {
+        let seed = match sampling.seed {
             Some(seed) => choice_seed(seed as u64, index as u64),
             None => backend.seed(
                 &session.episode_uuid,
@@ -63,10 +63,10 @@ impl Turn {
                 number.wrapping_mul(1 << 16) + index as u64,
             ),
         };
-        // A nucleus of no mass is the likeliest token, as it is for OpenAI.
-        let (top_p, top_k) = match drawing.top_p as f32 {
+        // `top_p` 0 selects the most likely token, as for OpenAI.
+        let (top_p, top_k) = match sampling.top_p as f32 {
             0.0 => (1.0, Some(1)),
-            top_p => (top_p, drawing.top_k),
+            top_p => (top_p, sampling.top_k),
         };
         let room = settings.max_model_len.saturating_sub(prompt.ids.len());
         let weight_version = backend.sampler.weight_version();
@@ -75,11 +75,11 @@ impl Turn {
             group: session.episode_uuid.clone(),
             prompt: prompt.ids.clone(),
             params: SamplingParams {
-                temperature: drawing.temperature as f32,
+                temperature: sampling.temperature as f32,
                 top_p,
                 top_k,
-                min_p: drawing.min_p as f32,
-                bias: drawing.bias.clone(),
+                min_p: sampling.min_p as f32,
+                bias: sampling.bias.clone(),
                 seed,
                 max_tokens: request
                     .max_tokens
@@ -103,16 +103,16 @@ impl Turn {
             cached_tokens: None,
             weight_version,
             begun: unix_seconds(),
-            _place: place,
+            _permit: permit,
         })
     }
 
-    /// Prompt tokens that the prefix cache gave, as far as that is known.
+    /// Returns the number of prompt tokens from the prefix cache, as far as known.
     pub fn cached_tokens(&self) -> usize {
         self.cached_tokens.unwrap_or(0)
     }
 
-    /// Waits until the prompt is in the cache. May be dropped and called again.
+    /// Waits until the prompt is in the cache. Cancel-safe.
     pub async fn started(&mut self) -> Result<(), ChatError> {
         if self.cached_tokens.is_some() {
             return Ok(());
@@ -122,21 +122,23 @@ impl Turn {
                 self.cached_tokens = Some(cached_tokens);
                 Ok(())
             }
-            event => Err(ChatError::Sampling(format!("the sampler began with {event:?}"))),
+            event => Err(ChatError::Sampling(format!(
+                "unexpected first event of the sampler: {event:?}"
+            ))),
         }
     }
 
-    /// Waits for what comes next.
+    /// Waits for the next event.
     pub async fn next(&mut self) -> Result<TurnEvent, ChatError> {
         self.started().await?;
         match self.event().await? {
             SampleEvent::Token(token) => Ok(TurnEvent::Token(token)),
-            SampleEvent::Finished(FinishReason::Cancelled) => {
-                Err(ChatError::Unavailable("the engine stopped sampling; try again".into()))
-            }
+            SampleEvent::Finished(FinishReason::Cancelled) => Err(ChatError::Unavailable(
+                "the engine stopped sampling; hint: try again".into(),
+            )),
             SampleEvent::Finished(reason) => Ok(TurnEvent::Finished(reason)),
             event => Err(ChatError::Sampling(format!(
-                "the sampler said {event:?} in the middle of an answer"
+                "unexpected event of the sampler within an answer: {event:?}"
             ))),
         }
     }
@@ -148,22 +150,22 @@ impl Turn {
             event = self.events.recv() => match event {
                 Some(SampleEvent::Failed(why)) => Err(ChatError::Sampling(why)),
                 Some(event) => Ok(event),
-                None => Err(ChatError::Unavailable("the sampler is gone; try again".into())),
+                None => Err(ChatError::Unavailable("the sampler has ended; hint: try again".into())),
             },
         }
     }
 
-    /// Takes a token into the answer.
+    /// Adds a token to the answer.
     pub fn push(&mut self, token: &SampledToken) -> Vec<Delta> {
         self.writer.push(token)
     }
 
-    /// Of the last token, where the request asks for it.
+    /// Returns the log-probabilities of the last token, if requested.
     pub fn last_logprob(&self) -> Option<&TokenLogprob> {
         self.writer.last_logprob()
     }
 
-    /// Tokens so far.
+    /// Returns the token counts so far.
     pub fn counts(&self) -> Sampled {
         self.writer.counts()
     }
@@ -194,7 +196,7 @@ impl Turn {
         Ok((deltas, answer))
     }
 
-    /// Samples to the end; the choice and the counts of its tokens.
+    /// Samples to the end; returns the choice and its token counts.
     pub async fn whole(mut self) -> Result<(Choice, Sampled), ChatError> {
         let reason = loop {
             match self.next().await? {
@@ -222,8 +224,8 @@ fn unix_seconds() -> f64 {
     since.map_or(0.0, |since| since.as_secs_f64())
 }
 
-/// The seed of one of a request's choices: the first has the request's own, the others are far from the first choices of
-/// neighbouring seeds (the finalizer of SplitMix64).
+/// Returns the seed of one of a request's choices: the request's own for the first; the others are far from the first
+/// choices of neighbouring seeds (finalizer of SplitMix64).
 fn choice_seed(seed: u64, index: u64) -> u64 {
     if index == 0 {
         return seed;

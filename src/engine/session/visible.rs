@@ -1,14 +1,14 @@
-//! The text of an answer as the agent sees it: without special tokens.
+//! Text of an answer as the agent sees it: without special tokens.
 
 use std::sync::Arc;
 
 use super::backend::ChatModel;
 use crate::inference::detokenizer::Detokenizer;
 
-/// Marks that the parsers look for; some models have them as special tokens.
+/// Markers needed by the parsers; some models have them as special tokens.
 const MARKS: [&str; 5] = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<|python_tag|>"];
 
-/// Makes text of sampled tokens as they come.
+/// Decodes sampled tokens incrementally.
 pub struct VisibleText {
     model: Arc<dyn ChatModel>,
     detokenizer: Detokenizer,
@@ -22,7 +22,7 @@ impl VisibleText {
         }
     }
 
-    /// Takes the next token; gives the text that is certain by now.
+    /// Adds the next token; returns the text that is certain by now.
     pub fn push(&mut self, id: u32) -> String {
         let bytes = self.model.token_bytes(id);
         let hidden = self.model.is_special(id) && !MARKS.iter().any(|mark| mark.as_bytes() == bytes);
@@ -32,7 +32,7 @@ impl VisibleText {
         self.detokenizer.push(&bytes)
     }
 
-    /// The answer has ended; gives the rest.
+    /// Ends the answer; returns the remaining text.
     pub fn finish(self) -> String {
         self.detokenizer.finish()
     }

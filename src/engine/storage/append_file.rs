@@ -1,4 +1,4 @@
-//! A file that grows by whole records and has one writer: the journal, metrics, event files.
+//! A file of appended records with a single writer: the journal, metrics, event files.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Seek, Write};
@@ -13,15 +13,15 @@ use crate::config::small_file::open_regular_with;
 pub struct AppendFile {
     path: PathBuf,
     file: File,
-    /// Where a failed write began that could not be cut off yet.
+    /// Start of a failed write that could not be removed yet.
     torn: Option<u64>,
 }
 
 impl AppendFile {
-    /// Opens the regular file at `path`, or creates it for its owner alone.
+    /// Opens the regular file at `path`, or creates it with permissions for its owner only.
     ///
     /// # Errors
-    /// The file system refuses, or it is no regular file.
+    /// Fails if the file system does, or if it is not a regular file.
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(Self {
             path: path.to_owned(),
@@ -30,12 +30,12 @@ impl AppendFile {
         })
     }
 
-    /// Calls `each` with every line from the start, and cuts off a last one without its end, which a killed writer left.
+    /// Calls `each` with every line, and removes an incomplete last line, which a killed writer left.
     ///
     /// # Errors
-    /// The file cannot be read, or not be cut.
+    /// Fails if the file cannot be read or truncated.
     pub fn read_lines(&mut self, mut each: impl FnMut(&[u8])) -> io::Result<()> {
-        self.mend()?;
+        self.remove_torn()?;
         let mut reader = BufReader::new(&self.file);
         reader.rewind()?;
         let (mut line, mut whole) = (Vec::new(), 0);
@@ -46,29 +46,29 @@ impl AppendFile {
         }
         if !line.is_empty() {
             self.torn = Some(whole);
-            self.mend()?;
+            self.remove_torn()?;
         }
         Ok(())
     }
 
-    /// Appends a record. After an error nothing of it is left.
+    /// Appends a record. After an error, the file is unchanged.
     ///
     /// # Errors
-    /// The file system refuses, or the file is no longer at its path.
+    /// Fails if the file system does, or if the file is no longer at its path.
     pub fn append(&mut self, record: &[u8]) -> io::Result<()> {
         self.append_then(record, |_| Ok(()))
     }
 
-    /// Appends a record and waits until it is on disk. After an error nothing of it is left.
+    /// Appends a record and waits until it is on disk. After an error, the file is unchanged.
     ///
     /// # Errors
-    /// As [`Self::append`].
+    /// Fails as [`Self::append`] does.
     pub fn append_durably(&mut self, record: &[u8]) -> io::Result<()> {
         self.append_then(record, File::sync_data)
     }
 
     fn append_then(&mut self, record: &[u8], written: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
-        self.mend()?;
+        self.remove_torn()?;
         let end = self.file.metadata()?.len();
         let appended = (&self.file)
             .write_all(record)
@@ -76,13 +76,13 @@ impl AppendFile {
             .and_then(|()| self.check_in_place());
         if appended.is_err() {
             self.torn = Some(end);
-            let _ = self.mend(); // tried again before the next write
+            let _ = self.remove_torn(); // retried before the next write
         }
         appended
     }
 
-    /// Cuts off what a failed write left.
-    fn mend(&mut self) -> io::Result<()> {
+    /// Removes what a failed write left.
+    fn remove_torn(&mut self) -> io::Result<()> {
         if let Some(end) = self.torn {
             self.file.set_len(end)?;
             self.torn = None;
@@ -90,7 +90,7 @@ impl AppendFile {
         Ok(())
     }
 
-    /// What is appended to a file that was deleted or replaced is lost with it.
+    /// Checks that the file was not deleted or replaced, since appended records would be lost with it.
     fn check_in_place(&self) -> io::Result<()> {
         let (ours, there) = (self.file.metadata()?, std::fs::metadata(&self.path));
         match there {
@@ -98,7 +98,7 @@ impl AppendFile {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             Ok(_) | Err(_) => Err(io::Error::new(
                 io::ErrorKind::NotFound,
-                "the file was deleted or replaced while the engine ran; hint: put it back, or stop the engine",
+                "the file was deleted or replaced while the engine was running; hint: restore it, or stop the engine",
             )),
         }
     }

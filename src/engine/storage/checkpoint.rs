@@ -1,10 +1,9 @@
 //! Checkpoints on disk: `<experiment_dir>/checkpoints/global_step_<n>/`.
 //!
-//! A checkpoint is written into a temporary directory, made durable, renamed, and only then named in `latest`; so a kill
-//! at any moment leaves the one before loadable. Its `manifest.json` lists every file with its size and its SHA-256, by
-//! which a missing, truncated or altered file is found before anything is loaded. What stands in the files is the
-//! writer's business: the model in the Hugging Face layout (or the PEFT adapter) at the top, the trainer's state under
-//! `trainer/`.
+//! A checkpoint is written into a temporary directory, made durable, renamed, and only then named in `latest`; so a
+//! kill at any moment leaves the previous one loadable. Its `manifest.json` lists every file with size and SHA-256, so
+//! that a missing, truncated or altered file is found before anything is loaded. The writer decides on the contents:
+//! the model in the Hugging Face layout (or the PEFT adapter) at the top, and the trainer's state under `trainer/`.
 
 use std::io::{self, BufRead};
 use std::path::{Path, PathBuf};
@@ -17,51 +16,51 @@ use super::durable;
 use crate::config::small_file::{DOCUMENT_BYTES, open_regular, read_bytes};
 use crate::engine::batch::identity::RunIdentity;
 
-/// The folder of checkpoints in an experiment directory.
+/// Directory of checkpoints in an experiment directory.
 pub const DIR_NAME: &str = "checkpoints";
-/// The file in it that names the checkpoint to resume from.
+/// File in it with the name of the checkpoint to resume from.
 pub const LATEST: &str = "latest";
-/// Where the trainer's state stands in a checkpoint.
+/// Directory of the trainer's state in a checkpoint.
 pub const TRAINER_DIR: &str = "trainer";
 const MANIFEST: &str = "manifest.json";
 const STEP_PREFIX: &str = "global_step_";
 const TEMPORARY_PREFIX: &str = ".unfinished-";
 
-/// What a checkpoint consists of.
+/// Contents of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Version of this layout.
+    /// Version of the layout.
     pub format: u32,
-    /// The last step whose update is in it.
+    /// Last step whose update is included.
     pub global_step: u64,
-    /// What was trained how.
+    /// Identity of the run.
     pub run: RunIdentity,
-    /// File → size in bytes; paths relative to the checkpoint.
+    /// Sizes in bytes by path relative to the checkpoint.
     pub files: IndexMap<String, u64>,
-    /// File → SHA-256 of its contents in hexadecimal; empty in checkpoints from before there were any.
+    /// SHA-256 in hexadecimal by path; empty in checkpoints of older versions.
     #[serde(default)]
     pub sha256: IndexMap<String, String>,
 }
 
 const FORMAT: u32 = 1;
 
-/// A checkpoint whose files are all there, as they were written.
+/// A complete checkpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
-    /// Where it is.
+    /// Its directory.
     pub dir: PathBuf,
-    /// What it consists of.
+    /// Its manifest.
     pub manifest: Manifest,
 }
 
 impl Checkpoint {
-    /// The checkpoint in a directory, if every file of its manifest is there as it was written; else a sentence.
+    /// Loads a checkpoint if every file of its manifest is present and unchanged; otherwise returns a message.
     fn load(dir: PathBuf) -> Result<Self, String> {
         let text = read_bytes(&dir.join(MANIFEST), DOCUMENT_BYTES).map_err(|e| format!("{MANIFEST}: {e}"))?;
         let manifest: Manifest = serde_json::from_slice(&text).map_err(|e| format!("{MANIFEST}: {e}"))?;
         if manifest.format != FORMAT {
             return Err(format!(
-                "its layout has version {}, this program reads {FORMAT}",
+                "unsupported layout version {}; this program reads {FORMAT}",
                 manifest.format
             ));
         }
@@ -70,20 +69,20 @@ impl Checkpoint {
                 .map_err(|e| format!("{name}: {e}"))?
                 .len();
             if found != *size {
-                return Err(format!("{name} has {found} bytes instead of {size}"));
+                return Err(format!("{name} has {found} bytes, expected {size}"));
             }
         }
         for (name, expected) in &manifest.sha256 {
             let found = sha256(&dir.join(name)).map_err(|e| format!("{name}: {e}"))?;
             if found != *expected {
-                return Err(format!("the contents of {name} are not those that were written"));
+                return Err(format!("the checksum of {name} does not match"));
             }
         }
         Ok(Self { dir, manifest })
     }
 
-    /// The checkpoint that a user means: its own directory, or an experiment's, of which it is the one to resume from.
-    /// Else a sentence.
+    /// Finds the checkpoint at a path: a checkpoint directory, or an experiment directory, whose resume point is used.
+    /// Otherwise returns a message.
     pub fn find(path: &Path) -> Result<Self, String> {
         if path.join(MANIFEST).exists() {
             return Self::load(path.to_owned())
@@ -91,42 +90,42 @@ impl Checkpoint {
         }
         let (found, warnings) = CheckpointStore::new(path, 1, RunIdentity::default()).resume_point();
         found.ok_or_else(|| {
-            let mut message = format!("{} is neither a checkpoint nor an experiment with one", path.display());
+            let mut message = format!("no checkpoint found in {}", path.display());
             warnings.iter().for_each(|warning| message += &format!("; {warning}"));
             message
         })
     }
 
-    /// Where the trainer's state stands.
+    /// Returns the directory of the trainer's state.
     pub fn trainer_dir(&self) -> PathBuf {
         self.dir.join(TRAINER_DIR)
     }
 }
 
-/// Why a checkpoint could not be written.
+/// Reasons why a checkpoint cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// The file system refused.
-    #[error("the checkpoint of step {global_step} could not be written below {dir}: {source}")]
+    /// The file system failed.
+    #[error("cannot write the checkpoint of step {global_step} to {dir}: {source}")]
     Io {
-        /// Of the checkpoint.
+        /// Step of the checkpoint.
         global_step: u64,
-        /// The folder of checkpoints.
+        /// Directory of checkpoints.
         dir: PathBuf,
-        /// Why not.
+        /// Error of the system.
         source: io::Error,
     },
-    /// Model or trainer state could not be written.
-    #[error("the checkpoint of step {global_step} could not be written: {message}")]
+    /// Model or trainer state cannot be written.
+    #[error("cannot write the checkpoint of step {global_step}: {message}")]
     Content {
-        /// Of the checkpoint.
+        /// Step of the checkpoint.
         global_step: u64,
-        /// Why not.
+        /// Reason.
         message: String,
     },
 }
 
-/// The checkpoints of one experiment.
+/// Checkpoints of one experiment.
 #[derive(Clone, Debug)]
 pub struct CheckpointStore {
     dir: PathBuf,
@@ -135,7 +134,7 @@ pub struct CheckpointStore {
 }
 
 impl CheckpointStore {
-    /// The checkpoints below `experiment_dir`, of which the last `keep_last` (at least one) are kept.
+    /// Opens the checkpoints of `experiment_dir`, of which the last `keep_last` (at least one) are kept.
     pub fn new(experiment_dir: &Path, keep_last: usize, run: RunIdentity) -> Self {
         Self {
             dir: experiment_dir.join(DIR_NAME),
@@ -144,10 +143,10 @@ impl CheckpointStore {
         }
     }
 
-    /// Writes the checkpoint of `global_step`: `fill` puts model and trainer state into the directory it is given, and
-    /// `before_it_counts` is called when all of it is on disk and a resume does not see it yet.
+    /// Writes the checkpoint of `global_step`: `fill` writes model and trainer state into the given directory, and
+    /// `before_it_counts` is called when everything is on disk but not yet visible to a resume.
     ///
-    /// Returns where it is. After an error the checkpoints are as they were before.
+    /// Returns its directory. After an error, the checkpoints are unchanged.
     pub fn write<E: std::fmt::Display>(
         &self,
         global_step: u64,
@@ -173,13 +172,13 @@ impl CheckpointStore {
                 self.publish(&temporary, global_step).map_err(io)
             });
         if written.is_err() {
-            let _ = std::fs::remove_dir_all(&temporary); // room for the next try; what is left goes with that one
+            let _ = std::fs::remove_dir_all(&temporary); // frees space; the next attempt removes the rest
         }
         written
     }
 
-    /// The checkpoint to resume from: the one named `latest`, or where it is damaged the newest whole one before it; and
-    /// a sentence about each that was passed over.
+    /// Returns the checkpoint to resume from, which is the one named by `latest` or, if that is damaged, the newest
+    /// intact one before it; and a message about each one skipped.
     pub fn resume_point(&self) -> (Option<Checkpoint>, Vec<String>) {
         let mut warnings = Vec::new();
         let latest = std::fs::read_to_string(self.dir.join(LATEST)).ok();
@@ -191,9 +190,7 @@ impl CheckpointStore {
             match Checkpoint::load(self.dir.join(format!("{STEP_PREFIX}{step}"))) {
                 Ok(checkpoint) => {
                     if newest_wanted != u64::MAX && step != newest_wanted {
-                        warnings.push(format!(
-                            "going on from {STEP_PREFIX}{step}, the whole checkpoint before it"
-                        ));
+                        warnings.push(format!("resuming from the earlier checkpoint {STEP_PREFIX}{step}"));
                     }
                     return (Some(checkpoint), warnings);
                 }
@@ -201,12 +198,12 @@ impl CheckpointStore {
             }
         }
         if latest.is_some() {
-            warnings.push("no whole checkpoint is left; going on from the model as it was before training".into());
+            warnings.push("no intact checkpoint is left; starting from the original model".into());
         }
         (None, warnings)
     }
 
-    /// Lists what is there and brings all of it to the disk.
+    /// Writes the manifest and makes all files durable.
     fn complete(&self, temporary: &Path, global_step: u64) -> io::Result<()> {
         let files = list_files(temporary)?;
         let sha256 = files
@@ -225,12 +222,12 @@ impl CheckpointStore {
         durable::sync_tree(temporary)
     }
 
-    /// Names and prunes.
+    /// Renames the checkpoint, updates `latest` and removes old checkpoints.
     fn publish(&self, temporary: &Path, global_step: u64) -> io::Result<PathBuf> {
         let name = format!("{STEP_PREFIX}{global_step}");
         let finished = self.dir.join(&name);
         if finished.exists() {
-            // Left by a run that was killed before it could name it in `latest`, or that went on from an older one.
+            // Left by a run that was killed before it could update `latest`, or that resumed from an older checkpoint.
             self.discard(&finished)?;
         }
         std::fs::rename(temporary, &finished)?;
@@ -240,17 +237,18 @@ impl CheckpointStore {
         Ok(finished)
     }
 
-    /// Removes all but the last `keep_last` checkpoints up to `global_step`. One that cannot be removed only takes room.
+    /// Removes all but the last `keep_last` checkpoints up to `global_step`. One that cannot be removed only takes
+    /// space.
     fn prune(&self, global_step: u64) {
         let old = self.steps().into_iter().rev().filter(|s| *s <= global_step);
         for step in old.skip(self.keep_last) {
             if let Err(error) = self.discard(&self.dir.join(format!("{STEP_PREFIX}{step}"))) {
-                tracing::warn!("the old checkpoint {STEP_PREFIX}{step} could not be removed: {error}");
+                tracing::warn!("cannot remove the old checkpoint {STEP_PREFIX}{step}: {error}");
             }
         }
     }
 
-    /// Removes a checkpoint; renamed first, so that a kill in the middle does not leave half of one under its name.
+    /// Removes a checkpoint; renames it first, so that a kill does not leave half of one under its name.
     fn discard(&self, dir: &Path) -> io::Result<()> {
         let name = dir.file_name().unwrap_or_default().to_string_lossy();
         let doomed = self.dir.join(format!("{TEMPORARY_PREFIX}removed-{name}"));
@@ -271,7 +269,7 @@ impl CheckpointStore {
         Ok(())
     }
 
-    /// Steps that have a directory, ascending.
+    /// Returns the steps that have a directory, ascending.
     fn steps(&self) -> Vec<u64> {
         let mut steps: Vec<u64> = std::fs::read_dir(&self.dir)
             .into_iter()
@@ -287,7 +285,7 @@ fn parse_step(name: &str) -> Option<u64> {
     name.strip_prefix(STEP_PREFIX)?.parse().ok()
 }
 
-/// SHA-256 of a file's contents in hexadecimal.
+/// Returns the SHA-256 of a file in hexadecimal.
 fn sha256(path: &Path) -> io::Result<String> {
     let mut file = io::BufReader::with_capacity(1 << 20, open_regular(path)?);
     let mut hasher = Sha256::new();
@@ -303,7 +301,7 @@ fn sha256(path: &Path) -> io::Result<String> {
     Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Every file below `dir` with its size, by its path relative to `dir`.
+/// Lists all files below `dir` with their sizes, by relative path.
 fn list_files(dir: &Path) -> io::Result<IndexMap<String, u64>> {
     fn walk(dir: &Path, prefix: &str, files: &mut IndexMap<String, u64>) -> io::Result<()> {
         for entry in std::fs::read_dir(dir)? {
@@ -430,10 +428,10 @@ mod tests {
             ("model.safetensors", |d| {
                 std::fs::remove_file(d.join("model.safetensors")).unwrap()
             }),
-            ("has 3 bytes instead of 12", |d| {
+            ("has 3 bytes, expected 12", |d| {
                 std::fs::write(d.join("model.safetensors"), "wei").unwrap()
             }),
-            ("the contents of model.safetensors", |d| {
+            ("the checksum of model.safetensors does not match", |d| {
                 std::fs::write(d.join("model.safetensors"), "weights of 3").unwrap()
             }),
             (MANIFEST, |d| std::fs::remove_file(d.join(MANIFEST)).unwrap()),
@@ -473,7 +471,7 @@ mod tests {
         std::fs::remove_dir_all(scratch.store.dir.join("global_step_1")).unwrap();
         let (checkpoint, warnings) = scratch.store.resume_point();
         assert!(
-            checkpoint.is_none() && warnings[0].contains("no whole checkpoint"),
+            checkpoint.is_none() && warnings[0].contains("no intact checkpoint"),
             "{warnings:?}"
         );
     }
@@ -505,10 +503,7 @@ mod tests {
             Err("no space left on device")
         };
         let error = scratch.store.write(2, fill, || ()).unwrap_err().to_string();
-        assert_eq!(
-            error,
-            "the checkpoint of step 2 could not be written: no space left on device"
-        );
+        assert_eq!(error, "cannot write the checkpoint of step 2: no space left on device");
         assert_eq!(scratch.names(), ["global_step_1", LATEST]);
         assert_eq!(scratch.resumes_at(), Some(1));
     }

@@ -1,19 +1,19 @@
-//! Writes that survive a power cut: file content first, then its name. What is made here is the owner's alone, since
-//! journals and trajectories hold prompts and answers.
+//! Writes that survive a power failure: first a file's content, then its name. Created files are private to their
+//! owner, since journals and trajectories contain prompts and completions.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-/// Options for a file that, where it is created, only its owner may read.
+/// Returns options that create a file readable only by its owner.
 pub fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.mode(0o600);
     options
 }
 
-/// Creates a directory and those above it that are missing, for their owner alone, and makes their names durable.
+/// Creates a directory and its missing parents, private to their owner, and makes their names durable.
 pub fn create_dir(dir: &Path) -> io::Result<()> {
     if dir.is_dir() {
         return Ok(());
@@ -27,7 +27,7 @@ pub fn create_dir(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes everything under `dir` its owner's alone, whoever wrote it.
+/// Makes everything under `dir` private to its owner.
 pub fn make_private(dir: &Path) -> io::Result<()> {
     std::fs::set_permissions(dir, Permissions::from_mode(0o700))?;
     for entry in std::fs::read_dir(dir)? {
@@ -40,7 +40,7 @@ pub fn make_private(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the content and the names of everything under `dir` durable.
+/// Makes content and names of everything under `dir` durable.
 pub fn sync_tree(dir: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(dir)? {
         let path = entry?.path();
@@ -53,7 +53,7 @@ pub fn sync_tree(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Makes the name of `path` durable: a file's name is content of its directory.
+/// Makes the name of `path` durable by syncing its directory.
 pub fn sync_parent(path: &Path) -> io::Result<()> {
     match path.parent().filter(|p| !p.as_os_str().is_empty()) {
         Some(parent) => File::open(parent)?.sync_all(),
@@ -61,13 +61,13 @@ pub fn sync_parent(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Replaces the file at `path` durably: at any moment there is the old content or the new one.
+/// Replaces the file at `path` durably and atomically.
 pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     replace_then(path, content, File::sync_all)?;
     sync_parent(path)
 }
 
-/// Writes the file at `path` as a whole or not at all, without waiting for the disk.
+/// Writes the file at `path` atomically, without waiting for the disk.
 pub fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     replace_then(path, content, |_| Ok(()))
 }
@@ -82,7 +82,7 @@ fn replace_then(path: &Path, content: &[u8], written: impl FnOnce(&File) -> io::
         .and_then(|mut file| file.write_all(content).and_then(|()| written(&file)))
         .and_then(|()| std::fs::rename(&temporary, path));
     if replaced.is_err() {
-        let _ = std::fs::remove_file(&temporary); // it only takes room
+        let _ = std::fs::remove_file(&temporary); // it only takes space
     }
     replaced
 }

@@ -1,4 +1,4 @@
-//! A checkpoint as a model for others: what Python's `transformers` and `peft` load, without the trainer's state.
+//! Exports a checkpoint as a model for `transformers` and `peft`, without the trainer's state.
 
 use std::path::{Path, PathBuf};
 
@@ -7,66 +7,66 @@ use super::durable;
 use crate::config::schema::Dtype;
 use crate::model::{ADDITIONAL_CHAT_TEMPLATES, ModelError, export, peft};
 
-/// Files beside an adapter that it is used with.
+/// Tokenizer files exported next to an adapter.
 const TOKENIZER_FILES: [&str; 3] = ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"];
 
-/// What to export, and how.
+/// What to export.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// A checkpoint, or an experiment's directory for its newest.
+    /// A checkpoint, or an experiment directory for its newest checkpoint.
     pub from: PathBuf,
-    /// The directory to write; not there yet, or empty.
+    /// Target directory; must be missing or empty.
     pub to: PathBuf,
-    /// Merge a LoRA adapter into the model that it was trained on.
+    /// Whether to merge a LoRA adapter into its base model.
     pub merge_lora: bool,
-    /// Type of the weights. Default: the checkpoint's; of a merged model the base's.
+    /// Type of the weights. Default: the checkpoint's, or the base model's after merging.
     pub dtype: Option<Dtype>,
 }
 
-/// What was written.
+/// Kind of the export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exported {
-    /// A whole model.
+    /// A complete model.
     Model,
     /// A LoRA adapter with the tokenizer.
     Adapter,
 }
 
-/// Why nothing was exported.
+/// Reasons why nothing was exported.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
-    /// There is no checkpoint to export.
+    /// No usable checkpoint.
     #[error("{0}")]
     Checkpoint(String),
-    /// The target is taken.
-    #[error("{0} is there already and not empty\nhint: give --to a new directory")]
-    Taken(PathBuf),
-    /// Nothing to merge.
-    #[error("{0} is a whole model, not a LoRA adapter\nhint: leave --merge-lora away")]
+    /// The target is not empty.
+    #[error("{0} already exists and is not empty\nhint: set --to to a new directory")]
+    TargetNotEmpty(PathBuf),
+    /// The checkpoint is not an adapter.
+    #[error("{0} is a complete model, not a LoRA adapter\nhint: omit --merge-lora")]
     NothingToMerge(PathBuf),
-    /// The file system refused.
+    /// The file system failed.
     #[error("{path}: {source}")]
     Io {
-        /// Where.
+        /// Path.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         source: std::io::Error,
     },
-    /// Weights could not be read or written.
+    /// Weights cannot be read or written.
     #[error(transparent)]
     Model(#[from] ModelError),
 }
 
-/// Exports a checkpoint. The target appears when it is whole.
+/// Exports a checkpoint. The target appears only when it is complete.
 ///
 /// # Errors
-/// No whole checkpoint there, a target that is taken, a base model that is gone, a disk that is full; the target is then
-/// as it was.
+/// Fails if there is no intact checkpoint, the target is not empty, the base model is missing, or the disk is full; the
+/// target is then unchanged.
 pub fn export(options: &Options, progress: &mut dyn FnMut(f32, &str)) -> Result<Exported, ExportError> {
     let checkpoint = Checkpoint::find(&options.from).map_err(ExportError::Checkpoint)?;
     let to = std::path::absolute(&options.to).map_err(io(&options.to))?;
     if to.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
-        return Err(ExportError::Taken(to));
+        return Err(ExportError::TargetNotEmpty(to));
     }
     let parent = to.parent().unwrap_or(Path::new("/"));
     std::fs::create_dir_all(parent).map_err(io(parent))?;
@@ -116,7 +116,7 @@ fn copy_tokenizer(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Gives the finished directory its name, in place of an empty one. It was made for its owner only.
+/// Renames the finished directory to its final name, replacing an empty one, and removes the restriction to its owner.
 fn publish(unfinished: &Path, to: &Path) -> std::io::Result<()> {
     #[cfg(unix)]
     {

@@ -1,7 +1,7 @@
-//! One engine for an experiment directory: locks that the system drops with the process that holds them.
+//! Lock of an experiment directory for one engine, released by the kernel when the process ends.
 //!
-//! The directory itself is locked, whatever path leads to it and whoever tidies it up, and a file in it, which says who
-//! holds it; network file systems lock files only.
+//! Both the directory itself is locked, whatever path leads to it, and a file in it, which names the holder; network
+//! file systems can only lock files.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -12,50 +12,50 @@ use super::durable;
 use crate::config::small_file::open_regular_with;
 use crate::protocol::engine::LOCK_FILE;
 
-/// How long to wait for an engine before. It has ended at most 2 s after its server was killed, unless its disk is slow.
-pub const PATIENCE: Duration = Duration::from_secs(30);
-/// Between two attempts.
+/// Maximum wait for an earlier engine, which ends at most 2 s after its server was killed unless its disk is slow.
+pub const TIMEOUT: Duration = Duration::from_secs(30);
+/// Delay between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Bytes read of what the holder says of itself.
+/// Maximum bytes read of the holder's description.
 const HOLDER_BYTES: u64 = 100;
 
-/// Held for as long as its owner may write to the experiment directory.
+/// Lock held while its owner may write to the experiment directory.
 #[derive(Debug)]
 pub struct DirectoryLock {
     _dir: File,
     _file: File,
 }
 
-/// Why a directory could not be locked.
+/// Reasons why a directory cannot be locked.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// Another engine has it.
+    /// Another engine holds the lock.
     #[error(
-        "another engine ({holder}) uses the experiment directory {dir}; hint: stop it, or set another \
+        "another engine ({holder}) is using the experiment directory {dir}; hint: stop it, or set another \
          ajet.experiment_name"
     )]
     Held {
-        /// The directory.
+        /// Experiment directory.
         dir: PathBuf,
-        /// Its process id, and since when.
+        /// Process id and start time of the holder.
         holder: String,
     },
-    /// The file system refused.
+    /// The file system failed.
     #[error("cannot lock {path}: {source}")]
     Io {
-        /// The lock's file.
+        /// Lock file.
         path: PathBuf,
-        /// Why not.
+        /// Error of the system.
         source: io::Error,
     },
 }
 
 impl DirectoryLock {
-    /// Locks `dir`, and waits up to `patience` for whoever holds it, after a call of `waiting` with its name.
+    /// Locks `dir`, waiting up to `timeout` for another holder, after calling `waiting` with its name.
     ///
     /// # Errors
-    /// It is held for longer, or the file system refuses.
-    pub fn acquire(dir: &Path, patience: Duration, waiting: impl FnOnce(&str)) -> Result<Self, LockError> {
+    /// Fails if it is held for longer, or if the file system fails.
+    pub fn acquire(dir: &Path, timeout: Duration, waiting: impl FnOnce(&str)) -> Result<Self, LockError> {
         let path = dir.join(LOCK_FILE);
         let io = |source| LockError::Io {
             path: path.clone(),
@@ -65,7 +65,7 @@ impl DirectoryLock {
         let mut waiting = Some(waiting);
         let directory = File::open(dir).map_err(io)?;
         let mut file = loop {
-            // Opened for each attempt: the one that another has locked may have been deleted since.
+            // Opened in each attempt, since the locked file may have been deleted in the meantime.
             let options = &mut durable::private();
             let mut file = open_regular_with(options.read(true).append(true).create(true), &path).map_err(io)?;
             let is_ours = !is_held(&directory);
@@ -75,7 +75,7 @@ impl DirectoryLock {
                 Ok(()) | Err(TryLockError::WouldBlock) => {}
             }
             let holder = holder(&mut file);
-            if since.elapsed() >= patience {
+            if since.elapsed() >= timeout {
                 return Err(LockError::Held {
                     dir: dir.to_owned(),
                     holder,
@@ -88,7 +88,7 @@ impl DirectoryLock {
             std::thread::sleep(PAUSE);
         };
         let me = format!("pid {} since {:.0}\n", std::process::id(), jiff::Timestamp::now());
-        let _ = file.set_len(0).and_then(|()| file.write_all(me.as_bytes())); // on a full disk we stay unnamed
+        let _ = file.set_len(0).and_then(|()| file.write_all(me.as_bytes())); // on a full disk the holder stays unnamed
         Ok(Self {
             _dir: directory,
             _file: file,
@@ -96,12 +96,12 @@ impl DirectoryLock {
     }
 }
 
-/// Locks the directory unless another has. Where directories cannot be locked, nobody has.
+/// Locks the directory; returns whether another process holds it. Where directories cannot be locked, nobody holds it.
 fn is_held(directory: &File) -> bool {
     matches!(directory.try_lock(), Err(TryLockError::WouldBlock))
 }
 
-/// What the holder wrote of itself; it may be about to.
+/// Returns the holder's description, which may not be written yet.
 fn holder(file: &mut File) -> String {
     let mut text = Vec::new();
     let read = file
@@ -110,7 +110,7 @@ fn holder(file: &mut File) -> String {
     let text = String::from_utf8_lossy(&text);
     match text.lines().next() {
         Some(line) if read.is_ok() && line.starts_with("pid ") && !line.contains(char::is_control) => line.to_owned(),
-        _ => "of unknown pid".to_owned(),
+        _ => "unknown pid".to_owned(),
     }
 }
 
@@ -125,13 +125,13 @@ mod tests {
     #[test]
     fn a_held_directory_is_refused_with_its_holder_and_free_when_that_is_gone() {
         let dir = tempfile::tempdir().unwrap();
-        let first = DirectoryLock::acquire(dir.path(), PATIENCE, unexpected).unwrap();
+        let first = DirectoryLock::acquire(dir.path(), TIMEOUT, unexpected).unwrap();
         let mut waited = vec![];
         let refused = DirectoryLock::acquire(dir.path(), Duration::ZERO, |_| ())
             .unwrap_err()
             .to_string();
-        let patience = Duration::from_millis(50);
-        DirectoryLock::acquire(dir.path(), patience, |holder| waited.push(holder.to_owned())).unwrap_err();
+        let timeout = Duration::from_millis(50);
+        DirectoryLock::acquire(dir.path(), timeout, |holder| waited.push(holder.to_owned())).unwrap_err();
         let me = format!("pid {} since 20", std::process::id());
         assert!(
             refused.contains(&format!("another engine ({me}")) && refused.contains("hint:"),
@@ -139,7 +139,7 @@ mod tests {
         );
         assert!(waited.len() == 1 && waited[0].starts_with(&me), "{waited:?}");
         drop(first);
-        DirectoryLock::acquire(dir.path(), PATIENCE, unexpected).unwrap();
+        DirectoryLock::acquire(dir.path(), TIMEOUT, unexpected).unwrap();
     }
 
     // One that is deleted, or whose directory is reached by another path or has got another name, is as good as before.
@@ -176,24 +176,24 @@ mod tests {
             let base = tempfile::tempdir().unwrap();
             let dir = base.path().join("experiment");
             std::fs::create_dir(&dir).unwrap();
-            let first = DirectoryLock::acquire(&dir, PATIENCE, unexpected).unwrap();
+            let first = DirectoryLock::acquire(&dir, TIMEOUT, unexpected).unwrap();
             let path = change(&dir);
             for _ in 0..2 {
                 let refused = DirectoryLock::acquire(&path, Duration::ZERO, |_| ()).unwrap_err();
                 assert!(refused.to_string().contains("another engine"), "{name}: {refused}");
             }
             drop(first);
-            DirectoryLock::acquire(&path, PATIENCE, unexpected).unwrap();
+            DirectoryLock::acquire(&path, TIMEOUT, unexpected).unwrap();
         }
     }
 
     #[test]
     fn the_next_waits_until_the_holder_is_gone() {
         let dir = tempfile::tempdir().unwrap();
-        let first = DirectoryLock::acquire(dir.path(), PATIENCE, unexpected).unwrap();
+        let first = DirectoryLock::acquire(dir.path(), TIMEOUT, unexpected).unwrap();
         let (waits, told) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
-            let next = scope.spawn(|| DirectoryLock::acquire(dir.path(), PATIENCE, |_| waits.send(()).unwrap()));
+            let next = scope.spawn(|| DirectoryLock::acquire(dir.path(), TIMEOUT, |_| waits.send(()).unwrap()));
             told.recv().unwrap();
             drop(first);
             next.join().unwrap().unwrap();

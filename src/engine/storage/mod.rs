@@ -1,4 +1,4 @@
-//! What the engine keeps on disk: checkpoints, trajectories, exports, and the lock on the experiment's directory.
+//! Files of the engine: checkpoints, trajectories, exports, and the lock of the experiment directory.
 
 pub mod append_file;
 pub mod checkpoint;

@@ -1,4 +1,4 @@
-//! Finished episodes' conversations as JSON files, for people and for other programs
+//! Conversations of finished episodes as JSON files, for people and other programs
 //! (`ajet.trainer_common.save_trajectory_as_json_file`).
 
 use std::io;
@@ -11,17 +11,17 @@ use crate::engine::batch::finished::FinishedEpisode;
 use crate::protocol::swarm::EpisodeType;
 use crate::timeline::{Call, branches};
 
-/// The folder in the experiment directory; below it one for train or eval and one a step.
+/// Directory in the experiment directory, with subdirectories for train and eval and for each step.
 const DIR_NAME: &str = "trajectories";
 
-/// Where trajectories go, if anywhere.
+/// Writer of trajectories, if enabled.
 #[derive(Clone, Debug)]
 pub struct Trajectories {
     dir: Option<PathBuf>,
 }
 
 impl Trajectories {
-    /// Those of an experiment; where they are not `wanted`, none are written.
+    /// Creates the writer of an experiment; writes nothing unless `wanted`.
     pub fn new(experiment_dir: &Path, wanted: bool) -> Self {
         Self {
             dir: wanted.then(|| experiment_dir.join(DIR_NAME)),
@@ -31,7 +31,7 @@ impl Trajectories {
     /// Writes `<train or eval>/step_<n>/<episode>.json`. Waits for the disk.
     ///
     /// # Errors
-    /// The file could not be written.
+    /// Fails if the file cannot be written.
     pub fn save(&self, episode: &FinishedEpisode, calls: &[Call]) -> io::Result<()> {
         let Some(dir) = &self.dir else { return Ok(()) };
         let kind = match episode.episode_type {
@@ -45,7 +45,7 @@ impl Trajectories {
     }
 }
 
-/// An episode's outcome and its conversations.
+/// Returns an episode's outcome and conversations.
 fn trajectory(episode: &FinishedEpisode, calls: &[Call]) -> Value {
     json!({
         "episode_uuid": episode.episode_uuid,
@@ -61,7 +61,7 @@ fn trajectory(episode: &FinishedEpisode, calls: &[Call]) -> Value {
     })
 }
 
-/// The conversations of the calls in OpenAI's form, each with the model's last answer.
+/// Returns the calls' conversations in OpenAI's format, each with the model's last answer.
 fn conversations(calls: &[Call]) -> Vec<Value> {
     let told = branches(calls).into_iter().filter_map(|branch| {
         let last = calls.get(*branch.calls.last()?)?;
@@ -70,7 +70,7 @@ fn conversations(calls: &[Call]) -> Vec<Value> {
     told.collect()
 }
 
-/// Ids come over the wire; a file's name holds neither slashes nor dots in front.
+/// Returns a file name for an id from the wire, without slashes or leading dots.
 fn file_name(episode_uuid: &str) -> String {
     let safe = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
     episode_uuid.chars().take(200).map(safe).collect()

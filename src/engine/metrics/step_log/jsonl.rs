@@ -1,4 +1,4 @@
-//! `metrics.jsonl`: one JSON object a step.
+//! `metrics.jsonl`: one JSON object per step.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -7,23 +7,23 @@ use std::path::Path;
 use indexmap::IndexMap;
 use serde_json::Value;
 
-use super::Waiting;
+use super::PendingRecords;
 use crate::engine::metrics::Metrics;
 use crate::engine::storage::append_file::AppendFile;
 
 /// Name of the file in the experiment directory.
 pub const FILE_NAME: &str = "metrics.jsonl";
 
-/// The open file.
+/// The open metrics file.
 #[derive(Debug)]
 pub struct MetricsFile {
     file: AppendFile,
     trained_steps: BTreeSet<u64>,
-    waiting: Waiting,
+    pending: PendingRecords,
 }
 
 impl MetricsFile {
-    /// Opens the file of an experiment, or begins one. A last line that was not written to its end is cut off.
+    /// Opens or creates the file of an experiment. An incomplete last line is removed.
     pub fn open(experiment_dir: &Path) -> io::Result<Self> {
         let mut file = AppendFile::open(&experiment_dir.join(FILE_NAME))?;
         let mut trained_steps = BTreeSet::new();
@@ -37,16 +37,16 @@ impl MetricsFile {
         Ok(Self {
             file,
             trained_steps,
-            waiting: Waiting::default(),
+            pending: PendingRecords::default(),
         })
     }
 
-    /// Whether the update of this step is recorded.
+    /// Returns whether the update of this step is recorded.
     pub fn has_update(&self, global_step: u64) -> bool {
         self.trained_steps.contains(&global_step)
     }
 
-    /// Appends a step's metrics. After an error they are written with the next ones, or by [`Self::flush`].
+    /// Appends a step's metrics. After an error they are written by the next call, or by [`Self::flush`].
     pub fn append(&mut self, global_step: u64, metrics: &Metrics) -> io::Result<()> {
         let mut object = serde_json::Map::new();
         object.insert("global_step".into(), global_step.into());
@@ -57,16 +57,16 @@ impl MetricsFile {
         if metrics.contains_key("episodes") {
             self.trained_steps.insert(global_step);
         }
-        self.waiting.then(line.as_bytes(), |lines| self.file.append(lines))
+        self.pending.then(line.as_bytes(), |lines| self.file.append(lines))
     }
 
-    /// Writes what waits.
+    /// Writes pending records.
     pub fn flush(&mut self) -> io::Result<()> {
-        self.waiting.then(&[], |lines| self.file.append(lines))
+        self.pending.then(&[], |lines| self.file.append(lines))
     }
 }
 
-/// Counts as integers, so that they read as such.
+/// Returns integral values as integers.
 pub(crate) fn number(value: f64) -> Value {
     if value.fract() == 0.0 && value.abs() < 1e15 {
         Value::from(value as i64)

@@ -1,5 +1,4 @@
-//! Where a step's metrics are written: `metrics.jsonl` always, TensorBoard's event files and files of Python dicts where
-//! they are asked for.
+//! Logs of a step's metrics: `metrics.jsonl` always; TensorBoard's event files and files of Python dicts if configured.
 
 mod jsonl;
 mod python_dicts;
@@ -16,16 +15,16 @@ use tensorboard::EventFile;
 
 pub use jsonl::FILE_NAME;
 
-/// What is written besides `metrics.jsonl`.
+/// Logs to write besides `metrics.jsonl`.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted {
+pub struct LogOptions {
     tensorboard: bool,
     train_dicts: Option<String>,
     val_dicts: Option<String>,
 }
 
-impl Wanted {
-    /// What a configuration asks for.
+impl LogOptions {
+    /// Returns the logs that a configuration enables.
     pub fn new(config: &TrainerCommon) -> Self {
         let path = |path: &Option<String>| path.clone().filter(|path| !path.is_empty());
         Self {
@@ -36,12 +35,12 @@ impl Wanted {
     }
 }
 
-/// Records of a log that could not be written yet; each is kept until it is.
+/// Records that could not be written yet.
 #[derive(Debug, Default)]
-struct Waiting(Vec<u8>);
+struct PendingRecords(Vec<u8>);
 
-impl Waiting {
-    /// Writes `record`, after those that wait.
+impl PendingRecords {
+    /// Writes `record` after the pending ones.
     fn then(&mut self, record: &[u8], append: impl FnOnce(&[u8]) -> io::Result<()>) -> io::Result<()> {
         self.0.extend_from_slice(record);
         if !self.0.is_empty() {
@@ -52,7 +51,7 @@ impl Waiting {
     }
 }
 
-/// The open logs of an experiment.
+/// Open logs of an experiment.
 #[derive(Debug)]
 pub struct StepLog {
     jsonl: MetricsFile,
@@ -62,13 +61,13 @@ pub struct StepLog {
 }
 
 impl StepLog {
-    /// Goes on with the logs of an experiment, or begins them.
+    /// Opens or creates the logs of an experiment.
     ///
     /// # Errors
-    /// One of the files cannot be opened; the error names it.
-    pub fn open(experiment_dir: &Path, wanted: &Wanted) -> io::Result<Self> {
+    /// Fails if one of the files cannot be opened; the error names it.
+    pub fn open(experiment_dir: &Path, wanted: &LogOptions) -> io::Result<Self> {
         let named =
-            |error: io::Error, name: String| io::Error::new(error.kind(), format!("{name} cannot be written: {error}"));
+            |error: io::Error, name: String| io::Error::new(error.kind(), format!("cannot write {name}: {error}"));
         let dicts = |key: &str, path: &Option<String>| {
             let opened = path.as_ref().map(|path| {
                 PythonDicts::open(Path::new(path))
@@ -86,7 +85,7 @@ impl StepLog {
         })
     }
 
-    /// Whether the update of this step is recorded.
+    /// Returns whether the update of this step is recorded.
     pub fn has_update(&self, global_step: u64) -> bool {
         self.jsonl.has_update(global_step)
     }
@@ -94,7 +93,7 @@ impl StepLog {
     /// Appends a step's metrics to every log.
     ///
     /// # Errors
-    /// One of the logs could not be written.
+    /// Fails if one of the logs cannot be written.
     pub fn append(&mut self, global_step: u64, metrics: &Metrics) -> io::Result<()> {
         let events = self
             .tensorboard
@@ -108,19 +107,19 @@ impl StepLog {
         self.jsonl.append(global_step, metrics).and(events).and(dicts)
     }
 
-    /// Appends what a step's eval episodes amount to by task.
+    /// Appends the by-task metrics of a step's eval episodes.
     ///
     /// # Errors
-    /// The file could not be written.
+    /// Fails if the file cannot be written.
     pub fn append_validation(&mut self, global_step: u64, validation: &Metrics) -> io::Result<()> {
         let dicts = self.val_dicts.as_mut();
         dicts.map_or(Ok(()), |dicts| dicts.append(global_step, validation))
     }
 
-    /// Writes what could not be written before.
+    /// Writes pending records.
     ///
     /// # Errors
-    /// One of the logs still cannot be written.
+    /// Fails if one of the logs still cannot be written.
     pub fn flush(&mut self) -> io::Result<()> {
         let mut outcome = self.jsonl.flush();
         if let Some(events) = &mut self.tensorboard {

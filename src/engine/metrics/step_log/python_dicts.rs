@@ -1,27 +1,27 @@
-//! What `train_print_to_markdown_file_path` and `val_print_to_markdown_file_path` name: as from AgentJet, a file with a
-//! Python dict a line, for programs that read them with `ast.literal_eval`.
+//! Files named by `train_print_to_markdown_file_path` and `val_print_to_markdown_file_path`: one Python dict per line,
+//! as AgentJet writes them, for programs that parse them with `ast.literal_eval`.
 
 use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{Waiting, number};
+use super::{PendingRecords, number};
 use crate::engine::metrics::Metrics;
 use crate::engine::storage::append_file::AppendFile;
 use crate::engine::storage::durable;
 
-/// A file that lines are appended to. It is opened for each, since whoever reads the file may have moved it away.
+/// A file to which lines are appended. It is opened for each line, since its reader may have moved it.
 #[derive(Debug)]
 pub struct PythonDicts {
     path: PathBuf,
-    waiting: Waiting,
+    pending: PendingRecords,
 }
 
 impl PythonDicts {
-    /// Makes the file and the directories above it. A relative path begins at the working directory of the server.
+    /// Creates the file and its parent directories. A relative path starts at the server's working directory.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// Fails if the file cannot be written.
     pub fn open(path: &Path) -> io::Result<Self> {
         if let Some(directory) = path.parent() {
             durable::create_dir(directory)?;
@@ -29,14 +29,14 @@ impl PythonDicts {
         AppendFile::open(path)?;
         Ok(Self {
             path: path.to_owned(),
-            waiting: Waiting::default(),
+            pending: PendingRecords::default(),
         })
     }
 
-    /// Appends the metrics of a step. After an error they are written with the next ones, or by [`Self::flush`].
+    /// Appends a step's metrics. After an error they are written by the next call, or by [`Self::flush`].
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// Fails if the file cannot be written.
     pub fn append(&mut self, global_step: u64, metrics: &Metrics) -> io::Result<()> {
         let mut line = format!("{{'training/global_step': {global_step}");
         for (name, value) in metrics.iter().filter(|(_, value)| value.is_finite()) {
@@ -47,21 +47,21 @@ impl PythonDicts {
         self.write(line.as_bytes())
     }
 
-    /// Writes what waits.
+    /// Writes pending records.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// Fails if the file cannot be written.
     pub fn flush(&mut self) -> io::Result<()> {
         self.write(&[])
     }
 
     fn write(&mut self, line: &[u8]) -> io::Result<()> {
-        self.waiting
+        self.pending
             .then(line, |lines| AppendFile::open(&self.path)?.append(lines))
     }
 }
 
-/// A Python string literal.
+/// Formats a Python string literal.
 fn quoted(text: &str) -> String {
     let mut literal = String::from("'");
     for c in text.chars() {

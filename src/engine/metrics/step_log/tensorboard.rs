@@ -1,60 +1,60 @@
 //! TensorBoard's event files: records of the `Event` protocol buffer in TensorFlow's record format.
 //!
-//! A record is its length (u64), the length's checksum (u32), the bytes, their checksum (u32), all little-endian; a
-//! checksum is the CRC-32C, rotated and offset. An event holds the time, the step and a summary: name and value of each
-//! metric. Sources: tensorflow `core/lib/io/record_writer.h`, `core/util/event.proto`, `core/framework/summary.proto`.
+//! A record is its length (u64), the length's checksum (u32), the bytes, and their checksum (u32), all little-endian; a
+//! checksum is the CRC-32C, rotated and offset. An event holds time, step and a summary: name and value of each metric.
+//! Sources: tensorflow `core/lib/io/record_writer.h`, `core/util/event.proto`, `core/framework/summary.proto`.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::Waiting;
+use super::PendingRecords;
 use crate::engine::metrics::Metrics;
 use crate::engine::storage::append_file::AppendFile;
 use crate::engine::storage::durable;
 
-/// The folder of event files in the experiment directory.
+/// Directory of event files in the experiment directory.
 const DIR_NAME: &str = "tensorboard";
-/// What the first record of a file says.
+/// Content of the first record of a file.
 const FILE_VERSION: &str = "brain.Event:2";
 
-/// An event file, begun with its first step. Every run of an engine writes one of its own; TensorBoard joins those of a
-/// folder.
+/// An event file, created with its first step. Each engine process writes its own; TensorBoard joins the files of a
+/// directory.
 #[derive(Debug)]
 pub struct EventFile {
     dir: PathBuf,
     file: Option<AppendFile>,
-    waiting: Waiting,
+    pending: PendingRecords,
 }
 
 impl EventFile {
-    /// The file of this run.
+    /// Creates the log of this run.
     pub fn new(experiment_dir: &Path) -> Self {
         Self {
             dir: experiment_dir.join(DIR_NAME),
             file: None,
-            waiting: Waiting::default(),
+            pending: PendingRecords::default(),
         }
     }
 
-    /// Appends a step's metrics. After an error they are written with the next ones, or by [`Self::flush`].
+    /// Appends a step's metrics. After an error they are written by the next call, or by [`Self::flush`].
     ///
     /// # Errors
-    /// The file could not be written.
+    /// Fails if the file cannot be written.
     pub fn append(&mut self, global_step: u64, metrics: &Metrics) -> io::Result<()> {
         self.write(&record(&step_event(now(), global_step, metrics)))
     }
 
-    /// Writes what waits.
+    /// Writes pending records.
     ///
     /// # Errors
-    /// The file could not be written.
+    /// Fails if the file cannot be written.
     pub fn flush(&mut self) -> io::Result<()> {
         self.write(&[])
     }
 
     fn write(&mut self, record: &[u8]) -> io::Result<()> {
-        self.waiting.then(record, |records| {
+        self.pending.then(record, |records| {
             let file = match &mut self.file {
                 Some(file) => file,
                 none => none.insert(begin(&self.dir)?),
@@ -64,7 +64,7 @@ impl EventFile {
     }
 }
 
-/// Seconds of the Unix epoch.
+/// Returns Unix seconds.
 fn now() -> f64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.unwrap_or_default().as_secs_f64()
@@ -82,7 +82,8 @@ fn begin(dir: &Path) -> io::Result<AppendFile> {
     Ok(file)
 }
 
-/// `Event { wall_time = 1, step = 2, summary = 5 }` with one `Summary.Value { tag = 1, simple_value = 2 }` a metric.
+/// Encodes `Event { wall_time = 1, step = 2, summary = 5 }` with one `Summary.Value { tag = 1, simple_value = 2 }` per
+/// metric.
 fn step_event(now: f64, global_step: u64, metrics: &Metrics) -> Vec<u8> {
     let mut summary = Message::default();
     for (name, value) in metrics {
@@ -98,7 +99,7 @@ fn step_event(now: f64, global_step: u64, metrics: &Metrics) -> Vec<u8> {
     event.0
 }
 
-/// A protocol buffer message in the making.
+/// Encoder of a protocol buffer message.
 #[derive(Default)]
 struct Message(Vec<u8>);
 
@@ -148,12 +149,12 @@ fn record(data: &[u8]) -> Vec<u8> {
     [&length[..], &checksum(&length), data, &checksum(data)].concat()
 }
 
-/// As TensorFlow stores checksums, so that one over data with checksums in it is no weaker.
+/// Masks a checksum as TensorFlow stores it, so that checksums of data with embedded checksums stay strong.
 fn masked(crc: u32) -> u32 {
     crc.rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// CRC-32C (Castagnoli), a bit at a time: a step's record is a few kilobytes.
+/// Computes CRC-32C (Castagnoli) bit by bit: a step's record is only a few kilobytes.
 fn crc32c(bytes: &[u8]) -> u32 {
     const POLYNOMIAL: u32 = 0x82f6_3b78;
     let step = |crc: u32, _| if crc & 1 == 1 { crc >> 1 ^ POLYNOMIAL } else { crc >> 1 };

@@ -1,4 +1,4 @@
-//! What is measured of a batch's episodes.
+//! Metrics computed from a batch's episodes.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use crate::engine::batch::finished::FinishedEpisode;
 use crate::engine::batch::pool::rewards_differ;
 use crate::protocol::engine::DropReason;
 
-/// What the episodes of a batch amount to, clients' own metrics included.
+/// Computes the metrics of a batch, including those sent by clients.
 ///
-/// `trained` are the episodes of the update, `left_out_rewards` the rewards of each group that was left out of it.
-pub fn of_batch(trained: &[&FinishedEpisode], left_out_groups: usize) -> Metrics {
+/// `trained` are the episodes of the update; `left_out_groups` is the number of groups left out of it.
+pub fn batch_metrics(trained: &[&FinishedEpisode], left_out_groups: usize) -> Metrics {
     let mut metrics = Metrics::new();
     let groups = group_rewards(trained);
     let dummy = groups
@@ -44,8 +44,8 @@ pub fn of_batch(trained: &[&FinishedEpisode], left_out_groups: usize) -> Metrics
     metrics
 }
 
-/// What the eval episodes of a step amount to; nothing where there are none.
-pub fn of_evals(episodes: &[&FinishedEpisode]) -> Metrics {
+/// Computes the metrics of a step's eval episodes; empty if there are none.
+pub fn eval_metrics(episodes: &[&FinishedEpisode]) -> Metrics {
     let mut metrics = Metrics::new();
     if episodes.is_empty() {
         return metrics;
@@ -63,9 +63,9 @@ pub fn of_evals(episodes: &[&FinishedEpisode]) -> Metrics {
     metrics
 }
 
-/// What eval episodes amount to by task, by AgentJet's names. An episode succeeds where its client says so, or, where it
-/// does not say, with a reward of 1 or more.
-pub fn of_validation(episodes: &[&FinishedEpisode]) -> Metrics {
+/// Computes AgentJet's metrics of eval episodes by task. An episode succeeds if its client says so, or, if the client
+/// does not say, with a reward of at least 1.
+pub fn validation_metrics(episodes: &[&FinishedEpisode]) -> Metrics {
     let mut tasks: BTreeMap<&str, Vec<bool>> = BTreeMap::new();
     for episode in episodes {
         let succeeded = episode.is_success.unwrap_or(episode.reward >= 1.0);
@@ -100,24 +100,24 @@ pub fn of_validation(episodes: &[&FinishedEpisode]) -> Metrics {
     metrics
 }
 
-/// Episodes that did not train, by reason.
-pub fn of_dropped(dropped: &BTreeMap<DropReason, u64>) -> Metrics {
+/// Returns the numbers of dropped episodes, by reason.
+pub fn dropped_metrics(dropped: &BTreeMap<DropReason, u64>) -> Metrics {
     dropped
         .iter()
         .map(|(reason, n)| (format!("dropped/{}", reason.as_str()), *n as f64))
         .collect()
 }
 
-/// Peak resident memory of this process in MiB, where the system tells.
+/// Returns the peak resident memory of this process in MiB, if the system reports it.
 pub fn peak_memory_mb() -> Option<f64> {
     let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF).ok()?;
-    let unit = if cfg!(target_os = "macos") { 1.0 } else { 1024.0 }; // bytes there, KiB elsewhere
+    let unit = if cfg!(target_os = "macos") { 1.0 } else { 1024.0 }; // bytes on macOS, KiB elsewhere
     Some(usage.max_rss() as f64 * unit / (1024.0 * 1024.0))
 }
 
-/// A step in one line of a log: its most telling metrics.
+/// Formats a step's main metrics as one log line.
 pub fn summary(metrics: &Metrics) -> String {
-    const TOLD: [(&str, &str); 7] = [
+    const SUMMARY: [(&str, &str); 7] = [
         ("reward_mean", "reward"),
         ("reward_std", "±"),
         ("loss", "loss"),
@@ -126,7 +126,7 @@ pub fn summary(metrics: &Metrics) -> String {
         ("grad_norm", "gradient norm"),
         ("seconds/update", "seconds of update"),
     ];
-    let told = TOLD.iter().filter_map(|(name, word)| {
+    let told = SUMMARY.iter().filter_map(|(name, word)| {
         let value = metrics.get(*name)?;
         Some(match value.abs() {
             size if size > 0.0 && size < 1e-3 => format!("{word} {value:.2e}"),
@@ -136,7 +136,7 @@ pub fn summary(metrics: &Metrics) -> String {
     told.collect::<Vec<_>>().join(", ")
 }
 
-/// Only finite numbers: JSON has no others.
+/// Sets a metric if it is finite: JSON has no other numbers.
 fn set(metrics: &mut Metrics, name: &str, value: f64) {
     if value.is_finite() {
         metrics.insert(name.to_owned(), value);
@@ -151,7 +151,7 @@ fn group_rewards<'a>(episodes: &[&'a FinishedEpisode]) -> IndexMap<&'a str, Vec<
     groups
 }
 
-/// mean, std, min and max, in this order.
+/// Returns mean, standard deviation, minimum and maximum, in this order.
 fn rewards(episodes: &[&FinishedEpisode]) -> [(&'static str, f64); 4] {
     let rewards: Vec<f64> = episodes.iter().map(|e| e.reward).collect();
     let mean = mean(&rewards);
@@ -219,7 +219,8 @@ fn usage(episodes: &[&FinishedEpisode]) -> Metrics {
     metrics
 }
 
-/// Clients' own metrics: numbers averaged, lists averaged over all their elements, objects flattened to `a/b` names.
+/// Averages the clients' metrics: numbers over the episodes, lists over all their elements, objects flattened to `a/b`
+/// names.
 fn client_metrics(episodes: &[&FinishedEpisode]) -> Metrics {
     let mut values: IndexMap<String, Vec<f64>> = IndexMap::new();
     for episode in episodes {
@@ -237,7 +238,7 @@ fn client_metrics(episodes: &[&FinishedEpisode]) -> Metrics {
 
 fn flatten(name: &str, value: &Value, values: &mut IndexMap<String, Vec<f64>>) {
     match value {
-        // No float holds 1e400: its metric is left out.
+        // 1e400 does not fit a float: its metric is dropped.
         Value::Number(number) => values
             .entry(name.to_owned())
             .or_default()
@@ -288,7 +289,7 @@ mod tests {
         batch[0].is_success = Some(true);
         batch[1].is_success = Some(false);
         batch[2].tag = Some("hard".into());
-        let metrics = of_batch(&batch.iter().collect::<Vec<_>>(), 1);
+        let metrics = batch_metrics(&batch.iter().collect::<Vec<_>>(), 1);
         for (name, value) in [
             ("episodes", 4.0),
             ("tasks", 2.0),
@@ -321,7 +322,7 @@ mod tests {
             completion_tokens: 3,
             counters: [("row_cut".to_owned(), 2)].into_iter().collect(),
         };
-        let metrics = of_batch(&[&a], 0);
+        let metrics = batch_metrics(&[&a], 0);
         for (name, value) in [
             ("rows", 2.0),
             ("prompt_tokens", 3.0),
@@ -347,7 +348,7 @@ mod tests {
             logged(json!({"turns": 4, "lat": [6], "ok": true, "loss": null})),
             logged(serde_json::from_str(r#"{"huge": 1e400, "deep": {"list": [1, -1E999]}}"#).unwrap()),
         ];
-        let metrics = of_batch(&batch.iter().collect::<Vec<_>>(), 0);
+        let metrics = batch_metrics(&batch.iter().collect::<Vec<_>>(), 0);
         for (name, value) in [
             ("turns", 3.0),
             ("lat", 3.0),
@@ -378,7 +379,7 @@ mod tests {
             trial("later", 0.2, Some(true)),
             trial("never", 1.0, Some(false)),
         ];
-        let metrics = of_validation(&episodes.iter().collect::<Vec<_>>());
+        let metrics = validation_metrics(&episodes.iter().collect::<Vec<_>>());
         for (name, value) in [
             ("pass_n", 2.0),
             ("total_tasks", 3.0),
@@ -395,10 +396,10 @@ mod tests {
 
     #[test]
     fn eval_episodes_have_names_of_their_own() {
-        assert!(of_evals(&[]).is_empty());
+        assert!(eval_metrics(&[]).is_empty());
         let mut evals = [episode("a", 1.0), logged(json!({"turns": 2}))];
         evals[0].is_success = Some(true);
-        let metrics = of_evals(&evals.iter().collect::<Vec<_>>());
+        let metrics = eval_metrics(&evals.iter().collect::<Vec<_>>());
         assert_eq!(metrics["eval/reward_mean"], 0.5);
         assert_eq!(metrics["eval/episodes"], 2.0);
         assert_eq!(metrics["eval/success_rate"], 1.0);
@@ -407,7 +408,7 @@ mod tests {
 
     #[test]
     fn an_empty_batch_has_no_mean() {
-        let metrics = of_batch(&[], 0);
+        let metrics = batch_metrics(&[], 0);
         assert_eq!(metrics["episodes"], 0.0);
         assert!(!metrics.contains_key("reward_mean"));
     }
