@@ -338,7 +338,9 @@ impl Core {
         ) = method
         else {
             let method = method.map_or("", CollectionMethod::name);
-            return Err(format!("the collection method [{method}] ends a batch without agreement"));
+            return Err(format!(
+                "the collection method [{method}] ends a batch without agreement"
+            ));
         };
         if !self.clients.agree(client_uuid) {
             return Err("this client is not active; a client becomes active when it ends or aborts an episode".into());
