@@ -1,7 +1,7 @@
-//! A model by its hub id, through the real program: fetched into the hub client's cache from a hub on this machine,
+//! A model and a data set by their hub ids, through the real program: fetched into the hub client's cache from a hub on this machine,
 //! taken from the cache when the hub is gone, and refused with a sentence where neither has it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use axum::Router;
@@ -20,6 +20,13 @@ const FILES: [&str; 5] = [
     "tokenizer.json",
     "tokenizer_config.json",
 ];
+const DATA_SET: [&str; 5] = [
+    "README.md",
+    "main/test-00000-of-00001.parquet",
+    "main/train-00000-of-00001.parquet",
+    "socratic/test-00000-of-00001.parquet",
+    "socratic/train-00000-of-00001.parquet",
+];
 /// Nobody listens there.
 const NOWHERE: &str = "http://127.0.0.1:9";
 
@@ -29,7 +36,21 @@ async fn hub() -> String {
         "siblings": FILES.map(|file| json!({ "rfilename": file })),
         "sha": COMMIT,
     });
+    let data_set = json!({
+        "siblings": DATA_SET.map(|file| json!({ "rfilename": file })),
+        "sha": COMMIT,
+    });
     let router = Router::new()
+        .route(
+            "/api/datasets/acme/sums/revision/main",
+            get(async move || axum::Json(data_set)),
+        )
+        .route(
+            "/datasets/acme/sums/resolve/main/{*file}",
+            get(async |UrlPath(file): UrlPath<String>, request: Request| {
+                part(&Path::new("tests/fixtures/datasets/gsm8k").join(file), &request)
+            }),
+        )
         .route(
             "/api/models/acme/tiny/revision/main",
             get(async move || axum::Json(listing)),
@@ -37,7 +58,7 @@ async fn hub() -> String {
         .route("/acme/tiny/resolve/main/{file}", get(resolve))
         .route(
             "/large/{file}",
-            get(async |file, request| part(&file_of(file), &request)),
+            get(async |UrlPath(file): UrlPath<String>, request: Request| part(&model(&file), &request)),
         );
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -45,13 +66,13 @@ async fn hub() -> String {
     url
 }
 
-fn file_of(UrlPath(file): UrlPath<String>) -> String {
-    file
+fn model(file: &str) -> PathBuf {
+    Path::new("assets/models/tiny").join(file)
 }
 
 async fn resolve(UrlPath(file): UrlPath<String>, request: Request) -> Response<Body> {
     if file != "model.safetensors" {
-        return part(&file, &request);
+        return part(&model(&file), &request);
     }
     let host = request.headers()["host"].to_str().unwrap();
     Response::builder()
@@ -64,15 +85,15 @@ async fn resolve(UrlPath(file): UrlPath<String>, request: Request) -> Response<B
 }
 
 /// The bytes that the request's range asks for.
-fn part(file: &str, request: &Request) -> Response<Body> {
-    let bytes = std::fs::read(Path::new("assets/models/tiny").join(file)).unwrap();
+fn part(file: &Path, request: &Request) -> Response<Body> {
+    let bytes = std::fs::read(file).unwrap();
     let range = request.headers()["range"].to_str().unwrap();
     let (first, last) = range.strip_prefix("bytes=").unwrap().split_once('-').unwrap();
     let first: usize = first.parse().unwrap();
     let last = last.parse().unwrap_or(bytes.len() - 1);
     Response::builder()
         .status(StatusCode::PARTIAL_CONTENT)
-        .header("etag", format!("\"{file}\""))
+        .header("etag", format!("\"{}\"", file.display().to_string().replace('/', "-")))
         .header("x-repo-commit", COMMIT)
         .header("content-range", format!("bytes {first}-{last}/{}", bytes.len()))
         .body(Body::from(bytes[first..=last].to_vec()))
@@ -138,4 +159,71 @@ async fn offline_without_the_model_is_a_sentence_that_names_it() {
     assert_eq!(output.status.code(), Some(1), "{told}");
     assert!(told.contains("acme/tiny") && told.contains("hint:"), "{told}");
     assert!(!told.contains("panicked"), "{told}");
+}
+
+/// Checks a job on `configuration` of the data set `acme/sums`, with a hub and its cache in `home`.
+async fn check(endpoint: &str, home: &Path, configuration: &str, offline: &str) -> Output {
+    let job = home.join("job.yaml");
+    let yaml = json!({
+        "ajet": {
+            "experiment_name": "hub",
+            "model": {"path": "builtin:tiny"},
+            "data": {"train_batch_size": 2},
+            "task_reader": {
+                "type": "huggingface_dat_repo",
+                "huggingface_dat_repo": {
+                    "dataset_path": "acme/sums",
+                    "dataset_name": configuration,
+                    "validation_split": "test",
+                },
+            },
+        },
+        "roll": {
+            "agent": {"type": "chat", "user": "{{ main_query }}"},
+            "reward": {"type": "number_match", "answer": "{{ metadata.answer }}"},
+        },
+    });
+    std::fs::write(&job, yaml.to_string()).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ajet-swarm"));
+    command
+        .args(["job", "check"])
+        .arg(job)
+        .env("HF_ENDPOINT", endpoint)
+        .env("HF_HOME", "/nonexistent")
+        .env("HF_HUB_CACHE", home.join("cache"))
+        .env("HF_HUB_OFFLINE", offline)
+        .stdin(Stdio::null());
+    tokio::task::spawn_blocking(move || command.output())
+        .await
+        .unwrap()
+        .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_data_set_is_fetched_into_pythons_cache() {
+    let home = tempfile::tempdir().unwrap();
+    let hub = hub().await;
+    for (endpoint, offline) in [(hub.as_str(), "0"), (NOWHERE, "0"), (hub.as_str(), "1")] {
+        let output = check(endpoint, home.path(), "main", offline).await;
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        let checked = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{told}");
+        assert!(checked.contains("7 tasks") && checked.contains("3 to evaluate on"), "{checked}");
+    }
+    let snapshot = home.path().join("cache/datasets--acme--sums/snapshots").join(COMMIT);
+    assert!(snapshot.join("main/train-00000-of-00001.parquet").is_file());
+    assert!(!snapshot.join("socratic").exists(), "only what is needed is fetched");
+    let offline = check(&hub, home.path(), "socratic", "1").await;
+    let told = String::from_utf8_lossy(&offline.stderr).into_owned();
+    assert!(!offline.status.success(), "{told}");
+    assert!(told.contains("the hub's cache does not have all of it") && told.contains("hint:"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_data_set_that_is_nowhere_is_named() {
+    let home = tempfile::tempdir().unwrap();
+    let output = check(NOWHERE, home.path(), "main", "1").await;
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{told}");
+    assert!(told.contains("`acme/sums`") && told.contains("HF_HUB_OFFLINE"), "{told}");
 }

@@ -1,5 +1,7 @@
 //! Templates by name: compiled within the limits on their source, rendered within the limits on steps and depth.
 
+use std::collections::HashSet;
+
 use minijinja::{Environment, ErrorKind, Value};
 use serde_json::{Map, Value as Json};
 
@@ -40,6 +42,12 @@ impl Templates {
     pub fn add(&mut self, name: &str, source: &str) -> Result<(), TemplateError> {
         let rewritten = rewrite::rewritten(&source.replace("\r\n", "\n").replace('\r', "\n"))?;
         Ok(self.environment.add_template_owned(name.to_owned(), rewritten)?)
+    }
+
+    /// The names that a template uses without defining them; none where there is no such template.
+    pub fn names(&self, name: &str) -> HashSet<String> {
+        let template = self.environment.get_template(name);
+        template.map_or_else(|_| HashSet::new(), |template| template.undeclared_variables(false))
     }
 
     /// Renders a template over variables. Missing keys are undefined and nulls are `None`, as Python would see them.

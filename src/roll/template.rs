@@ -1,5 +1,7 @@
 //! A template of a job file, rendered over a task.
 
+use std::collections::HashSet;
+
 use serde::Serialize;
 use serde_json::Value as Json;
 
@@ -57,6 +59,11 @@ impl Template {
         rendered.map_err(|error| self.error(&error))
     }
 
+    /// The names that it looks up, and perhaps more.
+    pub fn names(&self) -> HashSet<String> {
+        self.templates.names(NAME)
+    }
+
     /// What went wrong, and the line that it went wrong in.
     fn error(&self, error: &jinja::TemplateError) -> TemplateError {
         let line = |line: usize| self.source.lines().nth(line.saturating_sub(1));
@@ -105,6 +112,20 @@ mod tests {
         let task: Json = serde_json::from_str(r#"{"n": 12345678901234567890123}"#).unwrap();
         let sum = Template::new("k", "{{ n + 1 }}").unwrap().render(&task).unwrap();
         assert_eq!(sum, "12345678901234567890124");
+    }
+
+    #[test]
+    fn the_names_that_a_template_looks_up_are_known() {
+        for (source, names) in [
+            ("{{ a.b }} {{ c['d'] }}", vec!["a", "c"]),
+            ("{{ text.split('x')[1] | upper }}", vec!["text"]),
+            ("{% for x in items %}{{ x ~ y }}{% endfor %}", vec!["items", "y"]),
+            ("{% if a in b and not c %}{% set d = e %}{{ d }}{% endif %}", vec!["a", "b", "c", "e"]),
+            ("{{ '%s' % f }}{{ g + h }}{{ \"i\" }}", vec!["f", "g", "h"]),
+        ] {
+            let found = Template::new("k", source).unwrap().names();
+            assert!(names.iter().all(|name| found.contains(*name)), "{source}: {found:?}");
+        }
     }
 
     #[test]

@@ -12,6 +12,9 @@ use crate::roll::template::Template;
 /// The fields of a task that a row may have; anything else is reached through `metadata`.
 const FIELDS: [&str; 5] = ["task_id", "main_query", "init_messages", "env_type", "metadata"];
 
+/// The column that is asked where there is no `main_query`.
+const QUESTION: &str = "question";
+
 /// What a job says about the choice of rows, for all readers.
 #[derive(Clone, Debug)]
 pub struct Selection {
@@ -56,6 +59,18 @@ impl Selection {
         })
     }
 
+    /// The columns that tasks are made of; `None` where the whole row is kept.
+    pub fn needed_columns(&self) -> Option<Vec<String>> {
+        let keeps_row = self.columns.iter().all(|(name, _)| FIELDS.contains(&name.as_str()));
+        if keeps_row {
+            return None;
+        }
+        let templates = self.columns.iter().map(|(_, mapping)| mapping.template());
+        let templates = templates.chain(self.filter.iter().map(|filter| &filter.template));
+        let own = FIELDS.into_iter().chain([QUESTION]).map(str::to_owned);
+        Some(templates.flat_map(Template::names).chain(own).collect())
+    }
+
     /// Begins a set of tasks.
     pub fn begin(&self) -> Collector<'_> {
         Collector {
@@ -83,14 +98,14 @@ impl Selection {
                 serde_json::from_value(messages.clone()).map_err(|error| wrong("init_messages", error))?
             }
         };
-        let question = || row.get("question").filter(|_| init_messages.is_empty());
+        let question = || row.get(QUESTION).filter(|_| init_messages.is_empty());
         let text = |name: &str, value: Option<&Value>| match value {
             None => Ok(String::new()),
             Some(Value::String(text)) => Ok(text.clone()),
             Some(other) => Err(format!("{name} is {}, but it must be text", shown(other))),
         };
         let main_query = match field("main_query") {
-            None => text("question", question())?,
+            None => text(QUESTION, question())?,
             given => text("main_query", given)?,
         };
         let env_type = text("env_type", field("env_type"))?;
@@ -149,9 +164,13 @@ impl Mapping {
         })
     }
 
-    fn value(&self, row: &Value) -> Result<Value, String> {
+    fn template(&self) -> &Template {
         let (Self::Text(template) | Self::Value(template)) = self;
-        let rendered = template.render(row).map_err(|error| error.to_string())?;
+        template
+    }
+
+    fn value(&self, row: &Value) -> Result<Value, String> {
+        let rendered = self.template().render(row).map_err(|error| error.to_string())?;
         match self {
             Self::Text(_) => Ok(rendered.into()),
             Self::Value(_) => serde_json::from_str(&rendered).map_err(|error| error.to_string()),

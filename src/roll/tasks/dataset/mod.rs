@@ -33,7 +33,8 @@ pub fn read(config: &HuggingfaceDatRepo, selection: &Selection) -> Result<TaskSe
             what: "a directory or file of a data set, or a hub id such as openai/gsm8k",
         });
     }
-    let options = options(config)?;
+    let mut options = options(config)?;
+    options.needed = selection.needed_columns();
     let mut dataset = match Path::new(path).is_file() {
         true => Dataset::of_file(path, options)?,
         false => Dataset::open(Source::open(path)?, config, options)?,
@@ -126,6 +127,7 @@ impl Dataset {
             options: Options {
                 field: options.field.or(chosen.options.field),
                 delimiter: options.delimiter.or(chosen.options.delimiter),
+                needed: options.needed,
                 ..chosen.options
             },
             warnings,
@@ -173,12 +175,19 @@ impl Dataset {
                 .ok_or_else(|| wrong("its name does not end in .parquet, .jsonl, .json, .csv or .tsv".into()))?;
             return Ok(vec![(self.path.clone(), format)]);
         };
-        let files = layout::data_files(&source.files, patterns).map_err(wrong)?;
+        let not_cached = |what: String| {
+            wrong(format!(
+                "the hub's cache does not have all of it: {what}\nhint: run this once with the network, without HF_HUB_OFFLINE"
+            ))
+        };
+        let is_partial = source.is_partial();
+        let files = layout::data_files(&source.files, patterns).map_err(|reason| match is_partial {
+            true => not_cached(reason),
+            false => wrong(reason),
+        })?;
         if let Some(first) = layout::missing_shards(&files, patterns).first() {
-            if source.is_partial() {
-                return Err(wrong(format!(
-                    "the hub's cache lacks {first}\nhint: run this once with the network, without HF_HUB_OFFLINE"
-                )));
+            if is_partial {
+                return Err(not_cached(format!("{first} is missing")));
             }
             self.warnings.push(format!(
                 "{}: {first} is missing; only the shards that are there are read",

@@ -10,6 +10,7 @@ mod json_lines;
 mod open;
 mod parquet;
 mod parquet_column;
+mod parquet_footer;
 mod parquet_record;
 mod parquet_value;
 
@@ -94,3 +95,6 @@ pub fn read(path: &Path, format: Format, options: &Options, sink: &mut Sink) -> 
         Format::Parquet => parquet::read(path, options.needed.as_deref(), sink),
     }
 }
+
+#[cfg(test)]
+mod tests;

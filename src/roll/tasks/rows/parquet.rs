@@ -1,5 +1,6 @@
 //! Parquet files, row group by row group and page by page.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use parquet::errors::ParquetError;
@@ -7,19 +8,33 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 
 use super::parquet_column::Column;
 use super::parquet_record::{Columns, Node};
-use super::{Sink, TaskError};
+use super::{Sink, TaskError, parquet_footer};
 use crate::config::small_file::open_regular;
 
 /// Gives the rows of a file to `sink`; only the columns that `needed` names.
 pub fn read(path: &Path, needed: Option<&[String]>, sink: &mut Sink) -> Result<(), TaskError> {
+    // The decoder panics on some damaged pages.
+    let read = catch_unwind(AssertUnwindSafe(|| read_rows(path, needed, sink)));
+    read.unwrap_or_else(|panic| {
+        let message = panic.downcast_ref::<String>().map(String::as_str);
+        let message = message.or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(TaskError::Damaged {
+            path: path.to_path_buf(),
+            reason: format!("the decoder failed: {}", message.unwrap_or("it gave no reason")),
+        })
+    })
+}
+
+fn read_rows(path: &Path, needed: Option<&[String]>, sink: &mut Sink) -> Result<(), TaskError> {
     let damaged = |reason: String| TaskError::Damaged {
         path: path.to_path_buf(),
         reason,
     };
-    let file = open_regular(path).map_err(|reason| TaskError::File {
+    let mut file = open_regular(path).map_err(|reason| TaskError::File {
         path: path.to_path_buf(),
         reason,
     })?;
+    parquet_footer::check(&mut file).map_err(damaged)?;
     let told = |error: ParquetError| damaged(error.to_string());
     let reader = SerializedFileReader::new(file).map_err(told)?;
     let schema = reader.metadata().file_metadata().schema_descr();

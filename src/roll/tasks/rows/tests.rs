@@ -1,0 +1,187 @@
+//! What files may hold that nobody meant, and what is said of it.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde_json::json;
+
+use super::*;
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/datasets")
+}
+
+/// The rows of a file with this name and content, or what is wrong with it.
+fn rows_of(name: &str, content: &[u8], options: &Options) -> Result<Vec<Value>, String> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(name);
+    std::fs::write(&path, content).unwrap();
+    let format = Format::of_name(name).unwrap();
+    let mut rows = vec![];
+    let read = read(&path, format, options, &mut |row| {
+        rows.push(Value::Object(row));
+        Ok(ControlFlow::Continue(()))
+    });
+    let prefix = format!("{}/", dir.path().display());
+    read.map(|()| rows).map_err(|error| error.to_string().replace(&prefix, ""))
+}
+
+#[test]
+fn texts_of_every_form_are_read() {
+    let field = Options {
+        field: Some("data".into()),
+        ..Options::default()
+    };
+    let options = Options::default();
+    for (name, content, options, expected) in [
+        ("a.json", r#"[{"a": 1}, {"b": [2]}]"#, &options, json!([{"a": 1}, {"b": [2]}])),
+        ("a.json", "\u{feff}[\n{\"a\": 1}]\n", &options, json!([{"a": 1}])),
+        ("a.json", "{\"a\": 1}\n{\"a\":\n2}", &options, json!([{"a": 1}, {"a": 2}])),
+        ("a.json", r#"{"x": [9], "data": [{"a": 1}], "y": 2}"#, &field, json!([{"a": 1}])),
+        ("a.json", "", &options, json!([])),
+        ("a.json", "[]", &options, json!([])),
+        ("a.jsonl", "{\"a\": 1}\r\n\r\n{\"a\": 2}", &options, json!([{"a": 1}, {"a": 2}])),
+        ("a.csv", "\u{feff}a,b\r\n1,x\r\n", &options, json!([{"a": 1, "b": "x"}])),
+        ("a.csv", "a,a,\n1,2,3\n4\n", &options, json!([{"a": 1, "a.1": 2, "Unnamed: 2": 3}, {"a": 4, "a.1": null, "Unnamed: 2": null}])),
+        ("a.csv", "a\n\"x\ny\"\n", &options, json!([{"a": "x\ny"}])),
+        ("a.csv", "", &options, json!([])),
+        ("a.tsv", "a\tb\n1,5\t2\n", &options, json!([{"a": "1,5", "b": 2}])),
+    ] {
+        let rows = rows_of(name, content.as_bytes(), options);
+        assert_eq!(rows.map(Value::Array), Ok(expected), "{name} {content:?}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_told_with_its_line() {
+    let field = Options {
+        field: Some("data".into()),
+        ..Options::default()
+    };
+    let options = Options::default();
+    for (name, content, options, told) in [
+        ("a.json", &b"[{\"a\": 1},\n{\"a\": }]"[..], &options, "a.json, line 2: not JSON: expected value"),
+        ("a.json", b"[{}, 5]", &options, "a.json, line 1: not a JSON object: 5"),
+        ("a.json", b"5", &options, "invalid type: integer `5`, expected a list of objects or an object"),
+        ("a.json", b"[{}", &options, "a.json, line 1: not JSON: EOF"),
+        ("a.json", b"{\"rows\": []}", &field, "a.json has no field \"data\" with a list of rows"),
+        ("a.json", b"{\"data\": 5}", &field, "expected a list of objects"),
+        ("a.json", b"[{}]", &field, "the document is a list, so it has no field \"data\""),
+        ("a.csv", b"a,b\n1,2\n1,2,3\n", &options, "a.csv, line 3: the row has 3 values, but there are 2 columns"),
+        ("a.csv", b"a\nx\n\xff\n", &options, "a.csv, line 3: not UTF-8"),
+        ("a.jsonl", b"{}\n\xff\n", &options, "a.jsonl, line 2: not UTF-8"),
+        ("a.jsonl.gz", b"{}\n", &options, "a.jsonl.gz, line 1: "),
+        ("a.jsonl.zst", b"{}\n", &options, "a.jsonl.zst, line 1: "),
+        ("a.jsonl.xz", b"{}\n", &options, "compression .xz is not supported; .gz, .zst and .bz2 are"),
+        ("a.parquet", b"", &options, "a.parquet is damaged or no Parquet file"),
+        ("a.parquet", b"PAR1PAR1", &options, "a.parquet is damaged or no Parquet file"),
+        ("a.parquet", b"not a parquet file at all", &options, "a.parquet is damaged or no Parquet file"),
+    ] {
+        let message = rows_of(name, content, options).unwrap_err();
+        assert!(message.contains(told), "{name} {content:?}: {message}");
+    }
+}
+
+/// A row without an end would otherwise take all memory.
+#[test]
+fn rows_beyond_the_limit_are_refused() {
+    let long = vec![b'x'; (ROW_BYTES + (1 << 20)) as usize];
+    let options = Options::default();
+    for (name, before) in [
+        ("a.jsonl", &b"{\"a\": 1}\n{\"a\": \""[..]),
+        ("a.json", b"[{\"a\": 1}, {\"a\": \""),
+        ("a.csv", b"a\n1\n\""),
+    ] {
+        let message = rows_of(name, &[before, &long].concat(), &options).unwrap_err();
+        assert!(message.contains("the row is longer than 64 MiB"), "{name}: {message}");
+    }
+    // A few KiB that unpack to a line of 70 MiB.
+    let mut packed = flate2::write::GzEncoder::new(vec![], flate2::Compression::best());
+    packed.write_all(&long).unwrap();
+    let message = rows_of("a.jsonl.gz", &packed.finish().unwrap(), &options).unwrap_err();
+    assert!(message.contains("line 1: the row is longer than 64 MiB"), "{message}");
+}
+
+#[test]
+fn reading_stops_where_the_sink_has_enough() {
+    let broken_later = |name: &str, content: &[u8]| {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        let format = Format::of_name(name).unwrap();
+        read(&path, format, &Options::default(), &mut |_| Ok(ControlFlow::Break(()))).unwrap();
+    };
+    broken_later("a.jsonl", b"{}\nbroken");
+    broken_later("a.json", b"[{}, broken");
+    broken_later("a.json", b"{} broken");
+}
+
+#[test]
+fn columns_that_are_not_needed_are_not_read() {
+    let options = Options {
+        needed: Some(vec!["struct".into(), "i64".into(), "none".into()]),
+        ..Options::default()
+    };
+    let whole = std::fs::read(fixtures().join("nested-zstd/train.parquet")).unwrap();
+    let rows = rows_of("a.parquet", &whole, &options).unwrap();
+    assert_eq!(rows.len(), 160);
+    let names: Vec<_> = rows[1].as_object().unwrap().keys().collect();
+    assert_eq!(names, ["i64", "struct"]);
+    assert_eq!(rows[7]["i64"], 7);
+}
+
+#[test]
+fn a_cut_parquet_file_is_damaged() {
+    let whole = std::fs::read(fixtures().join("gsm8k/main/train-00000-of-00001.parquet")).unwrap();
+    for length in (0..whole.len()).step_by(7) {
+        let message = rows_of("a.parquet", &whole[..length], &Options::default()).unwrap_err();
+        assert!(message.contains("a.parquet is damaged or no Parquet file"), "{message}");
+    }
+}
+
+/// Damaged files give an error or other rows; they do not end the process.
+#[test]
+fn damaged_files_do_no_harm() {
+    let rounds = std::env::var("ROWS_ROUNDS").map_or(40, |rounds| rounds.parse().unwrap());
+    let seed = std::env::var("ROWS_SEED").map_or(1, |seed| seed.parse().unwrap());
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    for file in [
+        "nested-zstd/train.parquet",
+        "nested-snappy/train.parquet",
+        "nested-delta/train.parquet",
+        "nested-none/train.parquet",
+        "nested-lz4/train.parquet",
+        "nested-brotli/train.parquet",
+        "nested-gzip/train.parquet",
+        "old-types/train.parquet",
+        "json-field/rows.json",
+        "compressed/train.jsonl.gz",
+        "compressed/test.jsonl.zst",
+        "compressed/val.jsonl.bz2",
+        "csv/train.csv",
+    ] {
+        let whole = std::fs::read(fixtures().join(file)).unwrap();
+        let name = file.rsplit('/').next().unwrap();
+        for _ in 0..rounds {
+            let mut damaged = whole.clone();
+            for _ in 0..rng.random_range(1..8) {
+                let at = rng.random_range(0..damaged.len());
+                match rng.random_range(0..4) {
+                    0 => damaged[at] ^= 1 << rng.random_range(0..8),
+                    1 => damaged[at] = [0, 0xff, 0x7f, 0x80][rng.random_range(0..4)],
+                    2 => {
+                        let end = (at + rng.random_range(1..16)).min(damaged.len());
+                        damaged[at..end].fill(0xff);
+                    }
+                    _ => damaged[at] = rng.random(),
+                }
+            }
+            let read = rows_of(name, &damaged, &Options::default());
+            if let Some(panic) = read.err().filter(|message| message.contains("the decoder failed")) {
+                eprintln!("{file}: {panic}");
+            }
+        }
+    }
+}
