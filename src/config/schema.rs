@@ -564,6 +564,7 @@ pub struct TaskReader {
     pub filter: String,
     /// Templates over a row's columns. `main_query`, `task_id`, `env_type` and `init_messages` are the task's; any other
     /// name is a field of its `metadata`, which is the whole row where no such name is given.
+    #[serde(skip_serializing_if = "IndexMap::is_empty")]
     pub columns: IndexMap<String, String>,
     /// For type `jsonl_dataset_file`.
     pub jsonl_dataset_file: JsonlDatasetFile,
