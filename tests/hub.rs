@@ -208,7 +208,10 @@ async fn a_data_set_is_fetched_into_pythons_cache() {
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
         let checked = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{told}");
-        assert!(checked.contains("7 tasks") && checked.contains("3 to evaluate on"), "{checked}");
+        assert!(
+            checked.contains("7 tasks") && checked.contains("3 to evaluate on"),
+            "{checked}"
+        );
     }
     let snapshot = home.path().join("cache/datasets--acme--sums/snapshots").join(COMMIT);
     assert!(snapshot.join("main/train-00000-of-00001.parquet").is_file());
@@ -216,7 +219,10 @@ async fn a_data_set_is_fetched_into_pythons_cache() {
     let offline = check(&hub, home.path(), "socratic", "1").await;
     let told = String::from_utf8_lossy(&offline.stderr).into_owned();
     assert!(!offline.status.success(), "{told}");
-    assert!(told.contains("the hub's cache does not have all of it") && told.contains("hint:"), "{told}");
+    assert!(
+        told.contains("the hub's cache does not have all of it") && told.contains("hint:"),
+        "{told}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -225,5 +231,8 @@ async fn a_data_set_that_is_nowhere_is_named() {
     let output = check(NOWHERE, home.path(), "main", "1").await;
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success(), "{told}");
-    assert!(told.contains("`acme/sums`") && told.contains("HF_HUB_OFFLINE"), "{told}");
+    assert!(
+        told.contains("`acme/sums`") && told.contains("HF_HUB_OFFLINE"),
+        "{told}"
+    );
 }

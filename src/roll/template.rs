@@ -120,7 +120,10 @@ mod tests {
             ("{{ a.b }} {{ c['d'] }}", vec!["a", "c"]),
             ("{{ text.split('x')[1] | upper }}", vec!["text"]),
             ("{% for x in items %}{{ x ~ y }}{% endfor %}", vec!["items", "y"]),
-            ("{% if a in b and not c %}{% set d = e %}{{ d }}{% endif %}", vec!["a", "b", "c", "e"]),
+            (
+                "{% if a in b and not c %}{% set d = e %}{{ d }}{% endif %}",
+                vec!["a", "b", "c", "e"],
+            ),
             ("{{ '%s' % f }}{{ g + h }}{{ \"i\" }}", vec!["f", "g", "h"]),
         ] {
             let found = Template::new("k", source).unwrap().names();

@@ -62,7 +62,9 @@ fn footer(file: &mut File) -> Result<Vec<u8>, String> {
     if size > MOST_BYTES {
         return Err(format!("its footer has {size} bytes, more than {MOST_BYTES}"));
     }
-    let start = end.checked_sub(size).ok_or_else(|| format!("it is shorter than its footer of {size} bytes"))?;
+    let start = end
+        .checked_sub(size)
+        .ok_or_else(|| format!("it is shorter than its footer of {size} bytes"))?;
     file.seek(SeekFrom::Start(start)).map_err(told)?;
     let mut footer = vec![];
     file.take(size).read_to_end(&mut footer).map_err(told)?;
@@ -78,7 +80,10 @@ fn depth_fits(children: &[u64]) -> Result<(), String> {
             *rest -= 1;
         }
         if *count > children.len() as u64 {
-            return Err(format!("a group of its schema has {count} children, but there are {} elements", children.len()));
+            return Err(format!(
+                "a group of its schema has {count} children, but there are {} elements",
+                children.len()
+            ));
         }
         if *count > 0 {
             open.push(*count);
@@ -258,7 +263,10 @@ mod tests {
         let deep = check_schema(&vec![1; 1_000_000]).unwrap_err();
         assert_eq!(deep, "its schema nests deeper than 128 levels");
         let wide = check_schema(&[1, i32::MAX as u32, 0]).unwrap_err();
-        assert_eq!(wide, "a group of its schema has 2147483647 children, but there are 3 elements");
+        assert_eq!(
+            wide,
+            "a group of its schema has 2147483647 children, but there are 3 elements"
+        );
     }
 
     #[test]
@@ -271,7 +279,10 @@ mod tests {
         assert_eq!(told(b"PAR1"), "the file is too short");
         assert_eq!(told(b"PAR1....PAR2"), "it does not end in PAR1");
         assert_eq!(told(b"\xff\0\0\0PAR1"), "it is shorter than its footer of 255 bytes");
-        assert_eq!(told(b"\0\0\0\xffPAR1"), "its footer has 4278190080 bytes, more than 67108864");
+        assert_eq!(
+            told(b"\0\0\0\xffPAR1"),
+            "its footer has 4278190080 bytes, more than 67108864"
+        );
         assert_eq!(told(b"\xff\xff\xff\x03\0\0\0PAR1"), "the footer is damaged");
     }
 }

@@ -25,7 +25,8 @@ fn rows_of(name: &str, content: &[u8], options: &Options) -> Result<Vec<Value>, 
         Ok(ControlFlow::Continue(()))
     });
     let prefix = format!("{}/", dir.path().display());
-    read.map(|()| rows).map_err(|error| error.to_string().replace(&prefix, ""))
+    read.map(|()| rows)
+        .map_err(|error| error.to_string().replace(&prefix, ""))
 }
 
 #[test]
@@ -36,15 +37,40 @@ fn texts_of_every_form_are_read() {
     };
     let options = Options::default();
     for (name, content, options, expected) in [
-        ("a.json", r#"[{"a": 1}, {"b": [2]}]"#, &options, json!([{"a": 1}, {"b": [2]}])),
+        (
+            "a.json",
+            r#"[{"a": 1}, {"b": [2]}]"#,
+            &options,
+            json!([{"a": 1}, {"b": [2]}]),
+        ),
         ("a.json", "\u{feff}[\n{\"a\": 1}]\n", &options, json!([{"a": 1}])),
-        ("a.json", "{\"a\": 1}\n{\"a\":\n2}", &options, json!([{"a": 1}, {"a": 2}])),
-        ("a.json", r#"{"x": [9], "data": [{"a": 1}], "y": 2}"#, &field, json!([{"a": 1}])),
+        (
+            "a.json",
+            "{\"a\": 1}\n{\"a\":\n2}",
+            &options,
+            json!([{"a": 1}, {"a": 2}]),
+        ),
+        (
+            "a.json",
+            r#"{"x": [9], "data": [{"a": 1}], "y": 2}"#,
+            &field,
+            json!([{"a": 1}]),
+        ),
         ("a.json", "", &options, json!([])),
         ("a.json", "[]", &options, json!([])),
-        ("a.jsonl", "{\"a\": 1}\r\n\r\n{\"a\": 2}", &options, json!([{"a": 1}, {"a": 2}])),
+        (
+            "a.jsonl",
+            "{\"a\": 1}\r\n\r\n{\"a\": 2}",
+            &options,
+            json!([{"a": 1}, {"a": 2}]),
+        ),
         ("a.csv", "\u{feff}a,b\r\n1,x\r\n", &options, json!([{"a": 1, "b": "x"}])),
-        ("a.csv", "a,a,\n1,2,3\n4\n", &options, json!([{"a": 1, "a.1": 2, "Unnamed: 2": 3}, {"a": 4, "a.1": null, "Unnamed: 2": null}])),
+        (
+            "a.csv",
+            "a,a,\n1,2,3\n4\n",
+            &options,
+            json!([{"a": 1, "a.1": 2, "Unnamed: 2": 3}, {"a": 4, "a.1": null, "Unnamed: 2": null}]),
+        ),
         ("a.csv", "a\n\"x\ny\"\n", &options, json!([{"a": "x\ny"}])),
         ("a.csv", "", &options, json!([])),
         ("a.tsv", "a\tb\n1,5\t2\n", &options, json!([{"a": "1,5", "b": 2}])),
@@ -62,22 +88,62 @@ fn what_is_wrong_is_told_with_its_line() {
     };
     let options = Options::default();
     for (name, content, options, told) in [
-        ("a.json", &b"[{\"a\": 1},\n{\"a\": }]"[..], &options, "a.json, line 2: not JSON: expected value"),
+        (
+            "a.json",
+            &b"[{\"a\": 1},\n{\"a\": }]"[..],
+            &options,
+            "a.json, line 2: not JSON: expected value",
+        ),
         ("a.json", b"[{}, 5]", &options, "a.json, line 1: not a JSON object: 5"),
-        ("a.json", b"5", &options, "invalid type: integer `5`, expected a list of objects or an object"),
+        (
+            "a.json",
+            b"5",
+            &options,
+            "invalid type: integer `5`, expected a list of objects or an object",
+        ),
         ("a.json", b"[{}", &options, "a.json, line 1: not JSON: EOF"),
-        ("a.json", b"{\"rows\": []}", &field, "a.json has no field \"data\" with a list of rows"),
+        (
+            "a.json",
+            b"{\"rows\": []}",
+            &field,
+            "a.json has no field \"data\" with a list of rows",
+        ),
         ("a.json", b"{\"data\": 5}", &field, "expected a list of objects"),
-        ("a.json", b"[{}]", &field, "the document is a list, so it has no field \"data\""),
-        ("a.csv", b"a,b\n1,2\n1,2,3\n", &options, "a.csv, line 3: the row has 3 values, but there are 2 columns"),
+        (
+            "a.json",
+            b"[{}]",
+            &field,
+            "the document is a list, so it has no field \"data\"",
+        ),
+        (
+            "a.csv",
+            b"a,b\n1,2\n1,2,3\n",
+            &options,
+            "a.csv, line 3: the row has 3 values, but there are 2 columns",
+        ),
         ("a.csv", b"a\nx\n\xff\n", &options, "a.csv, line 3: not UTF-8"),
         ("a.jsonl", b"{}\n\xff\n", &options, "a.jsonl, line 2: not UTF-8"),
         ("a.jsonl.gz", b"{}\n", &options, "a.jsonl.gz, line 1: "),
         ("a.jsonl.zst", b"{}\n", &options, "a.jsonl.zst, line 1: "),
-        ("a.jsonl.xz", b"{}\n", &options, "compression .xz is not supported; .gz, .zst and .bz2 are"),
+        (
+            "a.jsonl.xz",
+            b"{}\n",
+            &options,
+            "compression .xz is not supported; .gz, .zst and .bz2 are",
+        ),
         ("a.parquet", b"", &options, "a.parquet is damaged or no Parquet file"),
-        ("a.parquet", b"PAR1PAR1", &options, "a.parquet is damaged or no Parquet file"),
-        ("a.parquet", b"not a parquet file at all", &options, "a.parquet is damaged or no Parquet file"),
+        (
+            "a.parquet",
+            b"PAR1PAR1",
+            &options,
+            "a.parquet is damaged or no Parquet file",
+        ),
+        (
+            "a.parquet",
+            b"not a parquet file at all",
+            &options,
+            "a.parquet is damaged or no Parquet file",
+        ),
     ] {
         let message = rows_of(name, content, options).unwrap_err();
         assert!(message.contains(told), "{name} {content:?}: {message}");
