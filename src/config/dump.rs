@@ -3,9 +3,10 @@
 //! A Python AgentJet server reads the same document, so it holds what that one insists on, and is written such that a
 //! reader of YAML 1.1 takes every value for what it is: `1.0e-6`, since `1e-6` is text to it.
 
-use serde_yaml::{Mapping, Value};
+use serde_json::{Map, Value};
 
 use super::keys::keys;
+use super::node::Node;
 use super::schema::Ajet;
 
 /// The complete document: the `ajet` section and what a Python server wants besides. Tasks are the client's own matter,
@@ -13,9 +14,9 @@ use super::schema::Ajet;
 ///
 /// Loading it gives the same configuration again, the task reader aside.
 pub fn dump_yaml(ajet: &Ajet) -> String {
-    let mut document = Mapping::new();
+    let mut document = Map::new();
     document.insert("ajet".into(), ajet_section(ajet));
-    let mut hydra = Value::Mapping(Mapping::new());
+    let mut hydra = Value::Object(Map::new());
     let searchpath = ["pkg://ajet/default_config", "pkg://ajet/default_config/verl"];
     set(&mut hydra, "searchpath", searchpath.map(Value::from).to_vec());
     document.insert("hydra".into(), hydra);
@@ -31,11 +32,11 @@ fn ajet_section(ajet: &Ajet) -> Value {
     let mut lengths_set = ajet.clone();
     lengths_set.rollout.max_model_len = Some(ajet.max_model_len());
     lengths_set.rollout.max_response_length_in_one_turn = Some(ajet.max_response_length_in_one_turn());
-    // Plain data with text keys always has a YAML value.
-    let mut section = serde_yaml::to_value(lengths_set).unwrap_or_default();
+    // Plain data with text keys always has a JSON value.
+    let mut section = serde_json::to_value(lengths_set).unwrap_or_default();
     drop_nulls(&mut section);
 
-    let mut reader = Value::Mapping(Mapping::new());
+    let mut reader = Value::Object(Map::new());
     set(&mut reader, "type", "random_dummy");
     set(&mut section, "task_reader", reader);
     for path in [
@@ -52,7 +53,7 @@ fn ajet_section(ajet: &Ajet) -> Value {
         "task_judge.judge_type",
         "task_judge.judge_protocol",
     ] {
-        let default = keys().accepted.get(&format!("ajet.{path}")).cloned();
+        let default = keys().accepted.get(&format!("ajet.{path}")).map(Node::to_json);
         set(&mut section, path, default.unwrap_or_default());
     }
     // Python has a whole number here.
@@ -70,8 +71,8 @@ fn ajet_section(ajet: &Ajet) -> Value {
 fn set(section: &mut Value, path: &str, value: impl Into<Value>) {
     let mut place = section;
     for name in path.split('.') {
-        if !place.is_mapping() {
-            *place = Value::Mapping(Mapping::new());
+        if !place.is_object() {
+            *place = Value::Object(Map::new());
         }
         place = &mut place[name];
     }
@@ -80,24 +81,24 @@ fn set(section: &mut Value, path: &str, value: impl Into<Value>) {
 
 /// Takes out what is not set: Python has its own defaults, and a null would stand in their place.
 fn drop_nulls(value: &mut Value) {
-    if let Value::Mapping(section) = value {
+    if let Value::Object(section) = value {
         section.retain(|_, value| !value.is_null());
         section.values_mut().for_each(drop_nulls);
     }
 }
 
-fn write_section(out: &mut String, section: &Mapping, depth: usize) {
+fn write_section(out: &mut String, section: &Map<String, Value>, depth: usize) {
     for (name, value) in section {
         out.push_str(&"  ".repeat(depth));
-        out.push_str(&scalar(name));
+        out.push_str(&text(name));
         out.push(':');
         match value {
-            Value::Mapping(below) if !below.is_empty() => {
+            Value::Object(below) if !below.is_empty() => {
                 out.push('\n');
                 write_section(out, below, depth + 1);
             }
-            Value::Mapping(_) => out.push_str(" {}\n"),
-            Value::Sequence(items) => {
+            Value::Object(_) => out.push_str(" {}\n"),
+            Value::Array(items) => {
                 let items: Vec<_> = items.iter().map(scalar).collect();
                 out.push_str(&format!(" [{}]\n", items.join(", ")));
             }
@@ -108,12 +109,18 @@ fn write_section(out: &mut String, section: &Mapping, depth: usize) {
 
 fn scalar(value: &Value) -> String {
     match value {
-        Value::String(text) if is_plain(text) => text.clone(),
-        Value::String(text) => quoted(text),
+        Value::String(value) => text(value),
         Value::Number(number) if number.is_f64() => float(number.as_f64().unwrap_or_default()),
         Value::Number(number) => number.to_string(),
         Value::Bool(flag) => flag.to_string(),
         _ => "null".into(),
+    }
+}
+
+fn text(text: &str) -> String {
+    match is_plain(text) {
+        true => text.to_owned(),
+        false => quoted(text),
     }
 }
 
@@ -128,14 +135,12 @@ fn is_plain(text: &str) -> bool {
 
 /// Text in double quotes. YAML reads JSON's escapes; it wants them for more characters than JSON does.
 fn quoted(text: &str) -> String {
-    let json = Value::from(text)
-        .as_str()
-        .map(|text| serde_json::Value::from(text).to_string());
+    let json = Value::from(text).to_string();
     let escape = |c: char| match c {
         '\u{7f}'..='\u{9f}' | '\u{feff}' | '\u{2028}' | '\u{2029}' => format!("\\u{:04x}", u32::from(c)),
         _ => c.to_string(),
     };
-    json.unwrap_or_default().chars().map(escape).collect()
+    json.chars().map(escape).collect()
 }
 
 /// A float with a point and a signed exponent.
@@ -153,7 +158,8 @@ fn float(number: f64) -> String {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::load::{Loaded, Strictness, load};
+    use super::super::fit::Strictness;
+    use super::super::load::{Loaded, load, parse};
     use super::*;
 
     fn reload(ajet: &Ajet) -> Loaded {
@@ -225,7 +231,7 @@ mod tests {
         #[test]
         fn any_text_survives(text in any::<String>()) {
             let written = scalar(&Value::from(text.as_str()));
-            prop_assert_eq!(serde_yaml::from_str::<Value>(&written).unwrap(), Value::from(text), "{}", written);
+            prop_assert_eq!(parse(&written).unwrap().to_json(), Value::from(text), "{}", written);
         }
     }
 }

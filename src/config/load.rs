@@ -1,29 +1,13 @@
-//! From a YAML document to a checked configuration.
+//! From a YAML document to a checked `ajet:` configuration.
 
-use serde_yaml::{Mapping, Value};
-
-use super::error::{Error, Problem};
-use super::keys::{Class, Keys, join, keys, nearest};
+use super::error::Error;
+use super::fit::{Fitter, Strictness, typed};
+use super::keys::keys;
+use super::nearest::nearest;
+use super::node::Node;
 use super::schema::Ajet;
-use super::size;
 use super::validate;
-use super::value::{as_written, fit, same, show, show_quoted};
-
-/// What says how Python reads the document or loads its own engine; never told as being without effect, since every
-/// document has it.
-const PYTHONS_OWN: [&str; 4] = ["hydra", "defaults", "ajet.lora.load_format", "ajet.lora.layered_summon"];
-
-/// Maximum number of unknown keys that are told by name, and of keys without effect; looking up what was meant is slow.
-const NAMED: usize = 20;
-
-/// How an unknown key is taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Strictness {
-    /// The document is the user's own job file: an unknown key is an error.
-    Job,
-    /// Another client's program made it: an unknown key is a warning, since its user cannot be asked.
-    Synced,
-}
+use super::yaml;
 
 /// A configuration and what was noticed on the way.
 #[derive(Clone, Debug)]
@@ -36,228 +20,67 @@ pub struct Loaded {
     pub ignored: Vec<String>,
 }
 
-/// Reads and checks a document.
+/// Parses, reads and checks a document.
 ///
 /// # Errors
-/// The text is not YAML, has no `ajet:` section, or has keys that are wrong; all of them are told.
+/// The text is not YAML, has no `ajet:` section, or has keys that are wrong; all of them are reported.
 pub fn load(yaml: &str, strictness: Strictness) -> Result<Loaded, Error> {
-    load_layers(&[yaml], strictness)
+    read(&parse(yaml)?, strictness)
 }
 
-/// Reads and checks a document of which `defaults`, another document, gives what it leaves out.
+/// As [`load`], where `defaults`, another document, gives what `yaml` leaves out.
 ///
 /// # Errors
 /// As of [`load`], for either document.
 pub fn load_over(defaults: &str, yaml: &str, strictness: Strictness) -> Result<Loaded, Error> {
-    load_layers(&[defaults, yaml], strictness)
+    let mut document = parse(defaults)?;
+    document.overlay(parse(yaml)?);
+    read(&document, strictness)
 }
 
-fn load_layers(layers: &[&str], strictness: Strictness) -> Result<Loaded, Error> {
-    let mut document = Value::Null;
-    for layer in layers {
-        lay_over(&mut document, parse(layer)?);
-    }
-    let document = match document {
-        Value::Mapping(document) => document,
-        Value::Null => return Err(Error::NoAjetSection),
-        other => return Err(Error::NotAMapping(show_quoted(&other))),
-    };
-    if !document.contains_key("ajet") {
-        return Err(Error::NoAjetSection);
-    }
+/// Parses a document.
+///
+/// # Errors
+/// The text is not YAML, or exceeds a limit.
+pub fn parse(yaml: &str) -> Result<Node, Error> {
+    yaml::parse(yaml).map_err(Error::Syntax)
+}
 
-    let mut reader = Reader {
-        keys: keys(),
-        strictness,
-        layers,
-        unknown: 0,
-        without_effect: 0,
-        problems: vec![],
-        warnings: vec![],
-        ignored: vec![],
+/// Reads and checks the `ajet:` section of a document.
+///
+/// # Errors
+/// It is missing, or has keys that are wrong; all of them are reported.
+pub fn read(document: &Node, strictness: Strictness) -> Result<Loaded, Error> {
+    let sections = match document {
+        Node::Section(sections) => sections,
+        other if other.is_null() => return Err(Error::NoAjetSection),
+        other => return Err(Error::NotAMapping(other.show_quoted())),
     };
-    let ajet = reader.document(&document);
-    reader.count_unnamed();
-    if !reader.problems.is_empty() {
-        return Err(Error::Problems(reader.problems));
+    let Some(ajet) = sections.get("ajet") else {
+        return Err(Error::NoAjetSection);
+    };
+    let mut fitter = Fitter::new(&keys().schema, strictness, &[]);
+    let ajet = fitter.section_or_default("ajet", ajet);
+    // `roll` is the client's own part.
+    for (name, node) in sections.iter().filter(|(name, _)| !["ajet", "roll"].contains(&name.as_str())) {
+        match nearest(name, ["ajet", "roll"].into_iter()) {
+            Some(meant) if strictness == Strictness::Job => fitter.misspelt_section(name, meant),
+            _ => fitter.without_effect(name, node),
+        }
     }
-    let ajet: Ajet = serde_yaml::from_value(Value::Mapping(ajet))
-        .map_err(|err| Error::Problems(vec![Problem::new("ajet", err.to_string())]))?;
+    let findings = fitter.finish();
+    if !findings.problems.is_empty() {
+        return Err(Error::Problems(findings.problems));
+    }
+    let ajet: Ajet = typed("ajet", ajet).map_err(Error::Problems)?;
     let problems = validate::problems(&ajet);
     if !problems.is_empty() {
         return Err(Error::Problems(problems));
     }
-    reader.warnings.extend(validate::warnings(&ajet));
-    Ok(Loaded {
-        ajet,
-        warnings: reader.warnings,
-        ignored: reader.ignored,
-    })
-}
-
-fn parse(yaml: &str) -> Result<Value, Error> {
-    let syntax = |err: serde_yaml::Error| Error::Syntax(err.to_string());
-    size::check(yaml).map_err(syntax)?;
-    let mut value: Value = serde_yaml::from_str(yaml).map_err(syntax)?;
-    value.apply_merge().map_err(syntax)?;
-    Ok(value)
-}
-
-/// Puts `upper` over `lower`, key by key; a null leaves what is below.
-fn lay_over(lower: &mut Value, upper: Value) {
-    match (lower, upper) {
-        (_, Value::Null) => {}
-        (Value::Mapping(lower), Value::Mapping(upper)) => {
-            for (key, value) in upper {
-                match lower.get_mut(&key) {
-                    Some(below) => lay_over(below, value),
-                    None => {
-                        lower.insert(key, value);
-                    }
-                }
-            }
-        }
-        (lower, upper) => *lower = upper,
-    }
-}
-
-struct Reader<'a> {
-    keys: &'static Keys,
-    strictness: Strictness,
-    layers: &'a [&'a str],
-    /// Number of unknown keys.
-    unknown: usize,
-    /// Number of keys without effect.
-    without_effect: usize,
-    problems: Vec<Problem>,
-    warnings: Vec<String>,
-    ignored: Vec<String>,
-}
-
-impl Reader<'_> {
-    /// The `ajet` section with every value as the schema wants it.
-    fn document(&mut self, document: &Mapping) -> Mapping {
-        let mut ajet = Mapping::new();
-        for (name, value) in document {
-            let name = show(name);
-            match name.as_str() {
-                "ajet" => ajet = self.entry(&name, value).unwrap_or_default(),
-                // The client's own part.
-                "roll" => {}
-                _ => match nearest(&name, ["ajet", "roll"].into_iter()) {
-                    Some(meant) if self.strictness == Strictness::Job && self.problems.len() < NAMED => {
-                        let message = format!("unknown section; did you mean `{meant}`?");
-                        self.problems.push(Problem::new(name, message));
-                    }
-                    _ => self.without_effect(&name, value),
-                },
-            }
-        }
-        ajet
-    }
-
-    /// A section of used keys.
-    fn entry(&mut self, path: &str, value: &Value) -> Option<Mapping> {
-        let Value::Mapping(entries) = value else {
-            if !value.is_null() {
-                let names = self.keys.names_in(path).join(", ");
-                let message = format!("{} is not a section with the keys {names}", show_quoted(value));
-                self.problems.push(Problem::new(path, message));
-            }
-            return None;
-        };
-        let mut section = Mapping::new();
-        for (name, value) in entries {
-            let name = show(name);
-            let path = join(path, &name);
-            match self.keys.class(&path) {
-                Class::Section if self.keys.has_used(&path) => {
-                    if let Some(below) = self.entry(&path, value) {
-                        section.insert(name.into(), below.into());
-                    }
-                }
-                Class::Used(_) if value.is_null() => {}
-                Class::Used(key) => {
-                    let written = || self.layers.iter().rev().find_map(|layer| as_written(layer, &path));
-                    match fit(&key.kind, &usual_spelling(&path, value), &written) {
-                        Some(value) => {
-                            section.insert(name.into(), value);
-                        }
-                        None => {
-                            let message = format!("{} is not {}", show_quoted(value), key.kind.expected());
-                            self.problems.push(Problem::new(path, message));
-                        }
-                    }
-                }
-                Class::Section | Class::Accepted(_) => self.without_effect(&path, value),
-                Class::Unknown => self.unknown(path),
-            }
-        }
-        Some(section)
-    }
-
-    /// Notes what is set to other than its default below a path that has no effect.
-    fn without_effect(&mut self, path: &str, value: &Value) {
-        match (self.keys.class(path), value) {
-            (_, Value::Null) => {}
-            _ if PYTHONS_OWN.contains(&path) => {}
-            (Class::Accepted(default), value) if same(default, value) => {}
-            (Class::Section | Class::Unknown, Value::Mapping(entries)) => {
-                for (name, value) in entries {
-                    self.without_effect(&join(path, &show(name)), value);
-                }
-            }
-            (Class::Unknown, _) if path.starts_with("ajet.") => self.unknown(path.to_owned()),
-            _ => {
-                self.without_effect += 1;
-                if self.without_effect <= NAMED {
-                    self.ignored.push(format!("{path} = {}", show(value)));
-                }
-            }
-        }
-    }
-
-    fn unknown(&mut self, path: String) {
-        self.unknown += 1;
-        if self.unknown > NAMED {
-            return;
-        }
-        let meant = match self.keys.nearest(&path) {
-            Some(meant) => format!("; did you mean `{meant}`?"),
-            None => String::new(),
-        };
-        match self.strictness {
-            Strictness::Job => self.problems.push(Problem::new(path, format!("unknown key{meant}"))),
-            Strictness::Synced => self
-                .warnings
-                .push(format!("{path}: unknown key, without effect{meant}")),
-        }
-    }
-
-    /// Tells how many keys were left out of the lists.
-    fn count_unnamed(&mut self) {
-        let unnamed = self.unknown.saturating_sub(NAMED);
-        if unnamed > 0 {
-            let message = format!("{unnamed} more unknown keys");
-            match self.strictness {
-                Strictness::Job => self.problems.push(Problem::new("ajet", message)),
-                Strictness::Synced => self.warnings.push(message),
-            }
-        }
-        let unnamed = self.without_effect.saturating_sub(NAMED);
-        if unnamed > 0 {
-            self.ignored.push(format!("{unnamed} more"));
-        }
-    }
-}
-
-/// AgentJet has two names for one level of comparison, since text models have no images.
-fn usual_spelling(path: &str, value: &Value) -> Value {
-    let is_level = path == "ajet.context_tracker.timeline_merging_policy.timeline_compare_level";
-    match value.as_str() {
-        Some("text_and_image") if is_level => "text".into(),
-        _ => value.clone(),
-    }
+    let mut warnings = findings.warnings;
+    warnings.extend(validate::warnings(&ajet));
+    let ignored = findings.ignored;
+    Ok(Loaded { ajet, warnings, ignored })
 }
 
 #[cfg(test)]
@@ -265,6 +88,7 @@ mod tests {
     use super::super::schema::{
         CollectionMethod, CompareLevel, ImportanceMode, LossAggMode, MadnessCheck, Recompute, TargetModules,
     };
+    use super::super::fit::NAMED;
     use super::*;
 
     const MODEL: &str = "model: {path: builtin:tiny}";

@@ -1,24 +1,31 @@
-//! The `ajet:` training configuration.
+//! Configuration: the reader of YAML for the two parts of a job, and the schema of the `ajet:` part.
 //!
-//! [`schema`] is the single source of what can be set; [`keys`] adds what AgentJet and verl know besides. [`mod@load`] makes
-//! a checked configuration of a YAML document, [`dump_yaml`] the reverse.
+//! A document is parsed once ([`parse`]) to a [`Node`], laid over defaults where there are some, and made to fit the
+//! schema of a type ([`mod@fit`]). [`schema`] is the single source of what `ajet:` can hold; [`keys`] adds what AgentJet and
+//! verl know besides. [`mod@load`] makes a checked configuration of a document, [`dump_yaml`] the reverse.
 
 mod dump;
 mod effective;
 mod error;
 pub mod experiment;
+pub mod fit;
 pub mod keys;
 mod load;
+mod nearest;
+mod node;
 mod reference;
 pub mod schema;
-mod size;
+pub mod shape;
 pub mod small_file;
 pub mod validate;
-mod value;
+mod yaml;
 
 pub use dump::dump_yaml;
 pub use effective::LINEAR_PROJECTIONS;
 pub use error::{Error, Problem};
-pub use load::{Loaded, Strictness, load, load_over};
+pub use fit::{Strictness, fit};
+pub use load::{Loaded, load, load_over, parse, read};
+pub use nearest::nearest;
+pub use node::Node;
 pub use reference::configuration_md;
 pub use schema::Ajet;

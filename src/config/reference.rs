@@ -1,10 +1,10 @@
 //! `docs/configuration.md`, made from the keys' own documentation.
 
 use indexmap::IndexMap;
-use serde_yaml::Value;
+use serde_json::Value;
 
-use super::keys::{Kind, UsedKey, keys};
-use super::value::show;
+use super::keys::keys;
+use super::shape::{Key, Shape};
 
 const INTRODUCTION: &str = "\
 # Configuration
@@ -35,7 +35,7 @@ key that was probably meant; in a document that a client's program sent it is a 
 /// The whole page.
 pub fn configuration_md() -> String {
     let mut page = INTRODUCTION.to_owned();
-    let mut sections: IndexMap<&str, Vec<(&str, &UsedKey)>> = IndexMap::new();
+    let mut sections: IndexMap<&str, Vec<(&str, &Key)>> = IndexMap::new();
     for (path, key) in &keys().used {
         let (section, name) = path.rsplit_once('.').unwrap_or(("", path));
         sections.entry(section).or_default().push((name, key));
@@ -54,31 +54,38 @@ pub fn configuration_md() -> String {
     page
 }
 
-fn row(name: &str, key: &UsedKey) -> String {
+fn row(name: &str, key: &Key) -> String {
     let default = match &key.default {
         Value::Null => "—".into(),
         Value::String(text) if text.is_empty() => "none".into(),
-        value => format!("`{}`", show(value)),
+        Value::String(text) => format!("`{text}`"),
+        Value::Array(items) => format!("`[{}]`", items.iter().map(bare).collect::<Vec<_>>().join(", ")),
+        value => format!("`{}`", bare(value)),
     };
     let mut meaning = key.doc.clone();
-    if let Kind::Choice(choices) = &key.kind {
+    if let Shape::Choice(choices) = &key.shape {
         for choice in choices {
             meaning.push_str(&format!("<br>`{}`: {}", choice.name, choice.doc));
         }
     }
     let meaning = meaning.replace('|', "\\|");
-    format!("| `{name}` | {} | {default} | {meaning} |\n", takes(&key.kind))
+    format!("| `{name}` | {} | {default} | {meaning} |\n", takes(&key.shape))
 }
 
-fn takes(kind: &Kind) -> String {
-    let fixed = match kind {
-        Kind::Text => "text",
-        Kind::Choice(_) => "name",
-        Kind::Flag => "true, false",
-        Kind::Whole { .. } | Kind::Number { .. } => return kind.expected().trim_start_matches("a ").to_owned(),
-        Kind::List { len: Some(2), .. } => "two numbers",
-        Kind::List { .. } => "list",
-        Kind::TextOrList => "text or list",
+/// A value of a list, text without quotes.
+fn bare(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn takes(shape: &Shape) -> String {
+    let fixed = match shape {
+        Shape::Text(_) => "text",
+        Shape::Choice(_) => "name",
+        Shape::Flag => "true, false",
+        Shape::List { max: Some(2), .. } => "two numbers",
+        Shape::List { .. } => "list",
+        Shape::Either(_) => "text or list",
+        shape => return shape.expected().trim_start_matches("a ").to_owned(),
     };
     fixed.to_owned()
 }

@@ -322,10 +322,10 @@ impl Checks {
 
 #[cfg(test)]
 mod tests {
-    use serde_yaml::Value;
-
-    use super::super::keys::{Kind, keys};
-    use super::super::load::{Strictness, load, load_over};
+    use super::super::fit::Strictness;
+    use super::super::keys::keys;
+    use super::super::load::{load, load_over};
+    use super::super::shape::Shape;
     use super::*;
 
     fn with(lines: &str) -> String {
@@ -376,8 +376,8 @@ mod tests {
             ),
             (
                 "rollout: {compute_madness_checklist: [nonsense, rude]}",
-                "ajet.rollout.compute_madness_checklist: [nonsense, rude] is not a list, each element one of nonsense, \
-                 non_ascii, un-paired-think, format_type_1, wrong_toolcall",
+                "ajet.rollout.compute_madness_checklist[1]: \"rude\" is not one of nonsense, non_ascii, un-paired-think, \
+                 format_type_1, wrong_toolcall",
             ),
             (
                 "trainer_common: {kl_loss_type: k9}",
@@ -436,25 +436,18 @@ mod tests {
         ];
         let mut unbounded = vec![];
         for (path, key) in &keys().used {
-            let bounded = match &key.kind {
-                Kind::Whole { max, .. } => max.is_some(),
-                Kind::Number { max, .. } => max.is_some(),
+            let bounded = match &key.shape {
+                Shape::Whole { max, .. } => max.is_some(),
+                Shape::Number { max, .. } => max.is_some(),
                 _ => continue,
             };
             if !bounded {
                 unbounded.push(path.as_str());
             }
             for value in absurd {
-                let mut document = Value::from(value.trim_matches('\''));
-                if !value.starts_with('\'') {
-                    document = serde_yaml::from_str(value).unwrap();
-                }
-                for name in path.split('.').rev() {
-                    document = Value::Mapping([(Value::from(name), document)].into_iter().collect());
-                }
-                let defaults = "ajet: {model: {path: m}}";
-                let yaml = serde_yaml::to_string(&document).unwrap();
-                match load_over(defaults, &yaml, Strictness::Job) {
+                let below: String = path.split('.').map(|name| format!("{{{name}: ")).collect();
+                let yaml = format!("{below}{value}{}", "}".repeat(path.split('.').count()));
+                match load_over("ajet: {model: {path: m}}", &yaml, Strictness::Job) {
                     Err(error) => assert!(error.to_string().contains("ajet."), "{path}: {value}: {error}"),
                     Ok(loaded) => {
                         let ajet = loaded.ajet; // nothing that follows from it overflows
