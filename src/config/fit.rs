@@ -81,6 +81,8 @@ pub(super) struct Fitter<'a> {
     findings: Findings,
     /// Number of unknown keys.
     unknown: usize,
+    /// The part of the document that is read.
+    part: String,
     /// Number of keys without effect.
     without_effect: usize,
 }
@@ -93,6 +95,7 @@ impl<'a> Fitter<'a> {
             formats,
             findings: Findings::default(),
             unknown: 0,
+            part: String::new(),
             without_effect: 0,
         }
     }
@@ -103,7 +106,7 @@ impl<'a> Fitter<'a> {
         if unnamed > 0 {
             let message = format!("{unnamed} more unknown keys");
             match self.strictness {
-                Strictness::Job => self.findings.problems.push(Problem::new("and", message)),
+                Strictness::Job => self.findings.problems.push(Problem::new(self.part, message)),
                 Strictness::Synced => self.findings.warnings.push(message),
             }
         }
@@ -119,6 +122,7 @@ impl<'a> Fitter<'a> {
         let empty = Node::Section(Default::default());
         let node = if node.is_null() { &empty } else { node };
         let schema = self.schema;
+        path.clone_into(&mut self.part);
         self.value(&schema.root, path, node).unwrap_or_default()
     }
 
@@ -324,9 +328,8 @@ fn scalar_value(shape: &Shape, scalar: &Scalar) -> Option<Json> {
             let whole = scalar.whole().filter(|whole| within(whole, min, max));
             whole.map(Json::from)
         }
-        Shape::Number { min, max, above } => {
+        Shape::Number { min, max } => {
             let number = scalar.number().filter(|number| within(number, min, max));
-            let number = number.filter(|number| above.is_none_or(|above| *number > above));
             number.map(Json::from)
         }
         _ => None,
@@ -340,9 +343,10 @@ fn choice<'a>(choices: &'a [Choice], scalar: &Scalar) -> Option<&'a str> {
         Some(false) => "off",
         None => "",
     };
-    let mut names = choices.iter().map(|choice| choice.name.as_str());
-    let exactly = names.clone().find(|name| *name == scalar.text);
-    exactly.or_else(|| names.find(|name| *name == on_or_off))
+    let has_name = |choice: &&Choice, name: &str| choice.name == name || choice.aliases.iter().any(|alias| alias == name);
+    let exactly = choices.iter().find(|choice| has_name(choice, &scalar.text));
+    let choice = exactly.or_else(|| choices.iter().find(|choice| has_name(choice, on_or_off)));
+    choice.map(|choice| choice.name.as_str())
 }
 
 fn within<T: PartialOrd>(n: &T, min: &Option<T>, max: &Option<T>) -> bool {

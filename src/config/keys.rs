@@ -135,7 +135,7 @@ mod tests {
     fn shapes_come_from_the_schema() {
         let kind = |path: &str| keys().used[path].shape.clone();
         let whole = |min, max| Shape::Whole { min, max };
-        let number = |min, max| Shape::Number { min, max, above: None };
+        let number = |min, max| Shape::Number { min, max };
         assert_eq!(kind("ajet.experiment_name"), Shape::Text(None));
         assert_eq!(kind("ajet.rollout.num_repeat"), whole(Some(1), Some(100_000)));
         assert_eq!(kind("ajet.rollout.max_model_len"), whole(Some(1), Some(20_000_000)));

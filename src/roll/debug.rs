@@ -43,7 +43,7 @@ impl Api {
 fn player_of(job: &Job) -> Player {
     Player {
         agent: job.roll.agent.clone(),
-        reward: job.roll.reward.clone(),
+        reward: job.roll.reward().clone(),
     }
 }
 

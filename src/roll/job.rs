@@ -1,17 +1,17 @@
 //! A job file: the `ajet:` part, which the server gets, and the `roll:` part, which says what the client does.
 
-use std::cell::RefCell;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::sync::LazyLock;
 
-use serde::Deserialize;
-use serde_yaml::Value;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::agents::Agent;
 use super::rewards::Reward;
-use super::section::Section;
+use super::template;
+use crate::config::shape::Schema;
 use crate::config::small_file::{DOCUMENT_BYTES, read_given_text};
-use crate::config::{self, Strictness, schema::Ajet};
+use crate::config::{self, Node, Problem, Strictness, schema::Ajet};
 use crate::protocol::swarm::DEFAULT_PORT;
 
 /// Where the server's URL is taken from if the job has none.
@@ -30,37 +30,81 @@ pub struct Job {
     pub warnings: Vec<String>,
 }
 
-/// The `roll:` part.
-#[derive(Clone, Debug)]
+/// `roll`: what the client does.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Roll {
-    /// The server.
+    /// The server. Default: `AJET_SWARM_URL` of the environment, or else this machine's.
+    #[serde(default = "default_url")]
     pub swarm_url: String,
-    /// Start a server where the URL is local and nobody listens.
+    /// Start a server where the URL is local and nothing listens there.
+    #[serde(default = "yes")]
     pub auto_start_swarm_server: bool,
     /// Stop an engine that runs already.
+    #[serde(default)]
     pub force_restart: bool,
-    /// When the job is done.
-    pub length: Length,
-    /// Most episodes at once.
+    /// Times that every task is run; 1 unless `steps` is given, which it excludes.
+    #[serde(default)]
+    #[schemars(range(min = 1, max = 1_000_000_000))]
+    pub epochs: Option<u64>,
+    /// Weight updates after which the job is done.
+    #[serde(default)]
+    #[schemars(range(min = 1, max = 1_000_000_000))]
+    pub steps: Option<u64>,
+    /// Maximum number of episodes at once.
+    #[serde(default = "default_parallel")]
+    #[schemars(range(min = 1, max = 100_000))]
     pub max_parallel: usize,
     /// Seconds without an LLM call after which the server discards an episode.
+    #[serde(default = "default_discard")]
+    #[schemars(range(min = 0.001, max = 31_536_000.0))]
     pub discard_episode_timeout: f64,
-    /// Times that a repeat which came to nothing is tried again.
+    /// Number of times that a failed episode is tried again.
+    #[serde(default = "default_retries")]
+    #[schemars(range(min = 0, max = 1_000_000))]
     pub retries: u32,
-    /// Of the shuffling of tasks.
+    /// Seed of the order of tasks.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = i64::MAX))]
     pub seed: u64,
-    /// Share of a batch that this client may fill, where it is throttled.
-    pub throttle_ratio: Option<f64>,
+    /// Share of a batch, for a server that several jobs use.
+    #[serde(default)]
+    pub throttle: Option<Throttle>,
     /// Tasks begun beyond the batch, so that slow ones do not hold it up.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 1_000_000))]
     pub spare_tasks: u64,
-    /// What becomes of episodes that still run when the batch is full.
+    /// What happens to episodes that still run when the batch is full: spare ones, or where others filled it.
+    #[serde(default)]
     pub stragglers: Stragglers,
-    /// Evaluation, where there is any.
+    /// Evaluation, before the first update and after the last one too. Default: none.
+    #[serde(default)]
     pub eval: Option<Eval>,
-    /// The agent.
+    /// What turns a task into an answer, such as `{type: chat}`.
     pub agent: Agent,
-    /// The reward.
-    pub reward: Reward,
+    /// What an answer is worth. Default: `from_agent`, where the agent can give a reward.
+    #[serde(default)]
+    reward: Option<Reward>,
+}
+
+fn default_url() -> String {
+    format!("http://localhost:{DEFAULT_PORT}")
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn default_parallel() -> usize {
+    64
+}
+
+fn default_discard() -> f64 {
+    240.0
+}
+
+fn default_retries() -> u32 {
+    3
 }
 
 /// When a job is done.
@@ -73,7 +117,7 @@ pub enum Length {
 }
 
 /// What becomes of episodes that still run when the batch is full: spare ones, or where others filled it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Stragglers {
     /// They run to their end and are trained on with the batch, which waits for them.
@@ -85,22 +129,45 @@ pub enum Stragglers {
     GiveUp,
 }
 
+/// `roll.throttle`.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Throttle {
+    /// Share of a batch that this job may fill.
+    #[schemars(range(min = 0.001, max = 1.0))]
+    pub ratio: f64,
+}
+
 /// `roll.eval`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 pub struct Eval {
-    /// Updates between evaluations; 0 for none but before and after.
+    /// Updates between evaluations; with 0 there are none but the first and the last one.
+    #[schemars(range(min = 0, max = 1_000_000_000))]
     pub every: u64,
-    /// Most tasks; all where that is not given.
+    /// Maximum number of tasks. Default: all validation tasks.
+    #[schemars(range(min = 1, max = 1_000_000_000))]
     pub tasks: Option<usize>,
-    /// Episodes of each.
+    /// Episodes of each task.
+    #[schemars(range(min = 1, max = 100_000))]
     pub repeat: usize,
+}
+
+impl Default for Eval {
+    fn default() -> Self {
+        Self {
+            every: 0,
+            tasks: None,
+            repeat: 1,
+        }
+    }
 }
 
 /// Why a job cannot be run.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
     /// The file cannot be read.
-    #[error("the job {} cannot be read: {reason}\nhint: `ajet-swarm job init` writes one", path.display())]
+    #[error("cannot read the job {}: {reason}\nhint: `ajet-swarm job init` writes one", path.display())]
     File {
         /// The file.
         path: PathBuf,
@@ -110,21 +177,13 @@ pub enum JobError {
     /// It has no `roll:` part.
     #[error("the job {} has no `roll:` part\nhint: it says which agent and which reward to run; see `ajet-swarm job init`", .0.display())]
     NoRoll(PathBuf),
-    /// The `ajet:` part, or the YAML, is wrong.
-    #[error("the job {} is wrong:\n{reason}", path.display())]
-    Config {
+    /// Something in it is wrong.
+    #[error("the job {} is not valid:\n{reason}", path.display())]
+    Invalid {
         /// The file.
         path: PathBuf,
         /// Every problem.
         reason: config::Error,
-    },
-    /// The `roll:` part is wrong.
-    #[error("the job {} is wrong:\n{}", path.display(), problems.join("\n"))]
-    Problems {
-        /// The file.
-        path: PathBuf,
-        /// Every problem.
-        problems: Vec<String>,
     },
 }
 
@@ -132,7 +191,7 @@ impl Job {
     /// Reads a job file.
     ///
     /// # Errors
-    /// It cannot be read, or something in it is wrong; every problem is told.
+    /// It cannot be read, or something in it is wrong; every problem is reported.
     pub fn load(path: &Path) -> Result<Self, JobError> {
         let yaml = read_given_text(path, DOCUMENT_BYTES).map_err(|reason| JobError::File {
             path: path.to_path_buf(),
@@ -144,32 +203,35 @@ impl Job {
     /// Reads a job; `path` only names it in errors.
     ///
     /// # Errors
-    /// As of [`Job::load`].
+    /// Something in it is wrong; every problem is reported.
     pub fn parse(path: &Path, yaml: &str) -> Result<Self, JobError> {
-        let path = path.to_path_buf();
-        let loaded = match config::load(yaml, Strictness::Job) {
-            Ok(loaded) => loaded,
-            Err(reason) => return Err(JobError::Config { path, reason }),
+        let invalid = |reason| JobError::Invalid {
+            path: path.to_path_buf(),
+            reason,
         };
+        let document = config::parse(yaml).map_err(invalid)?;
+        let loaded = match (config::read(&document, Strictness::Job), document.get("roll")) {
+            (Err(config::Error::Problems(problems)), Some(roll)) => {
+                let of_roll = Roll::read(roll).err().unwrap_or_default();
+                let problems = problems.into_iter().chain(of_roll).collect();
+                return Err(invalid(config::Error::Problems(problems)));
+            }
+            (loaded, _) => loaded.map_err(invalid)?,
+        };
+        let Some(roll) = document.get("roll") else {
+            return Err(JobError::NoRoll(path.to_path_buf()));
+        };
+        let roll = Roll::read(roll).map_err(|problems| invalid(config::Error::Problems(problems)))?;
         let mut warnings = loaded.warnings;
         if !loaded.ignored.is_empty() {
             warnings.push(format!("keys without effect: {}", loaded.ignored.join(", ")));
         }
-        // It has just been parsed by `config::load`.
-        let mut document: Value = serde_yaml::from_str(yaml).unwrap_or_default();
-        let _ = document.apply_merge();
-        let Some(roll) = document.get("roll") else {
-            return Err(JobError::NoRoll(path));
-        };
-        match Roll::read(roll) {
-            Ok(roll) => Ok(Self {
-                path,
-                ajet: loaded.ajet,
-                roll,
-                warnings,
-            }),
-            Err(problems) => Err(JobError::Problems { path, problems }),
-        }
+        Ok(Self {
+            path: path.to_path_buf(),
+            ajet: loaded.ajet,
+            roll,
+            warnings,
+        })
     }
 
     /// The complete document that the server gets.
@@ -179,96 +241,61 @@ impl Job {
 }
 
 impl Roll {
-    fn read(value: &Value) -> Result<Self, Vec<String>> {
-        let problems: Rc<RefCell<Vec<String>>> = Rc::default();
-        let roll = Self::read_section(Section::new("roll", value, &problems));
-        let problems = problems.take();
-        match roll {
-            Some(roll) if problems.is_empty() => Ok(roll),
-            _ => Err(problems),
+    /// Reads the `roll:` part of a job.
+    fn read(node: &Node) -> Result<Self, Vec<Problem>> {
+        let mut roll: Self = config::fit(schema(), "roll", node, &[template::FORMAT])?;
+        if node.get("swarm_url").is_none_or(Node::is_null) {
+            roll.swarm_url = std::env::var(URL_VARIABLE).unwrap_or(roll.swarm_url);
+        }
+        match roll.problems() {
+            problems if problems.is_empty() => Ok(roll),
+            problems => Err(problems),
         }
     }
 
-    fn read_section(mut section: Section) -> Option<Self> {
-        let swarm_url = section.text("swarm_url").or_else(|| std::env::var(URL_VARIABLE).ok());
-        let auto_start_swarm_server = section.flag("auto_start_swarm_server").unwrap_or(true);
-        let force_restart = section.flag("force_restart").unwrap_or(false);
-        let length = match (section.whole("epochs", 1), section.whole("steps", 1)) {
-            (Some(_), Some(_)) => {
-                section.problem("roll: `epochs` and `steps` exclude each other".into());
-                return None;
-            }
-            (_, Some(steps)) => Length::Steps(steps),
-            (epochs, None) => Length::Epochs(epochs.unwrap_or(1)),
-        };
-        let max_parallel = section.whole("max_parallel", 1).unwrap_or(64) as usize;
-        let discard_episode_timeout = section.positive("discard_episode_timeout").unwrap_or(240.0);
-        let retries = section.whole("retries", 0).unwrap_or(3) as u32;
-        let seed = section.whole("seed", 0).unwrap_or(0);
-        let throttle_ratio = section.section("throttle").and_then(|mut throttle| {
-            let ratio = throttle.positive("ratio");
-            let ratio = throttle.require("ratio", ratio, "the share of a batch that this client may fill");
-            throttle.finish();
-            ratio
-        });
-        let spare_tasks = section.whole("spare_tasks", 0).unwrap_or(0);
-        let stragglers = section.text("stragglers").map(|text| Stragglers::read(&text));
-        let stragglers = match stragglers.transpose() {
-            Ok(stragglers) => stragglers.unwrap_or_default(),
-            Err(problem) => {
-                section.problem(problem);
-                Stragglers::default()
-            }
-        };
-        let eval = section.section("eval").map(Eval::read);
-        // Both are read before either is asked for, so that the problems of both are told.
-        let agent = section.section("agent");
-        let agent = section
-            .require("agent", agent, "the agent to run, such as {type: chat}")
-            .and_then(Agent::read);
-        let reward = match section.section("reward") {
-            None if agent.as_ref().is_some_and(Agent::brings_reward) => Some(Reward::FromAgent),
-            reward => section
-                .require("reward", reward, "what an answer is worth")
-                .and_then(Reward::read),
-        };
-        section.finish();
-        Some(Self {
-            swarm_url: swarm_url.unwrap_or_else(|| format!("http://localhost:{DEFAULT_PORT}")),
-            auto_start_swarm_server,
-            force_restart,
-            length,
-            max_parallel,
-            discard_episode_timeout,
-            retries,
-            seed,
-            throttle_ratio,
-            spare_tasks,
-            stragglers,
-            eval,
-            agent: agent?,
-            reward: reward?,
-        })
+    /// Problems that the schema cannot express.
+    fn problems(&self) -> Vec<Problem> {
+        let mut problems = self.agent.problems();
+        if self.epochs.is_some() && self.steps.is_some() {
+            problems.push(Problem::new("roll", "`epochs` and `steps` exclude each other"));
+        }
+        if self.reward.is_none() && !self.agent.brings_reward() {
+            let message = "is missing; it says what an answer is worth, such as {type: number_match}";
+            problems.push(Problem::new("roll.reward", message));
+        }
+        problems
+    }
+
+    /// When the job is done.
+    pub fn length(&self) -> Length {
+        match self.steps {
+            Some(steps) => Length::Steps(steps),
+            None => Length::Epochs(self.epochs.unwrap_or(1)),
+        }
+    }
+
+    /// Share of a batch that this job may fill, where it is limited.
+    pub fn throttle_ratio(&self) -> Option<f64> {
+        self.throttle.map(|throttle| throttle.ratio)
+    }
+
+    /// What an answer is worth.
+    pub fn reward(&self) -> &Reward {
+        self.reward.as_ref().unwrap_or(&Reward::FromAgent)
     }
 }
 
-impl Stragglers {
-    fn read(text: &str) -> Result<Self, String> {
-        serde_yaml::from_value(Value::from(text))
-            .map_err(|_| format!("roll.stragglers: {text:?} is not one of finish, carry_over, give_up"))
-    }
+/// The shape of the `roll:` part, made once.
+pub fn schema() -> &'static Schema {
+    static SCHEMA: LazyLock<Schema> = LazyLock::new(Schema::of::<Roll>);
+    &SCHEMA
 }
 
-impl Eval {
-    fn read(mut section: Section) -> Self {
-        let eval = Self {
-            every: section.whole("every", 0).unwrap_or(0),
-            tasks: section.whole("tasks", 1).map(|tasks| tasks as usize),
-            repeat: section.whole("repeat", 1).unwrap_or(1) as usize,
-        };
-        section.finish();
-        eval
-    }
+/// A part of a job, for the tests of its type.
+#[cfg(test)]
+pub(super) fn test_section<T: serde::de::DeserializeOwned + JsonSchema>(path: &str, yaml: &str) -> T {
+    let node = config::parse(yaml).unwrap();
+    config::fit(&Schema::of::<T>(), path, &node, &[template::FORMAT]).unwrap()
 }
 
 #[cfg(test)]
@@ -285,9 +312,22 @@ mod tests {
     fn a_short_job_has_defaults() {
         let job = parse("{agent: {type: chat}, reward: {type: exact_match, answer: x}}").unwrap();
         assert_eq!(job.ajet.model.path, "builtin:tiny");
-        assert_eq!(job.roll.length, Length::Epochs(1));
+        assert_eq!(job.roll.length(), Length::Epochs(1));
         assert_eq!((job.roll.max_parallel, job.roll.retries, job.roll.eval), (64, 3, None));
         assert!(job.roll.auto_start_swarm_server);
+    }
+
+    #[test]
+    fn values_are_taken_as_in_the_other_part() {
+        let roll = parse(
+            "{max_parallel: '64', retries: 8.0, force_restart: yes, seed: null, eval: {}, \
+              agent: {type: command, argv: [sleep, 1, 1e5, true]}}",
+        )
+        .unwrap()
+        .roll;
+        assert_eq!((roll.max_parallel, roll.retries, roll.seed), (64, 8, 0));
+        assert!(roll.force_restart);
+        assert_eq!(roll.eval, Some(Eval::default()));
     }
 
     #[test]
@@ -308,17 +348,18 @@ mod tests {
         .unwrap();
         let roll = job.roll;
         assert_eq!(
-            (roll.swarm_url.as_str(), roll.length),
+            (roll.swarm_url.as_str(), roll.length()),
             ("http://box:1", Length::Steps(5))
         );
-        assert_eq!((roll.throttle_ratio, roll.seed, roll.retries), (Some(0.5), 7, 0));
+        let throttle = Some(Throttle { ratio: 0.5 });
+        assert_eq!((roll.throttle, roll.seed, roll.retries), (throttle, 7, 0));
         let eval = Eval {
             every: 5,
             tasks: Some(50),
             repeat: 2,
         };
         assert_eq!(roll.eval, Some(eval));
-        assert!(matches!(roll.reward, Reward::FromAgent));
+        assert!(matches!(roll.reward(), Reward::FromAgent));
     }
 
     #[test]
@@ -326,45 +367,57 @@ mod tests {
         for (roll, told) in [
             (
                 "{agnet: {type: chat}}",
-                "roll.agnet: unknown key; did you mean `agent`?",
+                "roll.agnet: unknown key; did you mean `roll.agent`?\n\
+                 roll.agent: is missing; it is a section whose `type` is one of chat, command (What turns a task into an \
+                 answer, such as `{type: chat}`)",
             ),
-            ("{agnet: {type: chat}}", "roll.agent is missing"),
-            (
-                "{agent: {type: chta}}",
-                "roll.agent.type: \"chta\" is not one of chat, command",
-            ),
+            ("{agent: {type: chta}}", "roll.agent.type: \"chta\" is not one of chat, command"),
+            ("{agent: {argv: [sh]}}", "roll.agent.type: is missing; it is one of chat, command"),
             (
                 "{agent: {type: chat, sytem: x}}",
-                "roll.agent.sytem: unknown key; did you mean `system`?",
+                "roll.agent.sytem: unknown key; did you mean `roll.agent.system`?",
             ),
-            ("{agent: {type: command}}", "roll.agent.argv is missing"),
-            ("{agent: {type: chat}}", "roll.reward is missing"),
+            ("{agent: {type: command}}", "roll.agent.argv: is missing; it is a list of 1 or more, each element text"),
+            ("{agent: {type: command, argv: []}}", "roll.agent.argv: [] is not a list of 1 or more"),
+            ("{agent: {type: chat}}", "roll.reward: is missing"),
             (
                 "{agent: {type: chat}, reward: {type: number_match}}",
-                "roll.reward.answer is missing",
+                "roll.reward.answer: is missing; it is text (The right answer, a template such as `{{ metadata.answer }}`)",
             ),
             (
                 "{agent: {type: chat}, reward: {type: similarity, answer: x, tolerance: 1}}",
                 "roll.reward.tolerance: unknown",
             ),
             (
-                "{eval: {evry: 1}}",
-                "roll.eval.evry: unknown key; did you mean `every`?",
+                "{agent: {type: chat, user: '{{ x', turns: [a, '{% b']}, reward: {type: from_agent}}",
+                "roll.agent.turns[1]: ",
             ),
             (
-                "{max_parallel: '64'}",
-                "roll.max_parallel: \"64\" is not a whole number of 1 or more",
+                "{agent: {type: chat, user: x, turns: [a]}, reward: {type: from_agent}}",
+                "roll.agent: `user` and `turns` exclude each other",
             ),
-            ("{epochs: 1, steps: 1}", "`epochs` and `steps` exclude each other"),
-            ("[1]", "roll: a list is not a section of keys"),
+            (
+                "{eval: {evry: 1}}",
+                "roll.eval.evry: unknown key; did you mean `roll.eval.every`?",
+            ),
+            ("{max_parallel: many}", "roll.max_parallel: \"many\" is not a whole number from 1 to 100000"),
+            ("{throttle: {ratio: 0}}", "roll.throttle.ratio: 0 is not a number from 0.001 to 1.0"),
+            (
+                "{epochs: 1, steps: 1, agent: {type: command, argv: [sh]}}",
+                "roll: `epochs` and `steps` exclude each other",
+            ),
+            ("[1]", "roll: [1] is not a section with the keys swarm_url, "),
         ] {
             let message = parse(roll).unwrap_err().to_string();
-            assert!(message.starts_with("the job job.yaml is wrong"), "{message}");
+            assert!(message.starts_with("the job job.yaml is not valid:\n"), "{message}");
             assert!(message.contains(told), "{message}");
         }
+        let both = "ajet: {zzz: 1}\nroll: {zzz: 1, agent: {type: command, argv: [sh]}}";
+        let message = Job::parse(Path::new("job.yaml"), both).unwrap_err().to_string();
+        assert!(message.contains("ajet.zzz: ") && message.contains("roll.zzz: "), "{message}");
         let message = Job::parse(Path::new("job.yaml"), AJET).unwrap_err().to_string();
         assert!(message.contains("has no `roll:` part"), "{message}");
         let message = Job::load(Path::new("/no/job.yaml")).unwrap_err().to_string();
-        assert!(message.contains("/no/job.yaml cannot be read"), "{message}");
+        assert!(message.contains("cannot read the job /no/job.yaml"), "{message}");
     }
 }

@@ -18,7 +18,6 @@ mod progress;
 pub mod report;
 pub mod rewards;
 mod runner;
-mod section;
 mod server;
 pub mod tasks;
 pub mod template;

@@ -147,7 +147,7 @@ impl Run {
         if !self.options.eval_only && !self.interrupt.happened() {
             let step = self.swarm.status().await?.global_step;
             let method = self.swarm.collection_method(&pool);
-            if self.job.roll.throttle_ratio.is_some() && !method.is_empty() && method != throttle::METHOD {
+            if self.job.roll.throttle.is_some() && !method.is_empty() && method != throttle::METHOD {
                 return Err(ClientError::Throttle(method).into());
             }
             Training::new(self, episodes.clone(), batch, step, &method)
@@ -209,7 +209,7 @@ impl Run {
         let roll = &self.job.roll;
         let player = Player {
             agent: roll.agent.clone(),
-            reward: roll.reward.clone(),
+            reward: roll.reward().clone(),
         };
         let most_failures = (2 * roll.max_parallel).max(20);
         let mut episodes = Episodes::new(self.swarm.clone(), player, self.progress.clone(), most_failures);

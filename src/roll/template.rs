@@ -1,10 +1,13 @@
 //! A template of a job file, rendered over a task.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
-use serde::Serialize;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
+use crate::config::fit::Format;
 use crate::jinja::{self, Dialect, Templates};
 
 /// A template that does not parse, or asks for something that a task does not have.
@@ -19,12 +22,28 @@ pub struct TemplateError {
 
 /// A parsed template and the key that it came from. Undefined names are errors: a prompt with a hole in it would train
 /// something else than what was meant.
-#[derive(Clone, Debug)]
+///
+/// In a job it is text.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "Source")]
 pub struct Template {
     path: String,
     source: String,
     templates: Templates,
 }
+
+/// What the reader of jobs makes of a template's text: it adds the key, so that errors can name it.
+#[derive(Deserialize)]
+struct Source {
+    path: String,
+    text: String,
+}
+
+/// How the reader of jobs takes text that is a template.
+pub const FORMAT: Format = Format {
+    name: "template",
+    check: |path, text| Template::new(path, text).map(drop).map_err(|error| error.reason),
+};
 
 /// The only template of its set.
 const NAME: &str = "template";
@@ -76,6 +95,28 @@ impl Template {
             path: self.path.clone(),
             reason,
         }
+    }
+}
+
+impl TryFrom<Source> for Template {
+    type Error = TemplateError;
+
+    fn try_from(Source { path, text }: Source) -> Result<Self, TemplateError> {
+        Self::new(&path, &text)
+    }
+}
+
+impl JsonSchema for Template {
+    fn schema_name() -> Cow<'static, str> {
+        "Template".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "format": FORMAT.name })
+    }
+
+    fn inline_schema() -> bool {
+        true
     }
 }
 

@@ -106,7 +106,7 @@ impl<'a> Training<'a> {
         let tasks: Arc<[Task]> = run.tasks.training.clone().into();
         let step = step.max(1);
         let roll = &run.job.roll;
-        let (position, end) = span(roll.length, run.options.abort, step - 1, batch, tasks.len() as u64);
+        let (position, end) = span(roll.length(), run.options.abort, step - 1, batch, tasks.len() as u64);
         let target = Target {
             rule: match run.options.abort {
                 true => Rule::Never,
@@ -114,7 +114,7 @@ impl<'a> Training<'a> {
             },
             tasks: batch,
             repeats: repeats.max(1),
-            share: roll.throttle_ratio,
+            share: roll.throttle_ratio(),
             spare_tasks: roll.spare_tasks,
             retries: roll.retries,
         };
@@ -468,7 +468,7 @@ impl<'a> Training<'a> {
     }
 
     fn is_done(&self) -> bool {
-        matches!(self.run.job.roll.length, Length::Steps(steps) if self.step > steps)
+        matches!(self.run.job.roll.length(), Length::Steps(steps) if self.step > steps)
     }
 
     fn eval_is_due(&self, updates: u64) -> bool {

@@ -1,37 +1,40 @@
 //! The agent that needs no program: a system message, user turns, the model's answers.
 
+use schemars::JsonSchema;
+use serde::Deserialize;
+
 use super::{Access, AgentError, Rollout};
+use crate::config::Problem;
 use crate::protocol::openai::{ChatMessage, ChatRequest, StopStrings};
-use crate::roll::section::Section;
 use crate::roll::tasks::Task;
 use crate::roll::template::Template;
 
 /// `roll.agent` of type `chat`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 pub struct Chat {
+    /// System message, a template.
     system: Option<Template>,
-    /// One model call each. None: the task's own messages are sent as they are.
-    turns: Vec<Template>,
+    /// User message, a template. Default: the task's own messages, or else its `main_query`.
+    user: Option<Template>,
+    /// User messages, templates, each answered before the next one is sent. It excludes `user`.
+    turns: Option<Vec<Template>>,
+    /// Maximum number of tokens of an answer. Default: the server's limits.
+    #[schemars(range(min = 1, max = 10_000_000))]
     max_tokens: Option<u64>,
+    /// Sampling temperature of eval episodes; train episodes have the server's.
+    #[schemars(range(min = 0.0, max = 1000.0))]
     temperature: Option<f64>,
+    /// Texts that end an answer.
     stop: Option<Vec<String>>,
 }
 
 impl Chat {
-    pub(super) fn read(section: &mut Section) -> Option<Self> {
-        let system = section.template("system");
-        let user = section.template("user");
-        let turns = section.templates("turns");
-        if user.is_some() && turns.is_some() {
-            section.problem("roll.agent: `user` and `turns` exclude each other; one turn is `user`".into());
+    pub(super) fn problems(&self) -> Vec<Problem> {
+        match self.user.is_some() && self.turns.is_some() {
+            true => vec![Problem::new("roll.agent", "`user` and `turns` exclude each other; one turn is `user`")],
+            false => vec![],
         }
-        Some(Self {
-            system,
-            turns: turns.unwrap_or_else(|| user.into_iter().collect()),
-            max_tokens: section.whole("max_tokens", 1),
-            temperature: section.number("temperature"),
-            stop: section.texts("stop"),
-        })
     }
 
     /// The messages before the first turn.
@@ -44,7 +47,8 @@ impl Chat {
 
     /// The user's turns. A job without any asks the task's query, or goes on from the task's messages.
     fn turns(&self, task: &Task) -> Result<Vec<Option<String>>, AgentError> {
-        match self.turns.as_slice() {
+        let turns = self.turns.as_deref().unwrap_or(self.user.as_slice());
+        match turns {
             [] if task.init_messages.is_empty() => Ok(vec![Some(task.main_query.clone())]),
             [] => Ok(vec![None]),
             turns => turns.iter().map(|turn| Ok(Some(turn.render(task)?))).collect(),
@@ -95,17 +99,11 @@ fn message(role: &str, text: String) -> ChatMessage {
 
 #[cfg(test)]
 mod tests {
-    use std::rc::Rc;
-
     use super::*;
+    use crate::roll::job::test_section;
 
     fn chat(yaml: &str) -> Chat {
-        let problems = Rc::default();
-        let mut section = Section::new("roll.agent", &serde_yaml::from_str(yaml).unwrap(), &problems);
-        let chat = Chat::read(&mut section).unwrap();
-        section.finish();
-        assert!(problems.borrow().is_empty(), "{problems:?}");
-        chat
+        test_section("roll.agent", yaml)
     }
 
     #[test]

@@ -4,25 +4,34 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::{Access, AgentError, Rollout, answer};
 use crate::client::ModelApi;
 use crate::config::small_file::{DOCUMENT_BYTES, read_text};
 use crate::roll::process::{self, Program};
-use crate::roll::section::Section;
 use crate::roll::tasks::Task;
 use crate::roll::template::Template;
 
-/// Seconds that a program may take unless the job says otherwise.
-const TIMEOUT_S: f64 = 600.0;
-
 /// `roll.agent` of type `command`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Command {
+    /// The program and its arguments, templates over the task, `base_url`, `api_key`, `model` and `episode_uuid`.
+    #[schemars(length(min = 1))]
     argv: Vec<Template>,
+    /// Working directory. Default: that of `roll`.
+    #[serde(default)]
     cwd: Option<PathBuf>,
-    timeout: Duration,
+    /// Maximum seconds of an episode, after which its processes are killed.
+    #[serde(default = "default_timeout")]
+    #[schemars(range(min = 0.001, max = 31_536_000.0))]
+    timeout: f64,
+}
+
+fn default_timeout() -> f64 {
+    600.0
 }
 
 /// What the templates of `argv` see.
@@ -37,18 +46,6 @@ struct Context<'a> {
 }
 
 impl Command {
-    pub(super) fn read(section: &mut Section) -> Option<Self> {
-        let argv = section.templates("argv").filter(|argv| !argv.is_empty());
-        let argv = section.require("argv", argv, "the program and its arguments, as a list");
-        let cwd = section.text("cwd").map(PathBuf::from);
-        let timeout = section.positive("timeout").unwrap_or(TIMEOUT_S);
-        Some(Self {
-            argv: argv?,
-            cwd,
-            timeout: Duration::try_from_secs_f64(timeout).unwrap_or(Duration::MAX),
-        })
-    }
-
     fn argv(&self, task: &Task, access: &Access) -> Result<Vec<String>, AgentError> {
         let context = Context {
             task,
@@ -104,7 +101,7 @@ impl Command {
             cwd: self.cwd.clone(),
             env: environment(task, access, &task_file, &output_file),
             stdin: text,
-            timeout: self.timeout,
+            timeout: Duration::from_secs_f64(self.timeout),
             ..Program::default()
         };
         let finished = process::run(program).await?;
@@ -153,16 +150,11 @@ fn environment(task: &Task, access: &Access, task_file: &Path, output_file: &Pat
 
 #[cfg(test)]
 mod tests {
-    use std::rc::Rc;
-
     use super::*;
+    use crate::roll::job::test_section;
 
     fn command(yaml: &str) -> Command {
-        let problems = Rc::default();
-        let mut section = Section::new("roll.agent", &serde_yaml::from_str(yaml).unwrap(), &problems);
-        let command = Command::read(&mut section);
-        assert!(problems.borrow().is_empty(), "{problems:?}");
-        command.unwrap()
+        test_section("roll.agent", yaml)
     }
 
     fn access() -> Access {

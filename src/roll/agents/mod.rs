@@ -7,26 +7,28 @@ mod command;
 use std::os::unix::process::ExitStatusExt;
 
 use indexmap::IndexMap;
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use chat::Chat;
 pub use command::Command;
 
 use super::process::ProgramError;
-use super::section::Section;
 use super::tasks::Task;
 use super::template::TemplateError;
 use crate::client::{ClientError, ModelApi};
+use crate::config::Problem;
 use crate::protocol::openai::ChatMessage;
 
-/// An agent that a job names.
-#[derive(Clone, Debug)]
+/// `roll.agent`: what turns a task into an answer.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
 #[expect(clippy::large_enum_variant, reason = "a job has one")]
 pub enum Agent {
     /// A prompt, or a fixed list of user turns.
     Chat(Chat),
-    /// Any program.
+    /// Any program in any language.
     Command(Command),
 }
 
@@ -118,18 +120,12 @@ fn program_reason(error: &ProgramError) -> &'static str {
 }
 
 impl Agent {
-    /// Reads `roll.agent`.
-    pub(super) fn read(mut section: Section) -> Option<Self> {
-        let kind = section.choice("type", &["chat", "command"]);
-        let kind = section.require("type", kind, "`chat` or `command`");
-        let agent = match kind {
-            Some("chat") => Chat::read(&mut section).map(Self::Chat),
-            Some("command") => Command::read(&mut section).map(Self::Command),
-            // Without a type, nothing can be said of the other keys.
-            _ => return None,
-        };
-        section.finish();
-        agent
+    /// Problems that the schema cannot express.
+    pub(super) fn problems(&self) -> Vec<Problem> {
+        match self {
+            Self::Chat(chat) => chat.problems(),
+            Self::Command(_) => vec![],
+        }
     }
 
     /// Runs one episode of the task.

@@ -8,45 +8,90 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use indexmap::IndexMap;
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::agents::Rollout;
 use super::process::{self, Program, ProgramError};
-use super::section::Section;
 use super::tasks::Task;
 use super::template::{Template, TemplateError};
 use number::{decimal_of, number_in};
 
-/// Seconds that a reward's program may take unless the job says otherwise.
-const TIMEOUT_S: f64 = 60.0;
-
-/// A reward that a job names.
-#[derive(Clone, Debug)]
+/// `roll.reward`: what an answer is worth.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
 #[expect(clippy::large_enum_variant, reason = "a job has one")]
 pub enum Reward {
-    /// The agent's own.
+    /// The reward that the agent itself gives.
     FromAgent,
-    /// An answer that is compared.
-    Compare {
-        /// How.
-        how: Comparison,
-        /// With what.
-        answer: Template,
-    },
-    /// A program's.
-    Command {
-        /// Program and arguments.
-        argv: Vec<Template>,
-        /// Where it runs.
-        cwd: Option<PathBuf>,
-        /// How long it may.
-        timeout: Duration,
-    },
+    /// 1 for the same text, white space at the ends aside, else 0.
+    ExactMatch(TextMatch),
+    /// 1 where the answer occurs in the output, else 0.
+    Contains(TextMatch),
+    /// 1 for the same number, else 0.
+    NumberMatch(NumberMatch),
+    /// From 0 to 1 by edit distance.
+    Similarity(Similarity),
+    /// The reward that a program gives.
+    Command(Command),
+}
+
+/// Texts that are compared.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TextMatch {
+    /// The right answer, a template such as `{{ metadata.answer }}`.
+    answer: Template,
+    /// Take upper and lower case as the same.
+    #[serde(default)]
+    ignore_case: bool,
+}
+
+/// Numbers that are compared.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NumberMatch {
+    /// The right answer, a template such as `{{ metadata.answer }}`.
+    answer: Template,
+    /// Largest difference, relative to the right answer. Default: half a unit of the last decimal of the right answer, and
+    /// none for whole numbers.
+    #[serde(default)]
+    #[schemars(range(min = 0.0, max = 1e6))]
+    tolerance: Option<f64>,
+}
+
+/// Texts whose edit distance is measured.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Similarity {
+    /// The right answer, a template such as `{{ metadata.answer }}`.
+    answer: Template,
+}
+
+/// A program that scores.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Command {
+    /// The program and its arguments, templates over the task.
+    #[schemars(length(min = 1))]
+    argv: Vec<Template>,
+    /// Working directory. Default: that of `roll`.
+    #[serde(default)]
+    cwd: Option<PathBuf>,
+    /// Maximum seconds, after which its processes are killed.
+    #[serde(default = "default_timeout")]
+    #[schemars(range(min = 0.001, max = 31_536_000.0))]
+    timeout: f64,
+}
+
+fn default_timeout() -> f64 {
+    60.0
 }
 
 /// How an output is compared with the right answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Comparison {
+enum Comparison {
     /// 1 for the same text, white space at the ends aside.
     Exact {
         /// Upper and lower case are the same.
@@ -120,53 +165,6 @@ impl RewardError {
 }
 
 impl Reward {
-    /// Reads `roll.reward`.
-    pub(super) fn read(mut section: Section) -> Option<Self> {
-        const KINDS: [&str; 6] = [
-            "from_agent",
-            "exact_match",
-            "number_match",
-            "contains",
-            "similarity",
-            "command",
-        ];
-        let kind = section.choice("type", &KINDS);
-        let kind = section.require("type", kind, "what an answer is worth, such as `number_match`")?;
-        let reward = match kind {
-            "from_agent" => Some(Self::FromAgent),
-            "command" => Self::read_command(&mut section),
-            _ => {
-                let answer = section.template("answer");
-                let answer = section.require("answer", answer, "the right answer, such as \"{{ metadata.answer }}\"");
-                let ignore_case =
-                    matches!(kind, "exact_match" | "contains") && section.flag("ignore_case").unwrap_or(false);
-                let how = match kind {
-                    "exact_match" => Comparison::Exact { ignore_case },
-                    "contains" => Comparison::Contains { ignore_case },
-                    "number_match" => Comparison::Number {
-                        tolerance: section.positive("tolerance"),
-                    },
-                    _ => Comparison::Similarity,
-                };
-                answer.map(|answer| Self::Compare { how, answer })
-            }
-        };
-        section.finish();
-        reward
-    }
-
-    fn read_command(section: &mut Section) -> Option<Self> {
-        let argv = section.templates("argv").filter(|argv| !argv.is_empty());
-        let argv = section.require("argv", argv, "the program and its arguments, as a list");
-        let cwd = section.text("cwd").map(PathBuf::from);
-        let timeout = section.positive("timeout").unwrap_or(TIMEOUT_S);
-        Some(Self::Command {
-            argv: argv?,
-            cwd,
-            timeout: Duration::try_from_secs_f64(timeout).unwrap_or(Duration::MAX),
-        })
-    }
-
     /// What the agent's answer to the task is worth.
     ///
     /// # Errors
@@ -178,22 +176,38 @@ impl Reward {
                 is_success: rollout.is_success,
                 log_metrics: IndexMap::new(),
             }),
-            Self::Compare { how, answer } => how.score(&answer.render(task)?, &rollout.output),
-            Self::Command { argv, cwd, timeout } => {
-                let input = json!({ "task": task, "output": rollout.output, "messages": rollout.messages });
-                let program = Program {
-                    argv: argv
-                        .iter()
-                        .map(|argument| argument.render(task))
-                        .collect::<Result<_, _>>()?,
-                    cwd: cwd.clone(),
-                    stdin: input.to_string().into_bytes(),
-                    timeout: *timeout,
-                    ..Program::default()
-                };
-                parse_score(&process::run(program).await?.stdout)
+            Self::ExactMatch(TextMatch { answer, ignore_case }) => {
+                let how = Comparison::Exact { ignore_case: *ignore_case };
+                how.score(&answer.render(task)?, &rollout.output)
             }
+            Self::Contains(TextMatch { answer, ignore_case }) => {
+                let how = Comparison::Contains { ignore_case: *ignore_case };
+                how.score(&answer.render(task)?, &rollout.output)
+            }
+            Self::NumberMatch(NumberMatch { answer, tolerance }) => {
+                let how = Comparison::Number { tolerance: *tolerance };
+                how.score(&answer.render(task)?, &rollout.output)
+            }
+            Self::Similarity(Similarity { answer }) => {
+                Comparison::Similarity.score(&answer.render(task)?, &rollout.output)
+            }
+            Self::Command(command) => command.score(task, rollout).await,
         }
+    }
+}
+
+impl Command {
+    async fn score(&self, task: &Task, rollout: &Rollout) -> Result<Score, RewardError> {
+        let input = json!({ "task": task, "output": rollout.output, "messages": rollout.messages });
+        let argv = self.argv.iter().map(|argument| argument.render(task));
+        let program = Program {
+            argv: argv.collect::<Result<_, _>>()?,
+            cwd: self.cwd.clone(),
+            stdin: input.to_string().into_bytes(),
+            timeout: Duration::from_secs_f64(self.timeout),
+            ..Program::default()
+        };
+        parse_score(&process::run(program).await?.stdout)
     }
 }
 
@@ -248,19 +262,11 @@ fn parse_score(stdout: &str) -> Result<Score, RewardError> {
 
 #[cfg(test)]
 mod tests {
-    use std::rc::Rc;
-
     use super::*;
+    use crate::roll::job::test_section;
 
     fn reward(yaml: &str) -> Reward {
-        let problems = Rc::default();
-        let reward = Reward::read(Section::new(
-            "roll.reward",
-            &serde_yaml::from_str(yaml).unwrap(),
-            &problems,
-        ));
-        assert!(problems.borrow().is_empty(), "{problems:?}");
-        reward.unwrap()
+        test_section("roll.reward", yaml)
     }
 
     async fn score(yaml: &str, output: &str) -> Result<Score, RewardError> {
