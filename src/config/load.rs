@@ -328,9 +328,9 @@ mod tests {
         assert_eq!(
             loaded.ignored,
             [
+                "ajet.trainer_common.val_before_train = true",
                 "actor_rollout_ref.actor.clip_ratio_c = 5.0",
                 "trainer.logger = [console, swanlab]",
-                "ajet.trainer_common.val_before_train = true",
             ]
         );
     }
