@@ -138,7 +138,8 @@ impl<'a> Fitter<'a> {
             (Shape::Kinds { tag, kinds }, Node::Section(_)) => self.kind(tag, kinds, path, node),
             (Shape::Map(of), Node::Section(entries)) => {
                 let entries = entries.iter();
-                let fitting = entries.map(|(name, node)| Some((name.clone(), self.value(of, &join(path, name), node)?)));
+                let fitting =
+                    entries.map(|(name, node)| Some((name.clone(), self.value(of, &join(path, name), node)?)));
                 Some(Json::Object(fitting.flatten().collect()))
             }
             (Shape::List { of, .. }, node) => self.list(shape, of, path, node),
@@ -228,10 +229,15 @@ impl<'a> Fitter<'a> {
             self.problem(&join(path, tag), format!("is missing; it is one of {names}"));
             return None;
         };
-        let kind = kinds.iter().find(|kind| matches!(given, Node::Scalar(scalar) if scalar.text == kind.name));
+        let kind = kinds
+            .iter()
+            .find(|kind| matches!(given, Node::Scalar(scalar) if scalar.text == kind.name));
         let Some(kind) = kind else {
             // Without a kind, nothing can be said of the other keys.
-            self.problem(&join(path, tag), format!("{} is not one of {names}", given.show_quoted()));
+            self.problem(
+                &join(path, tag),
+                format!("{} is not one of {names}", given.show_quoted()),
+            );
             return None;
         };
         let mut value = self.section(&kind.section, path, node, Some(tag));
@@ -296,7 +302,9 @@ impl<'a> Fitter<'a> {
         }
         let (above, _) = path.rsplit_once('.').unwrap_or_default();
         let siblings: Vec<_> = section.keys.keys().map(|name| join(above, name)).collect();
-        let others = keys().paths().filter(|known| path.starts_with("ajet.") && known.starts_with("ajet"));
+        let others = keys()
+            .paths()
+            .filter(|known| path.starts_with("ajet.") && known.starts_with("ajet"));
         let meant = match nearest(path, siblings.iter().map(String::as_str).chain(others)) {
             Some(meant) => format!("; did you mean `{meant}`?"),
             None => String::new(),
@@ -343,7 +351,8 @@ fn choice<'a>(choices: &'a [Choice], scalar: &Scalar) -> Option<&'a str> {
         Some(false) => "off",
         None => "",
     };
-    let has_name = |choice: &&Choice, name: &str| choice.name == name || choice.aliases.iter().any(|alias| alias == name);
+    let has_name =
+        |choice: &&Choice, name: &str| choice.name == name || choice.aliases.iter().any(|alias| alias == name);
     let exactly = choices.iter().find(|choice| has_name(choice, &scalar.text));
     let choice = exactly.or_else(|| choices.iter().find(|choice| has_name(choice, on_or_off)));
     choice.map(|choice| choice.name.as_str())

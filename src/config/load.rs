@@ -62,7 +62,10 @@ pub fn read(document: &Node, strictness: Strictness) -> Result<Loaded, Error> {
     let mut fitter = Fitter::new(&keys().schema, strictness, &[]);
     let ajet = fitter.section_or_default("ajet", ajet);
     // `roll` is the client's own part.
-    for (name, node) in sections.iter().filter(|(name, _)| !["ajet", "roll"].contains(&name.as_str())) {
+    for (name, node) in sections
+        .iter()
+        .filter(|(name, _)| !["ajet", "roll"].contains(&name.as_str()))
+    {
         match nearest(name, ["ajet", "roll"].into_iter()) {
             Some(meant) if strictness == Strictness::Job => fitter.misspelt_section(name, meant),
             _ => fitter.without_effect(name, node),
@@ -80,15 +83,19 @@ pub fn read(document: &Node, strictness: Strictness) -> Result<Loaded, Error> {
     let mut warnings = findings.warnings;
     warnings.extend(validate::warnings(&ajet));
     let ignored = findings.ignored;
-    Ok(Loaded { ajet, warnings, ignored })
+    Ok(Loaded {
+        ajet,
+        warnings,
+        ignored,
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::fit::NAMED;
     use super::super::schema::{
         CollectionMethod, CompareLevel, ImportanceMode, LossAggMode, MadnessCheck, Recompute, TargetModules,
     };
-    use super::super::fit::NAMED;
     use super::*;
 
     const MODEL: &str = "model: {path: builtin:tiny}";

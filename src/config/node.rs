@@ -90,7 +90,10 @@ impl Node {
         match self {
             Self::Scalar(scalar) if scalar.is_null() => "null".into(),
             Self::Scalar(scalar) => cut(&scalar.text),
-            Self::List(items) => cut(&format!("[{}]", items.iter().map(Self::show).collect::<Vec<_>>().join(", "))),
+            Self::List(items) => cut(&format!(
+                "[{}]",
+                items.iter().map(Self::show).collect::<Vec<_>>().join(", ")
+            )),
             Self::Section(_) => "a section".into(),
         }
     }
@@ -137,7 +140,8 @@ impl Scalar {
 
     /// As a finite number.
     pub fn number(&self) -> Option<f64> {
-        self.float().or_else(|| integer(self.text.trim()).map(|whole| whole as f64))
+        self.float()
+            .or_else(|| integer(self.text.trim()).map(|whole| whole as f64))
     }
 
     fn float(&self) -> Option<f64> {
@@ -147,7 +151,8 @@ impl Scalar {
 
     /// Whether YAML 1.2's core schema takes it for text.
     fn is_text(&self) -> bool {
-        let infinite = ["inf", "Inf", "INF"].contains(&self.text.trim_start_matches(['-', '+']).trim_start_matches('.'));
+        let infinite =
+            ["inf", "Inf", "INF"].contains(&self.text.trim_start_matches(['-', '+']).trim_start_matches('.'));
         let not_a_number = [".nan", ".NaN", ".NAN"].contains(&self.text.as_str());
         self.to_json().is_string() && (self.quoted || !(infinite && self.text.contains('.') || not_a_number))
     }
@@ -251,7 +256,8 @@ mod tests {
 
     #[test]
     fn anything_is_json_by_the_core_schema() {
-        let node = parse("{a: 1, b: '1', c: yes, d: true, e: ~, f: [1.5, 1e3, inf, .inf, 007], g: {h: -0x1F}}").unwrap();
+        let node =
+            parse("{a: 1, b: '1', c: yes, d: true, e: ~, f: [1.5, 1e3, inf, .inf, 007], g: {h: -0x1F}}").unwrap();
         let want = json!({
             "a": 1, "b": "1", "c": "yes", "d": true, "e": null, "f": [1.5, 1000.0, "inf", ".inf", 7], "g": {"h": -31}
         });
@@ -288,7 +294,11 @@ mod tests {
             ("[1]", "[1, 2]", false),
             ("a", "b", false),
         ] {
-            assert_eq!(parse(a).unwrap().means_the_same(&parse(b).unwrap()), same, "{a} and {b}");
+            assert_eq!(
+                parse(a).unwrap().means_the_same(&parse(b).unwrap()),
+                same,
+                "{a} and {b}"
+            );
         }
     }
 }

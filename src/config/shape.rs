@@ -134,7 +134,7 @@ impl Shape {
     pub fn expected(&self) -> String {
         match self {
             Self::Text(_) => "text".into(),
-            
+
             Self::Choice(choices) => {
                 let names: Vec<_> = choices.iter().map(|choice| choice.name.as_str()).collect();
                 format!("one of {}", names.join(", "))
@@ -216,7 +216,11 @@ fn shape(schema: &Json) -> Shape {
 
 /// `anyOf`: an optional value, or values of several shapes.
 fn either(alternatives: &[Json]) -> Shape {
-    let mut shapes: Vec<_> = alternatives.iter().filter(|schema| schema["type"] != "null").map(shape).collect();
+    let mut shapes: Vec<_> = alternatives
+        .iter()
+        .filter(|schema| schema["type"] != "null")
+        .map(shape)
+        .collect();
     match shapes.len() {
         1 => shapes.remove(0),
         _ => Shape::Either(shapes),
@@ -272,7 +276,11 @@ fn kind(schema: &Json, tag: &str) -> Kind {
 
 /// The keys of an object, `without` the tag.
 fn section(schema: &Json, without: &str) -> Section {
-    let is_required = |name: &str| schema["required"].as_array().is_some_and(|names| names.iter().any(|n| n == name));
+    let is_required = |name: &str| {
+        schema["required"]
+            .as_array()
+            .is_some_and(|names| names.iter().any(|n| n == name))
+    };
     let properties = schema["properties"].as_object().into_iter().flatten();
     let keys = properties.filter(|(name, _)| *name != without).map(|(name, schema)| {
         let key = Key {

@@ -124,7 +124,9 @@ impl Builder {
     fn grow(&mut self, bytes: usize) -> Result<(), String> {
         self.size = self.size.saturating_add(bytes);
         match self.size > SIZE {
-            true => Err(format!("the document has more than {SIZE} bytes with its aliases written out")),
+            true => Err(format!(
+                "the document has more than {SIZE} bytes with its aliases written out"
+            )),
             false => Ok(()),
         }
     }
@@ -132,13 +134,24 @@ impl Builder {
     fn start(&mut self, anchor: usize, content: Content) -> Result<(), String> {
         self.grow(NODE)?;
         let (size, height) = (NODE, 1);
-        self.open.push(Open { anchor, size, height, content });
+        self.open.push(Open {
+            anchor,
+            size,
+            height,
+            content,
+        });
         Ok(())
     }
 
     fn end(&mut self) -> Result<(), String> {
         // The parser balances starts and ends.
-        let Some(Open { anchor, size, height, content }) = self.open.pop() else {
+        let Some(Open {
+            anchor,
+            size,
+            height,
+            content,
+        }) = self.open.pop()
+        else {
             return Ok(());
         };
         let node = match content {
@@ -203,7 +216,10 @@ fn merge(mut entries: IndexMap<String, Node>, merged: Vec<Node>) -> Result<Node,
         };
         for section in sections {
             let Node::Section(section) = section else {
-                return Err(format!("`<<` takes a section or a list of sections, not {}", section.show_quoted()));
+                return Err(format!(
+                    "`<<` takes a section or a list of sections, not {}",
+                    section.show_quoted()
+                ));
             };
             for (key, value) in section {
                 entries.entry(key).or_insert(value);
@@ -237,7 +253,10 @@ mod tests {
             ("a:\n- b\n- c: |\n    x\n    y\n", r#"{"a":["b",{"c":"x\ny\n"}]}"#),
             ("!tag {a: !other 1, b: !!str 1}", r#"{"a":1,"b":"1"}"#),
             ("{1: a, ~: b, '<<': c}", r#"{"1":"a","~":"b","<<":"c"}"#),
-            ("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}", r#"{"a":{"x":1,"y":2},"b":{"y":3,"x":1}}"#),
+            (
+                "a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}",
+                r#"{"a":{"x":1,"y":2},"b":{"y":3,"x":1}}"#,
+            ),
             ("{<<: [{x: 1}, {x: 2, y: 2}], z: 3}", r#"{"z":3,"x":1,"y":2}"#),
             ("a: &a 1\nb: &a 2\nc: *a", r#"{"a":1,"b":2,"c":2}"#),
         ] {
@@ -256,7 +275,10 @@ mod tests {
             ("[a]: 1", "line 1: a list or a section stands where a key is expected"),
             ("{<<: 1}", "`<<` takes a section or a list of sections, not 1"),
             ("a: *b", "line 1"),
-            ("a: &a [*a]", "line 1: an alias stands inside the value that it refers to"),
+            (
+                "a: &a [*a]",
+                "line 1: an alias stands inside the value that it refers to",
+            ),
             ("%TAG ! x\n---\na: 1", "line 1"),
         ] {
             let refused = refusal(yaml);
@@ -297,14 +319,25 @@ mod tests {
         let long = "k".repeat(KEY + 1);
         assert!(refusal(&format!("a: {{{long}: 1}}")).contains("a key has 257 bytes, the limit is 256"));
         parse(&format!("a: {long}")).unwrap();
-        let blocks = (0..1_000).map(|depth| format!("{}a:\n", " ".repeat(depth))).collect::<String>();
+        let blocks = (0..1_000)
+            .map(|depth| format!("{}a:\n", " ".repeat(depth)))
+            .collect::<String>();
         // Each level refers to the one before, so that only their aliases nest.
         let aliases = (1..1_000).fold("a0: &a0 [x]\n".to_owned(), |yaml, level| {
             yaml + &format!("a{level}: &a{level} [*a{}]\n", level - 1)
         });
-        for deep in ["[".repeat(1_000), "a: !t {".repeat(1_000), "- ".repeat(1_000) + "x", blocks, aliases] {
+        for deep in [
+            "[".repeat(1_000),
+            "a: !t {".repeat(1_000),
+            "- ".repeat(1_000) + "x",
+            blocks,
+            aliases,
+        ] {
             let refused = refusal(&deep);
-            assert!(refused.contains("recursion limit") || refused.contains("nested more than 64 deep"), "{refused}");
+            assert!(
+                refused.contains("recursion limit") || refused.contains("nested more than 64 deep"),
+                "{refused}"
+            );
         }
         parse(&("[".repeat(DEPTH) + &"]".repeat(DEPTH))).unwrap();
     }
@@ -347,7 +380,11 @@ mod tests {
             let _ = parse(yaml);
             let took = start.elapsed();
             // A debug build on a busy machine; a release build takes a tenth.
-            assert!(took < Duration::from_secs(10), "{}…: {took:?}", &yaml[..yaml.len().min(20)]);
+            assert!(
+                took < Duration::from_secs(10),
+                "{}…: {took:?}",
+                &yaml[..yaml.len().min(20)]
+            );
         }
     }
 }

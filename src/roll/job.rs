@@ -371,14 +371,26 @@ mod tests {
                  roll.agent: is missing; it is a section whose `type` is one of chat, command (What turns a task into an \
                  answer, such as `{type: chat}`)",
             ),
-            ("{agent: {type: chta}}", "roll.agent.type: \"chta\" is not one of chat, command"),
-            ("{agent: {argv: [sh]}}", "roll.agent.type: is missing; it is one of chat, command"),
+            (
+                "{agent: {type: chta}}",
+                "roll.agent.type: \"chta\" is not one of chat, command",
+            ),
+            (
+                "{agent: {argv: [sh]}}",
+                "roll.agent.type: is missing; it is one of chat, command",
+            ),
             (
                 "{agent: {type: chat, sytem: x}}",
                 "roll.agent.sytem: unknown key; did you mean `roll.agent.system`?",
             ),
-            ("{agent: {type: command}}", "roll.agent.argv: is missing; it is a list of 1 or more, each element text"),
-            ("{agent: {type: command, argv: []}}", "roll.agent.argv: [] is not a list of 1 or more"),
+            (
+                "{agent: {type: command}}",
+                "roll.agent.argv: is missing; it is a list of 1 or more, each element text",
+            ),
+            (
+                "{agent: {type: command, argv: []}}",
+                "roll.agent.argv: [] is not a list of 1 or more",
+            ),
             ("{agent: {type: chat}}", "roll.reward: is missing"),
             (
                 "{agent: {type: chat}, reward: {type: number_match}}",
@@ -400,8 +412,14 @@ mod tests {
                 "{eval: {evry: 1}}",
                 "roll.eval.evry: unknown key; did you mean `roll.eval.every`?",
             ),
-            ("{max_parallel: many}", "roll.max_parallel: \"many\" is not a whole number from 1 to 100000"),
-            ("{throttle: {ratio: 0}}", "roll.throttle.ratio: 0 is not a number from 0.001 to 1.0"),
+            (
+                "{max_parallel: many}",
+                "roll.max_parallel: \"many\" is not a whole number from 1 to 100000",
+            ),
+            (
+                "{throttle: {ratio: 0}}",
+                "roll.throttle.ratio: 0 is not a number from 0.001 to 1.0",
+            ),
             (
                 "{epochs: 1, steps: 1, agent: {type: command, argv: [sh]}}",
                 "roll: `epochs` and `steps` exclude each other",
@@ -414,7 +432,10 @@ mod tests {
         }
         let both = "ajet: {zzz: 1}\nroll: {zzz: 1, agent: {type: command, argv: [sh]}}";
         let message = Job::parse(Path::new("job.yaml"), both).unwrap_err().to_string();
-        assert!(message.contains("ajet.zzz: ") && message.contains("roll.zzz: "), "{message}");
+        assert!(
+            message.contains("ajet.zzz: ") && message.contains("roll.zzz: "),
+            "{message}"
+        );
         let message = Job::parse(Path::new("job.yaml"), AJET).unwrap_err().to_string();
         assert!(message.contains("has no `roll:` part"), "{message}");
         let message = Job::load(Path::new("/no/job.yaml")).unwrap_err().to_string();

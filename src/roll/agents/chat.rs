@@ -32,7 +32,10 @@ pub struct Chat {
 impl Chat {
     pub(super) fn problems(&self) -> Vec<Problem> {
         match self.user.is_some() && self.turns.is_some() {
-            true => vec![Problem::new("roll.agent", "`user` and `turns` exclude each other; one turn is `user`")],
+            true => vec![Problem::new(
+                "roll.agent",
+                "`user` and `turns` exclude each other; one turn is `user`",
+            )],
             false => vec![],
         }
     }

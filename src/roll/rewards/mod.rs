@@ -177,11 +177,15 @@ impl Reward {
                 log_metrics: IndexMap::new(),
             }),
             Self::ExactMatch(TextMatch { answer, ignore_case }) => {
-                let how = Comparison::Exact { ignore_case: *ignore_case };
+                let how = Comparison::Exact {
+                    ignore_case: *ignore_case,
+                };
                 how.score(&answer.render(task)?, &rollout.output)
             }
             Self::Contains(TextMatch { answer, ignore_case }) => {
-                let how = Comparison::Contains { ignore_case: *ignore_case };
+                let how = Comparison::Contains {
+                    ignore_case: *ignore_case,
+                };
                 how.score(&answer.render(task)?, &rollout.output)
             }
             Self::NumberMatch(NumberMatch { answer, tolerance }) => {
