@@ -11,7 +11,7 @@ use crate::engine::boot::{Options, run as run_engine};
 
 /// How long an engine whose server is gone may live on, whatever it is doing. Others wait for its directory, and what is on
 /// disk is whole at any moment.
-const ABANDONED: Duration = Duration::from_millis(300);
+pub(super) const ABANDONED: Duration = Duration::from_millis(300);
 
 /// What `start` runs to load, sample and train a model. It ends when its standard input closes.
 #[derive(Debug, clap::Args)]

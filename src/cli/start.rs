@@ -1,7 +1,7 @@
 //! `ajet-swarm start`: the swarm server.
 
 use std::future::Future;
-use std::io;
+use std::io::{self, Read};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,13 +11,13 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail};
 use tokio::net::TcpListener;
 
-use super::engine::standard_input_closed;
+use super::engine::ABANDONED;
 use super::server_url::read_token;
 use crate::client::SwarmClient;
 use crate::config::small_file::{DOCUMENT_BYTES, read_given_text};
 use crate::config::{Strictness, experiment, load_over};
 use crate::protocol::swarm::DEFAULT_PORT;
-use crate::roll::EndSignals;
+use crate::roll::{EndSignals, STAY};
 use crate::server::engine::resume;
 use crate::server::http::tls;
 use crate::server::{ChildLauncher, Hosts, Limits, Options, Server, TOKEN_VARIABLE, Token};
@@ -70,7 +70,7 @@ pub struct Args {
     /// Give up an engine that boots when it has said nothing new for this many seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 600.0)]
     boot_timeout: f64,
-    /// End when standard input closes: `roll` starts a server so, which then ends with it.
+    /// End when standard input closes, unless that said to stay: `roll` starts a server so.
     #[arg(long, hide = true)]
     end_with_stdin: bool,
     /// Without effect; taken because AgentJet's server has it.
@@ -283,7 +283,7 @@ fn say(lines: &[String]) {
 fn told_to_end(with_stdin: bool) -> io::Result<impl Future<Output = ()>> {
     let mut signals = EndSignals::listen()?;
     let stdin = match with_stdin {
-        true => Some(standard_input_closed()?),
+        true => Some(starter_gone()?),
         false => None,
     };
     let closed = async {
@@ -299,6 +299,28 @@ fn told_to_end(with_stdin: bool) -> io::Result<impl Future<Output = ()>> {
             signals.next().await;
             std::process::exit(130);
         });
+    })
+}
+
+/// Resolves when standard input closes and `roll`, which started this server, has not said that it is to stay. The process
+/// ends soon after, however busy.
+fn starter_gone() -> io::Result<impl Future<Output = ()>> {
+    let (gone, wait) = tokio::sync::oneshot::channel();
+    std::thread::Builder::new().name("stdin".into()).spawn(move || {
+        let mut said = Vec::new();
+        // What cannot be read is closed.
+        let _ = io::stdin().lock().take(STAY.len() as u64).read_to_end(&mut said);
+        if said == STAY.as_bytes() {
+            return;
+        }
+        let _ = gone.send(()); // the server may be ending already
+        std::thread::sleep(ABANDONED);
+        std::process::exit(0);
+    })?;
+    Ok(async {
+        if wait.await.is_err() {
+            std::future::pending().await // it stays
+        }
     })
 }
 

@@ -71,6 +71,11 @@ pub enum ClientError {
 }
 
 impl ClientError {
+    /// Whether the server does not answer: it may be restarted, or the network may be down.
+    pub fn is_unreachable(&self) -> bool {
+        matches!(self, Self::Unreachable { .. })
+    }
+
     /// Whether the engine went offline because all updates of its configuration are done.
     pub fn is_regular_end(&self) -> bool {
         matches!(self, Self::WentOffline { detail, .. } if detail.contains(UPDATES_DONE))

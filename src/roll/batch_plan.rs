@@ -72,6 +72,8 @@ pub(super) struct Work {
     pub ticket: u64,
     /// Index into the training tasks.
     pub task: usize,
+    /// Names its group: the same for all repeats of a task in one batch, and for no others.
+    pub group: u64,
     /// Tries before this one.
     pub tried: u32,
 }
@@ -101,6 +103,7 @@ pub(super) enum Company {
 /// The episodes of a task in the present batch.
 #[derive(Debug)]
 struct Group {
+    id: u64,
     task: usize,
     /// Whether episodes of others belong to it: it is the first of its task.
     is_first: bool,
@@ -129,6 +132,7 @@ pub(super) struct Plan {
     groups: Vec<Group>,
     view: BatchView,
     tickets: u64,
+    groups_begun: u64,
 }
 
 impl Plan {
@@ -143,6 +147,7 @@ impl Plan {
             groups: Vec::new(),
             view: BatchView::default(),
             tickets: 0,
+            groups_begun: 0,
         }
     }
 
@@ -170,6 +175,7 @@ impl Plan {
         let work = Work {
             ticket: self.tickets,
             task: group.task,
+            group: group.id,
             tried: group.again.pop().unwrap_or(0),
         };
         group.running.push(work);
@@ -272,7 +278,9 @@ impl Plan {
 
     fn open(&mut self, task: usize) -> usize {
         let is_first = !self.groups.iter().any(|group| self.ids[group.task] == self.ids[task]);
+        self.groups_begun += 1;
         self.groups.push(Group {
+            id: self.groups_begun,
             task,
             is_first,
             running: Vec::new(),

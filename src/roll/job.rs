@@ -74,6 +74,10 @@ pub struct Roll {
     #[serde(default)]
     #[schemars(range(min = 0, max = 1_000_000))]
     pub spare_tasks: u64,
+    /// Maximum seconds for which a server that cannot be reached any more is waited for.
+    #[serde(default = "default_wait")]
+    #[schemars(range(min = 0.0, max = 31_536_000.0))]
+    pub wait_for_server: f64,
     /// What happens to episodes that still run when the batch is full: spare ones, or where others filled it.
     #[serde(default)]
     pub stragglers: Stragglers,
@@ -101,6 +105,10 @@ fn default_parallel() -> usize {
 
 fn default_discard() -> f64 {
     240.0
+}
+
+fn default_wait() -> f64 {
+    600.0
 }
 
 fn default_retries() -> u32 {

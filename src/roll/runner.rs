@@ -21,6 +21,9 @@ use crate::protocol::swarm::{EngineStatus, EpisodeType, PoolInformation};
 /// How long the aborts of given-up episodes may take.
 const SETTLE: Duration = Duration::from_secs(3);
 
+/// How long a client that was seen counts as one that uses the engine. Servers forget their clients at each update.
+const COMPANY: Duration = Duration::from_secs(60);
+
 /// What the command line adds to a job.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -57,12 +60,15 @@ pub async fn run(job: Job, options: Options, interrupt: Interrupt) -> Result<End
         progress,
         interrupt,
         engine_is_done: false,
+        others_seen: None,
         own_server: server.is_some(),
     };
     let ended = run.whole().await;
     let _ = tokio::time::timeout(SETTLE, run.swarm.settle()).await;
-    if let Some(server) = server {
-        server.stop().await;
+    match server {
+        Some(server) if run.is_shared().await => run.leave(server).await,
+        Some(server) => server.stop().await,
+        None => {}
     }
     ended?;
     run.end.dropped = run.progress.dropped();
@@ -116,12 +122,15 @@ pub(super) struct Run {
     pub end: End,
     /// The engine has done all updates of its configuration and is offline.
     pub engine_is_done: bool,
-    own_server: bool,
+    /// When another client was last seen.
+    pub others_seen: Option<Instant>,
+    /// The server was started for this run.
+    pub own_server: bool,
 }
 
 impl Run {
     async fn whole(&mut self) -> Result<(), RollError> {
-        let Some(started) = self.bring_up().await? else {
+        let Some(started) = self.bring_up(self.job.roll.force_restart).await? else {
             return self.interrupted();
         };
         let pool = self.swarm.pool_information().await?;
@@ -173,7 +182,7 @@ impl Run {
     }
 
     /// Brings the engine to ROLLING; `None` where Ctrl-C came first.
-    async fn bring_up(&self) -> Result<Option<Started>, RollError> {
+    pub async fn bring_up(&self, force_restart: bool) -> Result<Option<Started>, RollError> {
         let observe = |status: &crate::protocol::swarm::EngineStatusAnswer| {
             let detail = status
                 .engine_status_detail
@@ -184,7 +193,7 @@ impl Run {
         let yaml = self.job.document();
         let up = self
             .swarm
-            .auto_sync_train_config_and_start_engine(&yaml, self.job.roll.force_restart, observe);
+            .auto_sync_train_config_and_start_engine(&yaml, force_restart, observe);
         tokio::select! {
             started = up => Ok(Some(started?)),
             () = self.interrupt.wait() => Ok(None),
@@ -269,8 +278,7 @@ impl Run {
     /// Stops the engine where that is ours to do, and finds the checkpoint.
     async fn wind_up(&mut self, started: Started) -> Result<(), RollError> {
         let _ = tokio::time::timeout(SETTLE, self.swarm.settle()).await;
-        let ours =
-            started == Started::Fresh && !self.engine_is_done && (self.own_server || !self.others_are_active().await?);
+        let ours = started == Started::Fresh && !self.engine_is_done && !self.is_shared().await;
         if ours || self.options.stop_engine_at_end {
             self.swarm.stop_engine().await?;
         } else if !self.engine_is_done {
@@ -279,6 +287,22 @@ impl Run {
         }
         self.end.checkpoint = self.checkpoint().await?;
         Ok(())
+    }
+
+    /// Whether other clients use the engine, or did so a moment ago. A server that does not answer serves nobody.
+    async fn is_shared(&self) -> bool {
+        let lately = self.others_seen.is_some_and(|seen| seen.elapsed() < COMPANY);
+        lately || self.others_are_active().await.unwrap_or(false)
+    }
+
+    /// Leaves a server that was started for this run to the clients that use it.
+    async fn leave(&self, server: OwnServer) {
+        let process = server.leave().await;
+        self.progress.note(&format!(
+            "the swarm server at {} keeps running, since other clients use it{}",
+            self.swarm.url(),
+            process.map_or_else(String::new, |process| format!("\nhint: `kill {process}` ends it"))
+        ));
     }
 
     pub async fn others_are_active(&self) -> Result<bool, RollError> {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
 
 use crate::client::ServerUrl;
@@ -19,6 +20,9 @@ const START: Duration = Duration::from_secs(60);
 
 /// How long a server may take to write what it has and end.
 const END: Duration = Duration::from_secs(15);
+
+/// What a server of our own reads from its standard input where it is to stay when that closes.
+pub const STAY: &str = "stay\n";
 
 /// Why no server could be started.
 #[derive(Debug, thiserror::Error)]
@@ -103,6 +107,19 @@ impl OwnServer {
     /// Where its output goes.
     pub fn log(&self) -> &Path {
         &self.log
+    }
+
+    /// Leaves the server running when this process ends. Returns its process.
+    pub async fn leave(mut self) -> Option<u32> {
+        let process = self.child.id();
+        if let Some(mut stdin) = self.child.stdin.take() {
+            // A server that is gone needs no word.
+            let _ = stdin.write_all(STAY.as_bytes()).await;
+            let _ = stdin.shutdown().await;
+        }
+        // Dropping the handle would kill it.
+        std::mem::forget(self.child);
+        process
     }
 
     /// Asks the server to end and waits until it has; one that takes too long is killed.

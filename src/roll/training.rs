@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use indexmap::IndexMap;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::batch_plan::{Company, Next, Plan, Rule, Target, Work};
@@ -20,7 +20,7 @@ use super::report::{EpisodeReport, Step};
 use super::runner::{Run, is_updating};
 use super::tasks::Task;
 use crate::client::ClientError;
-use crate::protocol::swarm::{EngineStatus, EngineStatusAnswer, EpisodeType, PoolInformation};
+use crate::protocol::swarm::{EngineStatus, EpisodeType, PoolInformation};
 
 /// Between two looks at the engine.
 const TICK: Duration = Duration::from_millis(250);
@@ -65,6 +65,8 @@ pub(super) struct Training<'a> {
     running: HashMap<u64, (AbortHandle, Option<String>)>,
     claims: mpsc::UnboundedSender<Claimed>,
     claimed: mpsc::UnboundedReceiver<Claimed>,
+    /// Permits of the episodes that may run at once.
+    places: Arc<Semaphore>,
     /// Whether episodes may be claimed.
     gate: watch::Sender<bool>,
     /// Episodes of this client that ended since the last update.
@@ -120,7 +122,7 @@ impl<'a> Training<'a> {
         };
         let order = TaskOrder::new(tasks.len(), roll.seed, position, end);
         let ids = tasks.iter().map(|task| task.task_id.clone()).collect();
-        let now = Instant::now();
+        let (now, parallel) = (Instant::now(), roll.max_parallel);
         let (claims, claimed) = mpsc::unbounded_channel();
         Self {
             plan: Plan::new(target, ids, order, offset(run.swarm.client_uuid())),
@@ -131,6 +133,7 @@ impl<'a> Training<'a> {
             running: HashMap::new(),
             claims,
             claimed,
+            places: Arc::new(Semaphore::new(parallel)),
             gate: watch::Sender::new(true),
             ended: Vec::new(),
             ended_at: HashMap::new(),
@@ -227,9 +230,11 @@ impl<'a> Training<'a> {
 
     /// Begins what the batch can use and there are slots for. Returns whether it has room and no task is left.
     fn begin_episodes(&mut self) -> bool {
-        while *self.gate.borrow() && self.attempts.len() < self.run.job.roll.max_parallel {
+        while *self.gate.borrow()
+            && let Ok(place) = self.places.clone().try_acquire_owned()
+        {
             match self.plan.next(self.company()) {
-                Next::Begin(work) => self.spawn(work),
+                Next::Begin(work) => self.spawn(work, place),
                 Next::Wait => return false,
                 Next::NoTask => return true,
             }
@@ -237,12 +242,12 @@ impl<'a> Training<'a> {
         false
     }
 
-    fn spawn(&mut self, work: Work) {
+    fn spawn(&mut self, work: Work, place: OwnedSemaphorePermit) {
         self.busy = Instant::now();
         let attempt = attempt(
             self.episodes.clone(),
             self.tasks.clone(),
-            work,
+            (work, place),
             self.gate.subscribe(),
             self.claims.clone(),
         );
@@ -268,7 +273,16 @@ impl<'a> Training<'a> {
             Err(error) => return Err(error.into()),
         };
         let is_of_this_batch = self.running.remove(&ticket).is_some();
-        match attempt? {
+        let attempt = match attempt {
+            // The look that follows waits for the server, or says why the engine is gone.
+            Err(RollError::Swarm(ClientError::Unreachable { .. } | ClientError::WentOffline { .. })) => {
+                self.gate.send_replace(false);
+                self.next_look = Instant::now();
+                Attempt::NotBegun
+            }
+            attempt => attempt?,
+        };
+        match attempt {
             Attempt::NotBegun => self.plan.not_begun(ticket),
             Attempt::Over(report) if report.reward.is_none() => self.plan.failed(ticket),
             Attempt::Over(report) => {
@@ -299,8 +313,27 @@ impl<'a> Training<'a> {
     }
 
     /// Looks at the engine and the batch: tells updates, evaluates where that is due. Returns whether the job is done.
+    /// A server that cannot be reached is waited for.
     async fn look(&mut self, at_batch: bool) -> Result<bool, RollError> {
-        let status = self.online().await?;
+        loop {
+            match self.look_once(at_batch).await {
+                Err(RollError::Swarm(lost)) if lost.is_unreachable() => self.run.wait_for_server(lost).await?,
+                looked => return looked,
+            }
+        }
+    }
+
+    async fn look_once(&mut self, at_batch: bool) -> Result<bool, RollError> {
+        let status = self.run.online().await?;
+        let step = status.global_step.max(1);
+        if step < self.step {
+            self.run.progress.note(&format!(
+                "the engine is back at step {step} from step {}, with its last checkpoint",
+                self.step
+            ));
+            self.finish_batch();
+            self.step = step;
+        }
         if status.global_step > self.step {
             self.finish_batch();
             self.tell_update(status.global_step).await?;
@@ -356,6 +389,7 @@ impl<'a> Training<'a> {
         }
         if view.begun_by_others() > 0 || others_of(&pool, me) {
             self.company = Some(asked);
+            self.run.others_seen = Some(asked);
         }
         self.plan.see(view);
         let ended = self
@@ -400,21 +434,9 @@ impl<'a> Training<'a> {
         }
     }
 
-    /// Where the engine is.
-    async fn online(&self) -> Result<EngineStatusAnswer, RollError> {
-        let status = self.run.swarm.status().await?;
-        if status.engine_status == EngineStatus::Offline {
-            return Err(RollError::Swarm(ClientError::WentOffline {
-                url: self.run.swarm.url().to_string(),
-                detail: status.engine_status_detail.unwrap_or_default(),
-            }));
-        }
-        Ok(status)
-    }
-
     /// The batch that was full when the last episode ended is yet to be trained on.
     async fn last_update(&mut self) -> Result<(), RollError> {
-        let status = self.online().await?;
+        let status = self.run.online().await?;
         if is_updating(status.engine_status) {
             let status = self.run.swarm.wait_until_rolling(|_| {}).await?;
             self.tell_update(status.global_step).await?;
@@ -490,7 +512,7 @@ type Joined = Result<(u64, Result<Attempt, RollError>), tokio::task::JoinError>;
 async fn attempt(
     episodes: Arc<Episodes>,
     tasks: Arc<[Task]>,
-    work: Work,
+    (work, place): (Work, OwnedSemaphorePermit),
     mut gate: watch::Receiver<bool>,
     claims: mpsc::UnboundedSender<Claimed>,
 ) -> (u64, Result<Attempt, RollError>) {
@@ -503,7 +525,9 @@ async fn attempt(
         };
         // Nobody listens any more where the training is over.
         let _ = claims.send((work.ticket, episode.uuid().to_owned()));
-        episodes.run(episode, task, EpisodeType::Train).await.map(Attempt::Over)
+        let report = episodes.run(episode, task, EpisodeType::Train).await;
+        drop(place);
+        report.map(Attempt::Over)
     };
     (work.ticket, attempt.await)
 }

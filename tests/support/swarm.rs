@@ -55,8 +55,13 @@ impl Swarm {
     }
 
     pub async fn with(options: Options) -> Self {
+        Self::at(0, options).await
+    }
+
+    /// On this port of this machine; 0 is a free one.
+    pub async fn at(port: u16, options: Options) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let engines = FakeLauncher::default();
         let server = Server::new(options, Arc::new(engines.clone()));
