@@ -52,6 +52,12 @@ pub struct Args {
     /// Evaluate once and end.
     #[arg(long, conflicts_with = "dry_run")]
     eval_only: bool,
+    /// Join an engine, or continue an experiment, that was configured otherwise.
+    #[arg(long, conflicts_with = "fresh")]
+    join: bool,
+    /// Begin a new experiment, named after the time.
+    #[arg(long)]
+    fresh: bool,
     /// Check job, tasks, agent and server without an episode.
     #[arg(long)]
     dry_run: bool,
@@ -112,6 +118,8 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         json: args.json,
         abort: args.abort,
         eval_only: args.eval_only,
+        join: args.join,
+        fresh: args.fresh,
         stop_engine_at_end: args.stop_engine_at_end,
         program,
     };

@@ -12,7 +12,8 @@ use super::http::{Call, Retry, jitter};
 use super::{ClientError, SwarmClient};
 use crate::config::{Strictness, load};
 use crate::protocol::swarm::{
-    AgreeSyncWeightRequest, EngineStatus, EngineStatusAnswer, PoolInformation, SuccessOrReason, SyncTrainConfigRequest,
+    AgreeSyncWeightRequest, CompareTrainConfigAnswer, EngineStatus, EngineStatusAnswer, PoolInformation,
+    SuccessOrReason, SyncTrainConfigRequest,
 };
 
 /// What became of a call. Python servers name the reason `error`, and some answer `null` where all went well.
@@ -59,6 +60,25 @@ impl SwarmClient {
         let yaml_as_string = yaml.to_string();
         let request = SyncTrainConfigRequest { yaml_as_string };
         self.steer(call, &request, "the configuration was not taken").await
+    }
+
+    /// How a training configuration differs from the engine's or, while it is offline, from the last start of the
+    /// experiment that it continues; `None` from a server that does not tell, such as Python's.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] with the server's words where a key is wrong, [`ClientError::Unreachable`].
+    pub async fn compare_train_config(&self, yaml: &str) -> Result<Option<CompareTrainConfigAnswer>, ClientError> {
+        let call = Call::new("/compare_train_config", 30, Retry::Idempotent);
+        let yaml_as_string = yaml.to_string();
+        match self
+            .inner
+            .http
+            .post(call, &SyncTrainConfigRequest { yaml_as_string })
+            .await
+        {
+            Err(ClientError::Refused { status: 404 | 405, .. }) => Ok(None),
+            compared => compared.map(Some),
+        }
     }
 
     /// A call that the server does or does not do; `otherwise` is the reason where it gives none.

@@ -7,7 +7,7 @@ use super::error::Problem;
 use super::schema::Ajet;
 
 /// Name that stands for one made from project and time.
-const NAME_FROM_TIME: &str = "read_yaml_name";
+pub const NAME_FROM_TIME: &str = "read_yaml_name";
 
 /// Directory of experiments unless one is given.
 pub const BASE: &str = "saved_experiments";

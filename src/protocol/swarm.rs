@@ -134,6 +134,47 @@ pub struct SyncTrainConfigRequest {
     pub yaml_as_string: String,
 }
 
+/// Ours: answer of `POST /compare_train_config`, whose body is that of `POST /sync_train_config`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CompareTrainConfigAnswer {
+    /// What the configuration was compared with.
+    #[serde(default)]
+    pub compared_with: ComparedWith,
+    /// Directory of the experiment that runs, or that a start would continue.
+    #[serde(default)]
+    pub experiment_dir: String,
+    /// The keys whose values differ.
+    #[serde(default)]
+    pub differences: Vec<ConfigDifference>,
+}
+
+/// What a configuration was compared with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ComparedWith {
+    /// The engine that runs.
+    Engine,
+    /// The last start of an experiment that is not running.
+    Experiment,
+    /// Nothing: a start would begin a new experiment.
+    #[default]
+    Nothing,
+}
+
+/// A key of the configuration with two values.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ConfigDifference {
+    /// Dotted, such as `ajet.model.path`.
+    #[serde(default)]
+    pub key: String,
+    /// In the configuration that was sent.
+    #[serde(default)]
+    pub given: serde_json::Value,
+    /// In the one that it was compared with.
+    #[serde(default)]
+    pub present: serde_json::Value,
+}
+
 /// Answer of `POST /sync_train_code`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct SyncTrainCodeAnswer {

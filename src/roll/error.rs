@@ -55,6 +55,22 @@ pub enum RollError {
         /// What is missing, with a hint.
         reason: String,
     },
+    /// What the job would join or continue differs from it.
+    #[error("{there}:{differences}\nhint: {hint}")]
+    Differs {
+        /// What it was compared with.
+        there: String,
+        /// A line for each difference.
+        differences: String,
+        /// The ways on.
+        hint: &'static str,
+    },
+    /// `--fresh` where an engine trains.
+    #[error(
+        "`--fresh` begins a new experiment, but the engine at {0} is training\nhint: `ajet-swarm stop` stops it, \
+         `roll.force_restart: true` does so at the start of the job"
+    )]
+    Busy(String),
     /// The agent's program is not there, or the like.
     #[error("{0}")]
     Check(String),

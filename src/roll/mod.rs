@@ -12,6 +12,7 @@ mod episode;
 mod error;
 mod interrupt;
 pub mod job;
+mod joining;
 mod lost_server;
 mod order;
 mod process;

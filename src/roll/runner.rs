@@ -16,6 +16,7 @@ use super::server::OwnServer;
 use super::tasks::{self, Task, TaskSets};
 use super::training::Training;
 use crate::client::{ClientError, Started, SwarmClient, throttle};
+use crate::config::experiment::NAME_FROM_TIME;
 use crate::protocol::swarm::{EngineStatus, EpisodeType, PoolInformation};
 
 /// How long the aborts of given-up episodes may take.
@@ -33,6 +34,10 @@ pub struct Options {
     pub abort: bool,
     /// Evaluate once and end.
     pub eval_only: bool,
+    /// Join an engine, or continue an experiment, whose configuration differs from the job's.
+    pub join: bool,
+    /// Begin a new experiment, named after the time.
+    pub fresh: bool,
     /// Stop the engine at the end even where it was running before, or others use it.
     pub stop_engine_at_end: bool,
     /// `ajet-swarm`, to start a server with.
@@ -130,6 +135,10 @@ pub(super) struct Run {
 
 impl Run {
     async fn whole(&mut self) -> Result<(), RollError> {
+        if self.options.fresh {
+            self.job.ajet.experiment_name = NAME_FROM_TIME.into();
+        }
+        self.check_what_is_joined().await?;
         let Some(started) = self.bring_up(self.job.roll.force_restart).await? else {
             return self.interrupted();
         };
@@ -145,7 +154,7 @@ impl Run {
         );
         if started == Started::AlreadyUp {
             self.progress.note(
-                "the engine was up already and goes on with its own configuration; `force_restart: true` starts it with the job's",
+                "the engine was up already and continues with its own configuration; `roll.force_restart: true` starts it with the job's",
             );
         }
         let batch = self.batch(&pool, started);

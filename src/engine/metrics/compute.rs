@@ -252,8 +252,9 @@ fn flatten(name: &str, value: &Value, values: &mut IndexMap<String, Vec<f64>>) {
     }
 }
 
+/// NaN of no value, which no metric is set to.
 fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len().max(1) as f64
+    values.iter().sum::<f64>() / values.len() as f64
 }
 
 #[cfg(test)]

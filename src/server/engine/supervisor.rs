@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::client::{EngineCallError, EngineClient};
 use super::process::{EngineHandle, Launch};
-use super::{preflight, resume, synced_config};
+use super::{compare, preflight, resume, synced_config};
 use crate::config::schema::Ajet;
 use crate::protocol::engine::{CONTRACT_VERSION, EngineEvent, EnginePhase, ForgetEpisode, Hello, LogLevel, Update};
 use crate::server::http::error::Error;
@@ -93,6 +93,8 @@ pub async fn boot_outcome(shared: &Shared, generation: u64) -> Result<(), Error>
 fn prepare(config: Ajet) -> Result<Launch, String> {
     let experiment = preflight::check(&config)?;
     let config_yaml = preflight::config_file(config, &experiment)?;
+    compare::keep(&experiment.dir, &config_yaml)
+        .map_err(|error| format!("cannot write to {}: {error}", experiment.dir.display()))?;
     // If another server uses the experiment, it is recorded only when our engine has acquired the directory.
     if !resume::is_in_use(&experiment.dir) {
         resume::record(&experiment.dir, &config_yaml)

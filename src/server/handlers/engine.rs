@@ -1,18 +1,19 @@
 //! Handlers of health, status, configuration, start and stop.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use tokio::time::{sleep, timeout};
 
+use crate::config::experiment;
 use crate::protocol::swarm::{
-    EngineStatusAnswer, ExperimentDirAnswer, Health, StartEngineAnswer, SuccessAnswer, SuccessOrReason,
-    SyncTrainConfigRequest,
+    CompareTrainConfigAnswer, ComparedWith, EngineStatusAnswer, ExperimentDirAnswer, Health, StartEngineAnswer,
+    SuccessAnswer, SuccessOrReason, SyncTrainConfigRequest,
 };
-use crate::server::engine::{supervisor, synced_config};
+use crate::server::engine::{compare, supervisor, synced_config};
 use crate::server::handlers::is_ours;
 use crate::server::http::body::{CONFIG_BYTES, JsonBody};
 use crate::server::http::error::Error;
@@ -51,6 +52,39 @@ pub async fn sync_train_config(
     let config = shared.config_checks.run(check).await?;
     shared.with(|core, _| core.sync_config(config))?;
     Ok(Json(SuccessAnswer { success: true }))
+}
+
+/// Handles `POST /compare_train_config`: compares with the running engine or, while it is offline, with the last start of
+/// the experiment that a start would continue.
+pub async fn compare_train_config(
+    State(shared): Server,
+    JsonBody(request): JsonBody<SyncTrainConfigRequest, CONFIG_BYTES>,
+) -> Result<Json<CompareTrainConfigAnswer>, Error> {
+    let defaults = shared.options.default_config.clone();
+    let running = shared.with(|core, _| core.running_config().zip(core.experiment_dir()));
+    let compare = move || {
+        let given = synced_config::read(&request.yaml_as_string, defaults.as_deref())?.ajet;
+        if let Some((present, experiment_dir)) = running {
+            return Ok(CompareTrainConfigAnswer {
+                compared_with: ComparedWith::Engine,
+                experiment_dir,
+                differences: compare::differences(&given, &present),
+            });
+        }
+        let here = std::env::current_dir().map_err(|error| format!("the working directory is gone: {error}"))?;
+        let experiment = experiment::resolve(&given, &here, SystemTime::now(), std::path::Path::exists)
+            .map_err(|problem| problem.to_string())?;
+        let present = compare::kept(&experiment.dir);
+        Ok(CompareTrainConfigAnswer {
+            compared_with: match present {
+                Some(_) => ComparedWith::Experiment,
+                None => ComparedWith::Nothing,
+            },
+            experiment_dir: experiment.dir.to_string_lossy().into_owned(),
+            differences: present.map_or_else(Vec::new, |present| compare::differences(&given, &present)),
+        })
+    };
+    Ok(Json(shared.config_checks.run(compare).await?.map_err(Error::Invalid)?))
 }
 
 /// Handles `POST /start_engine`. Clients that only report a refusal of this call get the outcome of the boot as its

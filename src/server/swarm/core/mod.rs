@@ -249,6 +249,11 @@ impl Core {
         self.total_restarts
     }
 
+    /// The configuration of the engine, while there is one.
+    pub fn running_config(&self) -> Option<Ajet> {
+        self.config().filter(|_| self.state != State::Offline).cloned()
+    }
+
     fn config(&self) -> Option<&Ajet> {
         self.running.as_ref().map(|config| &config.ajet)
     }

@@ -1,0 +1,93 @@
+//! How a training configuration differs from the one that a start would continue, or that runs.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::config::schema::Ajet;
+use crate::config::small_file::{DOCUMENT_BYTES, read_text};
+use crate::config::{Strictness, load};
+use crate::protocol::swarm::ConfigDifference;
+
+/// The configuration with which an experiment was last started, in its directory.
+const FILE: &str = "train_config.yaml";
+
+/// Keeps the configuration with which the experiment in `dir` is started.
+///
+/// # Errors
+///
+/// The file cannot be written.
+pub fn keep(dir: &Path, config_yaml: &str) -> std::io::Result<()> {
+    let mut file = tempfile::Builder::new().prefix(".train_config").tempfile_in(dir)?;
+    std::io::Write::write_all(&mut file, config_yaml.as_bytes())?;
+    file.persist(dir.join(FILE))?;
+    Ok(())
+}
+
+/// The configuration with which the experiment in `dir` was last started, where there is one that can be read.
+pub fn kept(dir: &Path) -> Option<Ajet> {
+    let yaml = read_text(&dir.join(FILE), DOCUMENT_BYTES).ok()?;
+    Some(load(&yaml, Strictness::Synced).ok()?.ajet)
+}
+
+/// Every key whose value differs, in the order of the schema.
+pub fn differences(given: &Ajet, present: &Ajet) -> Vec<ConfigDifference> {
+    // The configuration's keys are strings and its floats finite: it always is a value.
+    let value = |ajet: &Ajet| serde_json::to_value(ajet).unwrap_or_default();
+    let mut found = Vec::new();
+    compare("ajet", &value(given), &value(present), &mut found);
+    found
+}
+
+fn compare(key: &str, given: &Value, present: &Value, found: &mut Vec<ConfigDifference>) {
+    match (given, present) {
+        (Value::Object(of_given), Value::Object(of_present)) => {
+            let missing = of_present.keys().filter(|name| !of_given.contains_key(*name));
+            for name in of_given.keys().chain(missing) {
+                let side = |of: &serde_json::Map<String, Value>| of.get(name).cloned().unwrap_or_default();
+                compare(&format!("{key}.{name}"), &side(of_given), &side(of_present), found);
+            }
+        }
+        (given, present) if given != present => found.push(ConfigDifference {
+            key: key.to_owned(),
+            given: given.clone(),
+            present: present.clone(),
+        }),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn every_differing_key_is_named_with_both_values() {
+        let present = Ajet::default();
+        assert_eq!(differences(&present, &present), []);
+        let mut given = present.clone();
+        given.model.path = "builtin:tiny".into();
+        given.trainer_common.optim.lr = 0.5;
+        given.rollout.max_model_len = Some(9);
+        let found = differences(&given, &present);
+        let keys: Vec<_> = found.iter().map(|difference| difference.key.as_str()).collect();
+        assert_eq!(
+            keys,
+            [
+                "ajet.model.path",
+                "ajet.rollout.max_model_len",
+                "ajet.trainer_common.optim.lr"
+            ]
+        );
+        assert_eq!((&found[1].given, &found[1].present), (&json!(9), &json!(null)));
+    }
+
+    #[test]
+    fn what_an_experiment_was_started_with_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(kept(dir.path()).is_none());
+        keep(dir.path(), "ajet: {data: {train_batch_size: 3}}").unwrap();
+        assert_eq!(kept(dir.path()).unwrap().data.train_batch_size, 3);
+    }
+}
