@@ -9,6 +9,42 @@ use crate::protocol::swarm::PoolInformation;
 /// From this share on, something is told.
 const SHARE: f64 = 0.5;
 
+/// Episodes after which equal rewards are reported.
+const FIRST_EPISODES: usize = 20;
+
+/// Looks at the rewards of a run's first episodes.
+#[derive(Debug, Default)]
+pub(super) struct FirstRewards {
+    seen: usize,
+    first: f64,
+    differ: bool,
+}
+
+impl FirstRewards {
+    /// Takes the reward of another episode. Returns a sentence once, where the first ones are all equal.
+    pub fn see(&mut self, reward: f64) -> Option<String> {
+        if self.seen == 0 {
+            self.first = reward;
+        }
+        self.differ |= reward != self.first;
+        self.seen += 1;
+        (self.seen == FIRST_EPISODES && !self.differ).then(|| {
+            format!(
+                "all of the first {FIRST_EPISODES} episodes have the reward {}; equal rewards give no signal\nhint: \
+                 `--debug-one` shows an answer and its reward",
+                self.first
+            )
+        })
+    }
+}
+
+/// Whether the update of these metrics had nothing to learn from: it changed no weights, or every task had equal rewards.
+pub(super) fn is_idle(metrics: &IndexMap<String, f64>) -> bool {
+    let value = |name: &str| metrics.get(name).copied().unwrap_or(0.0);
+    let dummy = value("dummy_tasks");
+    !trained(metrics) || (dummy > 0.0 && dummy >= value("tasks"))
+}
+
 /// Whether an update changed the weights. A server that does not say has done so.
 pub(super) fn trained(metrics: &IndexMap<String, f64>) -> bool {
     metrics.get("optimizer_steps").is_none_or(|steps| *steps > 0.0)
@@ -164,6 +200,35 @@ mod tests {
             let reason = of_no_update(&pool, &failed, work, 8);
             let (sentence, given) = reason.split_once("\nhint: ").unwrap();
             assert!(sentence.contains(told) && given.contains(hint), "{reason}");
+        }
+    }
+
+    #[test]
+    fn equal_rewards_are_reported_once() {
+        let told = |rewards: &mut dyn Iterator<Item = f64>| {
+            let mut first = FirstRewards::default();
+            rewards.filter_map(|reward| first.see(reward)).collect::<Vec<_>>()
+        };
+        let equal = told(&mut std::iter::repeat_n(0.5, 100));
+        assert!(equal.len() == 1 && equal[0].contains("reward 0.5"), "{equal:?}");
+        assert!(told(&mut (0..100).map(|at| f64::from(at % 7 == 0))).is_empty());
+        assert!(told(&mut std::iter::repeat_n(0.5, 19)).is_empty());
+    }
+
+    #[test]
+    fn an_update_without_a_signal_is_idle() {
+        for (metrics, expected) in [
+            (vec![("tasks", 8.0), ("dummy_tasks", 7.0)], false),
+            (vec![("tasks", 8.0), ("dummy_tasks", 8.0)], true),
+            (vec![("tasks", 0.0), ("dummy_tasks", 8.0)], true),
+            (vec![("tasks", 8.0), ("optimizer_steps", 0.0)], true),
+            (vec![], false),
+        ] {
+            let metrics = metrics
+                .into_iter()
+                .map(|(name, value)| (name.to_string(), value))
+                .collect();
+            assert_eq!(is_idle(&metrics), expected, "{metrics:?}");
         }
     }
 

@@ -49,6 +49,17 @@ pub enum RollError {
         /// Why the last one did nothing.
         reason: String,
     },
+    /// Many updates in a row had nothing to learn from.
+    #[error(
+        "the last {updates} updates had nothing to learn from: {reason}\nhint: `--debug-one` shows an answer and its \
+         reward; `roll.max_idle_updates` is the limit, 0 for none"
+    )]
+    NothingToLearn {
+        /// How many.
+        updates: u64,
+        /// What the last one says.
+        reason: String,
+    },
     /// No update was done at all.
     #[error("nothing was trained, since no batch came to be full: {reason}")]
     NoUpdate {

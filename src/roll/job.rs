@@ -74,6 +74,11 @@ pub struct Roll {
     #[serde(default)]
     #[schemars(range(min = 0, max = 1_000_000))]
     pub spare_tasks: u64,
+    /// Updates in a row without anything to learn from (equal rewards, no weights changed) after which the run fails; 0
+    /// for no limit.
+    #[serde(default = "default_idle")]
+    #[schemars(range(min = 0, max = 1_000_000_000))]
+    pub max_idle_updates: u64,
     /// Maximum seconds for which a server that cannot be reached any more is waited for.
     #[serde(default = "default_wait")]
     #[schemars(range(min = 0.0, max = 31_536_000.0))]
@@ -105,6 +110,10 @@ fn default_parallel() -> usize {
 
 fn default_discard() -> f64 {
     240.0
+}
+
+fn default_idle() -> u64 {
+    20
 }
 
 fn default_wait() -> f64 {

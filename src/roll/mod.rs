@@ -13,6 +13,7 @@ mod error;
 mod interrupt;
 pub mod job;
 mod joining;
+mod learning;
 mod lost_server;
 mod order;
 mod process;

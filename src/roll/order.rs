@@ -5,6 +5,8 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
+use super::job::Length;
+
 /// Tasks by index, epoch after epoch, shuffled anew in each.
 #[derive(Clone, Debug)]
 pub(super) struct TaskOrder {
@@ -60,6 +62,23 @@ impl Iterator for TaskOrder {
     }
 }
 
+/// From where to where the shuffled tasks are run: the training's `updates` have taken a batch each, and a job by
+/// epochs ends with its last one. One that trains nothing never advances, so it always starts at the front and ends
+/// after the tasks that it would have trained on.
+pub(super) fn span(length: Length, abort: bool, updates: u64, batch: u64, tasks: u64) -> (u64, Option<u64>) {
+    let position = if abort { 0 } else { updates * batch };
+    match length {
+        Length::Epochs(epochs) => (position, Some(epochs * tasks)),
+        Length::Steps(steps) => (position, abort.then_some(steps * batch)),
+    }
+}
+
+/// Whether a job that goes on at `position` has no batch left to train on. Tasks that are too few for a first one are an
+/// error, and that comes of running them.
+pub(super) fn is_complete(position: u64, end: Option<u64>, batch: u64) -> bool {
+    end.is_some_and(|end| position >= end || position > 0 && end - position < batch)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,5 +103,32 @@ mod tests {
         assert_ne!(whole, TaskOrder::new(7, 6, 0, None).take(30).collect::<Vec<_>>());
         assert_eq!(TaskOrder::new(7, 5, 14, Some(14)).next(), None);
         assert_eq!(TaskOrder::new(0, 5, 0, None).next(), None);
+    }
+
+    #[test]
+    fn a_job_is_complete_when_no_batch_is_left_of_it() {
+        for (position, end, expected) in [
+            (0, Some(5), false),
+            (8, Some(8), true),
+            (8, Some(10), true),
+            (8, Some(16), false),
+            (24, Some(8), true),
+            (8, None, false),
+        ] {
+            assert_eq!(is_complete(position, end, 8), expected, "{position} of {end:?}");
+        }
+    }
+
+    #[test]
+    fn tasks_are_taken_up_where_the_training_is() {
+        for (length, abort, updates, expected) in [
+            (Length::Epochs(2), false, 0, (0, Some(200))),
+            (Length::Epochs(2), false, 3, (24, Some(200))),
+            (Length::Steps(50), false, 3, (24, None)),
+            (Length::Steps(5), true, 3, (0, Some(40))),
+            (Length::Epochs(1), true, 3, (0, Some(100))),
+        ] {
+            assert_eq!(span(length, abort, updates, 8, 100), expected, "{length:?}");
+        }
     }
 }

@@ -15,7 +15,8 @@ use super::concerns;
 use super::episode::Episodes;
 use super::error::RollError;
 use super::job::{Length, Stragglers};
-use super::order::TaskOrder;
+use super::learning::Learning;
+use super::order::{self, TaskOrder};
 use super::report::{EpisodeReport, Step};
 use super::runner::{Run, is_updating};
 use super::tasks::Task;
@@ -30,9 +31,6 @@ const SHORT_TICK: Duration = Duration::from_millis(40);
 
 /// Between two looks at the batch where neither a terminal nor another client wants one.
 const RARE_LOOK: Duration = Duration::from_secs(1);
-
-/// How often a run warns of the same thing.
-const CONCERNS_TOLD: u32 = 3;
 
 /// A run that is alone with the server fails where it ends the episodes of so many batches without an update.
 const BATCHES_WITHOUT_UPDATE: u64 = 20;
@@ -89,11 +87,7 @@ pub(super) struct Training<'a> {
     is_complete: bool,
     /// Tasks that are to be run, if there is an end to them.
     work: Option<u64>,
-    /// How often each concern was told.
-    concerns: IndexMap<&'static str, u32>,
-    /// Why no update of this run changed a weight; `None` before the first one, and once one did.
-    untrained: Option<String>,
-    has_trained: bool,
+    learning: Learning,
 }
 
 impl<'a> Training<'a> {
@@ -108,7 +102,7 @@ impl<'a> Training<'a> {
         let tasks: Arc<[Task]> = run.tasks.training.clone().into();
         let step = step.max(1);
         let roll = &run.job.roll;
-        let (position, end) = span(roll.length(), run.options.abort, step - 1, batch, tasks.len() as u64);
+        let (position, end) = order::span(roll.length(), run.options.abort, step - 1, batch, tasks.len() as u64);
         let target = Target {
             rule: match run.options.abort {
                 true => Rule::Never,
@@ -145,11 +139,9 @@ impl<'a> Training<'a> {
             busy: now,
             // A client that is to share is given the time to come.
             company: target.share.map(|_| now),
-            is_complete: is_complete(position, end, batch),
+            is_complete: order::is_complete(position, end, batch),
             work: end.map(|end| end.saturating_sub(position)),
-            concerns: IndexMap::new(),
-            untrained: None,
-            has_trained: false,
+            learning: Learning::default(),
         }
     }
 
@@ -184,10 +176,10 @@ impl<'a> Training<'a> {
                 .progress
                 .note("warning: no update was done; what ended waits in a batch that others share");
         }
-        match self.untrained {
+        match self.learning.untrained() {
             Some(reason) if !self.run.interrupt.happened() => Err(RollError::NothingTrained {
                 updates: self.run.end.steps,
-                reason,
+                reason: reason.to_owned(),
             }),
             _ => Ok(()),
         }
@@ -289,6 +281,10 @@ impl<'a> Training<'a> {
                 self.plan.ended(ticket, &report.episode_uuid);
                 if is_of_this_batch {
                     self.ended_at.insert(report.episode_uuid.clone(), Instant::now());
+                }
+                let concern = report.reward.and_then(|reward| self.learning.episode_ended(reward));
+                if let Some(sentence) = concern {
+                    self.run.progress.note(&format!("warning: {sentence}"));
                 }
                 self.ended.push(report);
             }
@@ -451,28 +447,18 @@ impl<'a> Training<'a> {
         let finished = global_step - 1;
         let metrics = self.metrics_of(finished).await?;
         let ended = std::mem::take(&mut self.ended);
-        self.warn(&metrics);
+        for warning in self.learning.updated(&metrics) {
+            self.run.progress.note(&format!("warning: {warning}"));
+        }
         let step = Step::new(finished, metrics, &ended, self.since.elapsed().as_secs_f64());
         self.run.progress.step(&step);
         self.run.end.steps += global_step - self.step;
         self.step = global_step;
         self.since = Instant::now();
-        Ok(())
-    }
-
-    /// Says what keeps the model from learning, each kind a few times, and keeps count of updates that did nothing.
-    fn warn(&mut self, metrics: &IndexMap<String, f64>) {
-        let concerns = concerns::of(metrics);
-        for (kind, sentence) in &concerns {
-            let told = self.concerns.entry(kind).or_default();
-            *told += 1;
-            if *told <= CONCERNS_TOLD {
-                self.run.progress.note(&format!("warning: {sentence}"));
-            }
+        match self.learning.is_in_vain(self.run.job.roll.max_idle_updates) {
+            Some((updates, reason)) => Err(RollError::NothingToLearn { updates, reason }),
+            None => Ok(()),
         }
-        self.has_trained |= concerns::trained(metrics);
-        let sentences = concerns.iter().filter_map(|(_, sentence)| sentence.lines().next());
-        self.untrained = (!self.has_trained).then(|| sentences.collect::<Vec<_>>().join("; "));
     }
 
     /// What the server measured, told before the step advances; empty from a Python server.
@@ -543,53 +529,4 @@ fn offset(client_uuid: &str) -> usize {
     let mut hasher = DefaultHasher::new();
     client_uuid.hash(&mut hasher);
     hasher.finish() as usize
-}
-
-/// From where to where the shuffled tasks are run: the training's `updates` have taken a batch each, and a job by
-/// epochs ends with its last one. One that trains nothing never advances, so it always starts at the front and ends
-/// after the tasks that it would have trained on.
-fn span(length: Length, abort: bool, updates: u64, batch: u64, tasks: u64) -> (u64, Option<u64>) {
-    let position = if abort { 0 } else { updates * batch };
-    match length {
-        Length::Epochs(epochs) => (position, Some(epochs * tasks)),
-        Length::Steps(steps) => (position, abort.then_some(steps * batch)),
-    }
-}
-
-/// Whether a job that goes on at `position` has no batch left to train on. Tasks that are too few for a first one are an
-/// error, and that comes of running them.
-fn is_complete(position: u64, end: Option<u64>, batch: u64) -> bool {
-    end.is_some_and(|end| position >= end || position > 0 && end - position < batch)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_job_is_complete_when_no_batch_is_left_of_it() {
-        for (position, end, expected) in [
-            (0, Some(5), false),
-            (8, Some(8), true),
-            (8, Some(10), true),
-            (8, Some(16), false),
-            (24, Some(8), true),
-            (8, None, false),
-        ] {
-            assert_eq!(is_complete(position, end, 8), expected, "{position} of {end:?}");
-        }
-    }
-
-    #[test]
-    fn tasks_are_taken_up_where_the_training_is() {
-        for (length, abort, updates, expected) in [
-            (Length::Epochs(2), false, 0, (0, Some(200))),
-            (Length::Epochs(2), false, 3, (24, Some(200))),
-            (Length::Steps(50), false, 3, (24, None)),
-            (Length::Steps(5), true, 3, (0, Some(40))),
-            (Length::Epochs(1), true, 3, (0, Some(100))),
-        ] {
-            assert_eq!(span(length, abort, updates, 8, 100), expected, "{length:?}");
-        }
-    }
 }

@@ -1,0 +1,101 @@
+//! What a run's updates and rewards say of its learning: warnings, and when going on is in vain. Pure.
+
+use indexmap::IndexMap;
+
+use super::concerns::{self, FirstRewards};
+
+/// How often a run warns of the same thing.
+const WARNINGS_OF_A_KIND: u32 = 3;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Learning {
+    first_rewards: FirstRewards,
+    /// How often each concern was reported.
+    reported: IndexMap<&'static str, u32>,
+    updates: u64,
+    has_trained: bool,
+    /// Updates in a row that had nothing to learn from.
+    idle_updates: u64,
+    /// What the last update's metrics give concern about.
+    reasons: String,
+}
+
+impl Learning {
+    /// Takes the reward of an episode. Returns a warning, if there is one.
+    pub fn episode_ended(&mut self, reward: f64) -> Option<String> {
+        self.first_rewards.see(reward)
+    }
+
+    /// Takes the metrics of an update. Returns warnings, of each kind a few in a run.
+    pub fn updated(&mut self, metrics: &IndexMap<String, f64>) -> Vec<String> {
+        self.updates += 1;
+        self.has_trained |= concerns::trained(metrics);
+        self.idle_updates = match concerns::is_idle(metrics) {
+            true => self.idle_updates + 1,
+            false => 0,
+        };
+        let concerns = concerns::of(metrics);
+        let first_lines = concerns.iter().filter_map(|(_, sentence)| sentence.lines().next());
+        self.reasons = first_lines.collect::<Vec<_>>().join("; ");
+        let is_due = |(kind, sentence): (&'static str, String)| {
+            let reported = self.reported.entry(kind).or_default();
+            *reported += 1;
+            (*reported <= WARNINGS_OF_A_KIND).then_some(sentence)
+        };
+        concerns.into_iter().filter_map(is_due).collect()
+    }
+
+    /// The number of the last updates that had nothing to learn from, and why, where there were `limit` or more; 0 is
+    /// no limit.
+    pub fn is_in_vain(&self, limit: u64) -> Option<(u64, String)> {
+        (limit > 0 && self.idle_updates >= limit).then(|| (self.idle_updates, self.reasons.clone()))
+    }
+
+    /// Why no update changed a weight, where there were updates and that is so.
+    pub fn untrained(&self) -> Option<&str> {
+        (self.updates > 0 && !self.has_trained).then_some(self.reasons.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metrics(tasks: f64, dummy: f64, steps: f64) -> IndexMap<String, f64> {
+        [("tasks", tasks), ("dummy_tasks", dummy), ("optimizer_steps", steps)]
+            .map(|(name, value)| (name.to_owned(), value))
+            .into()
+    }
+
+    #[test]
+    fn updates_without_a_signal_are_counted_until_one_has_some() {
+        let mut learning = Learning::default();
+        for _ in 0..4 {
+            learning.updated(&metrics(8.0, 8.0, 1.0));
+        }
+        assert!(learning.is_in_vain(5).is_none() && learning.is_in_vain(0).is_none());
+        let (updates, reason) = learning.is_in_vain(4).unwrap();
+        assert!(updates == 4 && reason.contains("equal rewards"), "{reason}");
+        learning.updated(&metrics(8.0, 7.0, 1.0));
+        assert!(learning.is_in_vain(1).is_none());
+    }
+
+    #[test]
+    fn a_warning_is_repeated_a_few_times() {
+        let mut learning = Learning::default();
+        let told: usize = (0..9).map(|_| learning.updated(&metrics(8.0, 8.0, 1.0)).len()).sum();
+        assert_eq!(told, 3);
+    }
+
+    #[test]
+    fn a_run_is_untrained_until_an_update_changes_a_weight() {
+        let mut learning = Learning::default();
+        assert_eq!(learning.untrained(), None);
+        learning.updated(&metrics(8.0, 0.0, 0.0));
+        assert!(learning.untrained().unwrap().contains("changed no weights"));
+        learning.updated(&metrics(8.0, 0.0, 1.0));
+        learning.updated(&metrics(8.0, 0.0, 0.0));
+        assert_eq!(learning.untrained(), None);
+    }
+}
