@@ -9,7 +9,9 @@ use super::runner::Run;
 use crate::protocol::swarm::{CompareTrainConfigAnswer, ComparedWith, ConfigDifference, EngineStatus};
 
 /// Keys that change neither what is learned nor how; the keys below them too.
-const HARMLESS: [&str; 11] = [
+const HARMLESS: [&str; 12] = [
+    // The server does not get it.
+    "ajet.task_reader",
     "ajet.project_name",
     "ajet.experiment_dir",
     "ajet.swarm_mode_rolling_post_timeout",
@@ -76,8 +78,7 @@ impl Run {
     }
 }
 
-/// The differences that change what is learned. Jobs with different tasks may share an engine, but an experiment is
-/// continued with its own.
+/// The differences that change what is learned. An experiment that is continued was found by its name.
 fn significant(compared: &CompareTrainConfigAnswer) -> Vec<&ConfigDifference> {
     let is_below = |key: &str, of: &str| {
         key.strip_prefix(of)
@@ -85,13 +86,8 @@ fn significant(compared: &CompareTrainConfigAnswer) -> Vec<&ConfigDifference> {
     };
     let matters = |difference: &&ConfigDifference| {
         let key = difference.key.as_str();
-        let is_of_engine = compared.compared_with == ComparedWith::Engine;
-        // A resumed experiment is found by its name.
-        let is_given = match is_of_engine {
-            true => is_below(key, "ajet.task_reader"),
-            false => key == "ajet.experiment_name",
-        };
-        !is_given && !HARMLESS.iter().any(|harmless| is_below(key, harmless))
+        let is_its_name = compared.compared_with == ComparedWith::Experiment && key == "ajet.experiment_name";
+        !is_its_name && !HARMLESS.iter().any(|harmless| is_below(key, harmless))
     };
     compared.differences.iter().filter(matters).collect()
 }
@@ -125,7 +121,7 @@ mod tests {
         for (key, engine, experiment) in [
             ("ajet.model.path", true, true),
             ("ajet.trainer_common.optim.lr", true, true),
-            ("ajet.task_reader.type", false, true),
+            ("ajet.task_reader.type", false, false),
             ("ajet.experiment_name", true, false),
             ("ajet.trainer_common.save_freq", false, false),
             ("ajet.engine.device", false, false),

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::config::schema::Ajet;
 use crate::config::small_file::{DOCUMENT_BYTES, read_text};
-use crate::config::{Strictness, load};
+use crate::config::{Strictness, dump_yaml, load};
 use crate::protocol::swarm::ConfigDifference;
 
 /// The configuration with which an experiment was last started, in its directory.
@@ -33,10 +33,19 @@ pub fn kept(dir: &Path) -> Option<Ajet> {
 /// Every key whose value differs, in the order of the schema.
 pub fn differences(given: &Ajet, present: &Ajet) -> Vec<ConfigDifference> {
     // The configuration's keys are strings and its floats finite: it always is a value.
-    let value = |ajet: &Ajet| serde_json::to_value(ajet).unwrap_or_default();
+    let value = |ajet: &Ajet| serde_json::to_value(with_lengths(ajet)).unwrap_or_default();
     let mut found = Vec::new();
     compare("ajet", &value(given), &value(present), &mut found);
     found
+}
+
+/// The same configuration with the lengths that follow from others written out, as clients of ours send it. The task reader
+/// is the client's own matter and is left out.
+fn with_lengths(ajet: &Ajet) -> Ajet {
+    match load(&dump_yaml(ajet), Strictness::Synced) {
+        Ok(loaded) => loaded.ajet,
+        Err(_) => ajet.clone(),
+    }
 }
 
 fn compare(key: &str, given: &Value, present: &Value, found: &mut Vec<ConfigDifference>) {
@@ -80,7 +89,11 @@ mod tests {
                 "ajet.trainer_common.optim.lr"
             ]
         );
-        assert_eq!((&found[1].given, &found[1].present), (&json!(9), &json!(null)));
+        assert_eq!(found[1].given, json!(9));
+        let implied = present.max_model_len();
+        let mut explicit = present.clone();
+        explicit.rollout.max_model_len = Some(implied);
+        assert_eq!(differences(&explicit, &present), []);
     }
 
     #[test]
