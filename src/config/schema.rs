@@ -558,7 +558,7 @@ pub struct TaskReader {
     #[serde(rename = "type")]
     pub kind: String,
     /// Maximum number of tasks of each set, training and validation; reading stops there.
-    #[schemars(range(min = 1, max = 100_000_000))]
+    #[schemars(range(min = 1, max = 10_000_000))]
     pub limit: Option<usize>,
     /// Expression over a row's columns, such as `level <= 3 and answer`; rows of which it is true are kept.
     pub filter: String,
@@ -623,9 +623,9 @@ pub struct HuggingfaceDatRepo {
     pub dataset_path: String,
     /// Configuration of the data set, such as `main`, or a directory in it. Default: the data set's own default.
     pub dataset_name: Option<String>,
-    /// Split to train on.
+    /// Split to train on, or a part of it, such as `train[:90%]`.
     pub training_split: String,
-    /// Split to evaluate on. Default: `validation`, where the data set has it.
+    /// Split to evaluate on, or a part of one, such as `train[90%:]`. Default: `validation`, where the data set has it.
     pub validation_split: Option<String>,
     /// Key of the list of rows, for JSON files whose top level is an object.
     pub field: Option<String>,

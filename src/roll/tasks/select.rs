@@ -12,6 +12,9 @@ use crate::roll::template::Template;
 /// The fields of a task that a row may have; anything else is reached through `metadata`.
 const FIELDS: [&str; 5] = ["task_id", "main_query", "init_messages", "env_type", "metadata"];
 
+/// Maximum number of tasks of a set, since all of them are kept.
+const MOST_TASKS: usize = 10_000_000;
+
 /// The column that is asked where there is no `main_query`.
 const QUESTION: &str = "question";
 
@@ -75,6 +78,7 @@ impl Selection {
     pub fn begin(&self) -> Collector<'_> {
         Collector {
             selection: self,
+            index: 0,
             rows: 0,
             tasks: vec![],
         }
@@ -202,23 +206,35 @@ fn shown(value: &Value) -> String {
 #[derive(Debug)]
 pub struct Collector<'a> {
     selection: &'a Selection,
+    /// Number of the next row.
+    index: usize,
+    /// Rows that were looked at.
     rows: usize,
     tasks: Vec<Task>,
 }
 
 impl Collector<'_> {
+    /// Passes over a row, so that those after it keep their numbers.
+    pub fn skip(&mut self) {
+        self.index += 1;
+    }
+
     /// Takes a row; breaks when there are enough tasks.
     ///
     /// # Errors
     /// What is wrong with the row.
     pub fn take(&mut self, row: Row) -> Result<ControlFlow<()>, String> {
-        let index = self.rows;
+        let index = self.index;
+        self.index += 1;
         self.rows += 1;
         if let Some(filter) = &self.selection.filter {
             let kept = filter.template.render(&row).map_err(|error| error.to_string())?;
             if kept.is_empty() {
                 return Ok(ControlFlow::Continue(()));
             }
+        }
+        if self.tasks.len() >= MOST_TASKS {
+            return Err(format!("there are more than {MOST_TASKS} tasks; set ajet.task_reader.limit"));
         }
         self.tasks.push(self.selection.task(index, row)?);
         match self.selection.limit.is_some_and(|limit| self.tasks.len() >= limit) {

@@ -119,16 +119,13 @@ pub type DataFile = (String, Format);
 /// No file fits, a file that is named is not there, or none has a format that is read.
 pub fn data_files(files: &[String], patterns: &[String]) -> Result<Vec<DataFile>, String> {
     let mut found: Vec<&String> = vec![];
+    let mut seen = HashSet::new();
     for pattern in patterns {
         let resolved = resolve(files, pattern);
         if resolved.is_empty() && !pattern.contains(['*', '?', '[']) {
             return Err(format!("there is no file {pattern:?}"));
         }
-        for file in resolved {
-            if !found.contains(&file) {
-                found.push(file);
-            }
-        }
+        found.extend(resolved.into_iter().filter(|file| seen.insert(*file)));
     }
     let formats = found
         .iter()

@@ -5,17 +5,20 @@ mod directory;
 mod layout;
 mod pattern;
 mod source;
+mod split;
 
-use std::path::Path;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 
 use super::rows::{self, Format, Options};
-use super::select::Selection;
+use super::select::{Collector, Selection};
 use super::{Task, TaskError, TaskSets};
 use crate::config::schema::HuggingfaceDatRepo;
 use crate::config::small_file::{DOCUMENT_BYTES, read_text};
 use card::Configuration;
 use layout::{DataFile, Patterns, TRAIN};
 use source::Source;
+use split::Part;
 
 const README: &str = "README.md";
 /// The split to evaluate on where none is named and there is one of this name.
@@ -134,25 +137,52 @@ impl Dataset {
         })
     }
 
-    /// Reads the tasks of a split, which `key` of the job names.
+    /// Reads the tasks of a split or of parts of splits, which `key` of the job names.
     fn read(&mut self, key: &'static str, split: &str, selection: &Selection) -> Result<Vec<Task>, TaskError> {
-        let Some(patterns) = self.splits.get(split) else {
-            return Err(TaskError::Split {
-                path: self.path.clone(),
-                key,
-                given: split.to_owned(),
-                known: self.splits.keys().cloned().collect(),
-            });
-        };
+        let parts = split::parts(split).ok_or_else(|| TaskError::Value {
+            key,
+            given: split.to_owned(),
+            allowed: "a split or parts of splits, such as train[:90%] or train+test",
+        })?;
         let mut tasks = selection.begin();
-        for (file, format) in self.files(&patterns.clone())? {
-            let path = match &self.source {
-                Some(source) => source.file(&file)?,
-                None => file.into(),
+        for part in parts {
+            let Some(patterns) = self.splits.get(&part.split).cloned() else {
+                return Err(TaskError::Split {
+                    path: self.path.clone(),
+                    key,
+                    given: part.split,
+                    known: self.splits.keys().cloned().collect(),
+                });
             };
+            let files = self.files(&patterns)?;
+            self.read_part(&part, &files, &mut tasks)?;
+        }
+        tasks.finish(&format!("{}, split {split}", self.path))
+    }
+
+    fn read_part(&self, part: &Part, files: &[DataFile], tasks: &mut Collector) -> Result<(), TaskError> {
+        let mut count = 0;
+        if part.needs_count() {
+            for (file, format) in files {
+                count += rows::count(&self.path_of(file)?, *format, &self.options)?;
+            }
+        } else {
+            count = u64::MAX;
+        }
+        let wanted = part.rows(count);
+        let mut index = 0;
+        for (file, format) in files {
             let mut is_enough = false;
-            rows::read(&path, format, &self.options, &mut |row| {
-                let flow = tasks.take(row)?;
+            rows::read(&self.path_of(file)?, *format, &self.options, &mut |row| {
+                let flow = match index {
+                    index if index >= wanted.end => ControlFlow::Break(()),
+                    index if index < wanted.start => {
+                        tasks.skip();
+                        ControlFlow::Continue(())
+                    }
+                    _ => tasks.take(row)?,
+                };
+                index += 1;
                 is_enough = flow.is_break();
                 Ok(flow)
             })?;
@@ -160,7 +190,15 @@ impl Dataset {
                 break;
             }
         }
-        tasks.finish(&format!("{}, split {split}", self.path))
+        Ok(())
+    }
+
+    /// A data file on this machine.
+    fn path_of(&self, file: &str) -> Result<PathBuf, TaskError> {
+        match &self.source {
+            Some(source) => source.file(file),
+            None => Ok(file.into()),
+        }
     }
 
     /// The files of a split.

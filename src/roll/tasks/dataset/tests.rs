@@ -116,6 +116,29 @@ fn validation_is_read_where_there_is_such_a_split() {
 }
 
 #[test]
+fn parts_of_splits_are_read() {
+    let parts = |training: &str, validation: &str| HuggingfaceDatRepo {
+        training_split: training.into(),
+        validation_split: Some(validation.into()),
+        ..config(&fixtures().join("shards"))
+    };
+    let ids = |tasks: &[Task]| tasks.iter().map(|task| task.task_id.clone()).collect::<Vec<_>>();
+    let sets = read(&parts("train[:80%]", "train[80%:]"), &selection()).unwrap();
+    assert_eq!(ids(&sets.training), ["task_0", "task_1", "task_2", "task_3"]);
+    assert_eq!(ids(&sets.validation), ["task_4"]);
+    let sets = read(&parts("train[1:4]", "validation+extra"), &selection()).unwrap();
+    assert_eq!(ids(&sets.training), ["task_1", "task_2", "task_3"]);
+    assert_eq!(ids(&sets.validation), ["task_0", "task_1", "task_2"]);
+    assert!(error_of(&parts("train[5:]", "train")).contains("split train[5:] holds no task"));
+    assert!(error_of(&parts("train[5", "train")).contains("training_split: \"train[5\" is not a split or parts"));
+    let jsonl = HuggingfaceDatRepo {
+        training_split: "train[-1:]".into(),
+        ..config(&fixtures().join("json-lines/train.jsonl"))
+    };
+    assert_eq!(ids(&read(&jsonl, &selection()).unwrap().training), ["task_3"]);
+}
+
+#[test]
 fn a_single_file_is_its_training_split() {
     for file in ["gsm8k/main/test-00000-of-00001.parquet", "compressed/test.jsonl.zst"] {
         assert_eq!(
@@ -181,6 +204,17 @@ fn a_missing_shard_is_reported() {
 }
 
 #[test]
+fn ten_thousand_files_are_one_split() {
+    let root = tempfile::tempdir().unwrap();
+    for file in 0..10_000 {
+        std::fs::write(root.path().join(format!("part-{file:05}.jsonl")), "{\"main_query\": \"x\"}\n").unwrap();
+    }
+    let sets = read(&config(root.path()), &selection()).unwrap();
+    assert_eq!(sets.training.len(), 10_000);
+    assert_eq!(sets.training[9_999].task_id, "task_9999");
+}
+
+#[test]
 fn limit_filter_and_columns_choose_and_name() {
     let reader = |yaml: &str| serde_yaml::from_str::<TaskReader>(yaml).unwrap();
     let gsm8k = config(&fixtures().join("gsm8k/main"));
@@ -203,8 +237,15 @@ fn limit_filter_and_columns_choose_and_name() {
     assert_eq!(sets.training[1].task_id, "task_2");
     let none = read_with("{filter: '{{ 1 > 2 }}'}").unwrap_err();
     assert!(none.contains("filter keeps none of 7 rows"), "{none}");
-    let typo = read_with("{columns: {main_query: '{{ qestion }}'}}").unwrap_err();
-    assert!(typo.contains("row 1: ajet.task_reader.columns.main_query"), "{typo}");
+    for (yaml, told) in [
+        ("{columns: {main_query: '{{ qestion }}'}}", "row 1: ajet.task_reader.columns.main_query"),
+        ("{columns: {answer: '{{ anwser }}'}}", "row 1: ajet.task_reader.columns.answer"),
+        ("{filter: 'levle > 3'}", "row 1: ajet.task_reader.filter"),
+        ("{columns: {task_id: '{{ question[:0] }}'}}", "task_id is \"\", but it must be text that is not empty"),
+    ] {
+        let message = read_with(yaml).unwrap_err();
+        assert!(message.contains(told), "{message}");
+    }
     let syntax = Selection::new(&reader("{filter: 'a >'}")).unwrap_err().to_string();
     assert!(syntax.contains("ajet.task_reader.filter"), "{syntax}");
 }

@@ -1,9 +1,9 @@
 //! Parquet files, row group by row group and page by page.
 
+use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 
 use super::parquet_column::Column;
@@ -13,45 +13,67 @@ use crate::config::small_file::open_regular;
 
 /// Gives the rows of a file to `sink`; only the columns that `needed` names.
 pub fn read(path: &Path, needed: Option<&[String]>, sink: &mut Sink) -> Result<(), TaskError> {
-    // The decoder panics on some damaged pages.
-    let read = catch_unwind(AssertUnwindSafe(|| read_rows(path, needed, sink)));
-    read.unwrap_or_else(|panic| {
-        let message = panic.downcast_ref::<String>().map(String::as_str);
-        let message = message.or_else(|| panic.downcast_ref::<&str>().copied());
-        Err(TaskError::Damaged {
-            path: path.to_path_buf(),
-            reason: format!("the decoder failed: {}", message.unwrap_or("it gave no reason")),
-        })
+    caught(path, || read_rows(path, needed, sink))
+}
+
+/// The number of rows that a file says it has.
+pub fn count(path: &Path) -> Result<u64, TaskError> {
+    caught(path, || {
+        let rows = open(path)?.metadata().file_metadata().num_rows();
+        rows.try_into().map_err(|_| damaged(path, format!("it says that it has {rows} rows")))
     })
 }
 
-fn read_rows(path: &Path, needed: Option<&[String]>, sink: &mut Sink) -> Result<(), TaskError> {
-    let damaged = |reason: String| TaskError::Damaged {
+/// What `read` gives; the decoder panics on some damaged pages.
+fn caught<T>(path: &Path, read: impl FnOnce() -> Result<T, TaskError>) -> Result<T, TaskError> {
+    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|panic| {
+        let message = panic.downcast_ref::<String>().map(String::as_str);
+        let message = message.or_else(|| panic.downcast_ref::<&str>().copied());
+        let message = message.unwrap_or("it gave no reason");
+        Err(damaged(path, format!("the decoder failed: {message}")))
+    })
+}
+
+fn damaged(path: &Path, reason: impl ToString) -> TaskError {
+    TaskError::Damaged {
         path: path.to_path_buf(),
-        reason,
-    };
+        reason: reason.to_string(),
+    }
+}
+
+fn open(path: &Path) -> Result<SerializedFileReader<File>, TaskError> {
     let mut file = open_regular(path).map_err(|reason| TaskError::File {
         path: path.to_path_buf(),
         reason,
     })?;
-    parquet_footer::check(&mut file).map_err(damaged)?;
-    let told = |error: ParquetError| damaged(error.to_string());
-    let reader = SerializedFileReader::new(file).map_err(told)?;
+    parquet_footer::check(&mut file).map_err(|reason| damaged(path, reason))?;
+    SerializedFileReader::new(file).map_err(|error| damaged(path, error))
+}
+
+fn read_rows(path: &Path, needed: Option<&[String]>, sink: &mut Sink) -> Result<(), TaskError> {
+    let reader = open(path)?;
     let schema = reader.metadata().file_metadata().schema_descr();
-    let is_needed = |name: &str| needed.is_none_or(|needed| needed.iter().any(|known| known == name));
-    let tree = Node::root(schema.root_schema(), is_needed).map_err(damaged)?;
+    let fields = schema.root_schema().get_fields();
+    let names_it = |name: &str| needed.is_some_and(|needed| needed.iter().any(|known| known == name));
+    // Without any column, nothing would bound the number of rows.
+    let is_all = !fields.iter().any(|field| names_it(field.name()));
+    let tree = Node::root(schema.root_schema(), |name| is_all || names_it(name));
+    let tree = tree.map_err(|reason| damaged(path, reason))?;
     let mut is_read = vec![false; schema.num_columns()];
     tree.each_column(&mut |column| is_read[column] = true);
+    if !is_read.contains(&true) {
+        return Err(damaged(path, "it has no column"));
+    }
     let mut row = 0;
     for index in 0..reader.num_row_groups() {
-        let group = reader.get_row_group(index).map_err(told)?;
+        let group = reader.get_row_group(index).map_err(|error| damaged(path, error))?;
         let mut columns = Columns(vec![]);
         for (column, is_read) in is_read.iter().enumerate() {
             columns.0.push(match is_read {
-                true => Some(Column::new(
-                    group.get_column_reader(column).map_err(told)?,
-                    &schema.column(column),
-                )),
+                true => {
+                    let values = group.get_column_reader(column).map_err(|error| damaged(path, error))?;
+                    Some(Column::new(values, &schema.column(column)))
+                }
                 false => None,
             });
         }

@@ -161,13 +161,13 @@ fn rows_beyond_the_limit_are_refused() {
         ("a.csv", b"a\n1\n\""),
     ] {
         let message = rows_of(name, &[before, &long].concat(), &options).unwrap_err();
-        assert!(message.contains("the row is longer than 64 MiB"), "{name}: {message}");
+        assert!(message.contains("the row is longer than 1 MiB"), "{name}: {message}");
     }
-    // A few KiB that unpack to a line of 70 MiB.
+    // A few KiB that unpack to a line of 2 MiB.
     let mut packed = flate2::write::GzEncoder::new(vec![], flate2::Compression::best());
     packed.write_all(&long).unwrap();
     let message = rows_of("a.jsonl.gz", &packed.finish().unwrap(), &options).unwrap_err();
-    assert!(message.contains("line 1: the row is longer than 64 MiB"), "{message}");
+    assert!(message.contains("line 1: the row is longer than 1 MiB"), "{message}");
 }
 
 #[test]
@@ -196,6 +196,11 @@ fn columns_that_are_not_needed_are_not_read() {
     let names: Vec<_> = rows[1].as_object().unwrap().keys().collect();
     assert_eq!(names, ["i64", "struct"]);
     assert_eq!(rows[7]["i64"], 7);
+    let none = Options {
+        needed: Some(vec!["none".into()]),
+        ..Options::default()
+    };
+    assert_eq!(rows_of("a.parquet", &whole, &none).unwrap()[0].as_object().unwrap().len(), 24);
 }
 
 #[test]
