@@ -74,8 +74,14 @@ pub async fn read(reader: &TaskReader) -> Result<TaskSets, TaskError> {
         "reverse_text" => generated::reverse_text(&reader.reverse_text)?,
         "random_dummy" => generated::random_dummy(&reader.random_dummy),
         "command" => command::read(&reader.command, &selection).await?,
-        _ => read_files(reader.clone(), selection).await?,
+        _ => read_files(reader.clone(), selection.clone()).await?,
     };
+    if ["arithmetic", "reverse_text", "random_dummy"].contains(&reader.kind.as_str()) && !selection.is_everything() {
+        sets.warnings.push(format!(
+            "ajet.task_reader: limit, filter and columns have no effect on tasks of type {}",
+            reader.kind
+        ));
+    }
     for (what, tasks) in [("training", &sets.training), ("validation", &sets.validation)] {
         sets.warnings.extend(duplicates(what, tasks));
         sets.warnings.extend(without_query(what, tasks));

@@ -74,6 +74,11 @@ impl Selection {
         Some(templates.flat_map(Template::names).chain(own).collect())
     }
 
+    /// Whether every row is kept as it is.
+    pub fn is_everything(&self) -> bool {
+        self.limit.is_none() && self.filter.is_none() && self.columns.is_empty()
+    }
+
     /// Begins a set of tasks.
     pub fn begin(&self) -> Collector<'_> {
         Collector {
