@@ -239,7 +239,9 @@ impl Collector<'_> {
             }
         }
         if self.tasks.len() >= MOST_TASKS {
-            return Err(format!("there are more than {MOST_TASKS} tasks; set ajet.task_reader.limit"));
+            return Err(format!(
+                "there are more than {MOST_TASKS} tasks; set ajet.task_reader.limit"
+            ));
         }
         self.tasks.push(self.selection.task(index, row)?);
         match self.selection.limit.is_some_and(|limit| self.tasks.len() >= limit) {

@@ -76,7 +76,11 @@ impl Bound {
             Self::Percent(percent) => (percent as f64 * count as f64 / 100.0).round_ties_even() as i128,
         };
         let is_from_end = matches!(self, Self::Rows(..0) | Self::Percent(..0));
-        let row = if is_from_end { offset + i128::from(count) } else { offset };
+        let row = if is_from_end {
+            offset + i128::from(count)
+        } else {
+            offset
+        };
         row.clamp(0, count.into()) as u64
     }
 }
@@ -103,7 +107,15 @@ mod tests {
             let found: Vec<_> = parts.iter().map(|part| (part.split.as_str(), part.rows(7))).collect();
             assert_eq!(found, expected, "{text}");
         }
-        for text in ["", "train+", "train[", "train[3]", "train[a:]", "train[:101%]", "train[:1]x"] {
+        for text in [
+            "",
+            "train+",
+            "train[",
+            "train[3]",
+            "train[a:]",
+            "train[:101%]",
+            "train[:1]x",
+        ] {
             assert_eq!(parts(text), None, "{text}");
         }
     }

@@ -207,7 +207,11 @@ fn a_missing_shard_is_reported() {
 fn ten_thousand_files_are_one_split() {
     let root = tempfile::tempdir().unwrap();
     for file in 0..10_000 {
-        std::fs::write(root.path().join(format!("part-{file:05}.jsonl")), "{\"main_query\": \"x\"}\n").unwrap();
+        std::fs::write(
+            root.path().join(format!("part-{file:05}.jsonl")),
+            "{\"main_query\": \"x\"}\n",
+        )
+        .unwrap();
     }
     let sets = read(&config(root.path()), &selection()).unwrap();
     assert_eq!(sets.training.len(), 10_000);
@@ -238,10 +242,19 @@ fn limit_filter_and_columns_choose_and_name() {
     let none = read_with("{filter: '{{ 1 > 2 }}'}").unwrap_err();
     assert!(none.contains("filter keeps none of 7 rows"), "{none}");
     for (yaml, told) in [
-        ("{columns: {main_query: '{{ qestion }}'}}", "row 1: ajet.task_reader.columns.main_query"),
-        ("{columns: {answer: '{{ anwser }}'}}", "row 1: ajet.task_reader.columns.answer"),
+        (
+            "{columns: {main_query: '{{ qestion }}'}}",
+            "row 1: ajet.task_reader.columns.main_query",
+        ),
+        (
+            "{columns: {answer: '{{ anwser }}'}}",
+            "row 1: ajet.task_reader.columns.answer",
+        ),
         ("{filter: 'levle > 3'}", "row 1: ajet.task_reader.filter"),
-        ("{columns: {task_id: '{{ question[:0] }}'}}", "task_id is \"\", but it must be text that is not empty"),
+        (
+            "{columns: {task_id: '{{ question[:0] }}'}}",
+            "task_id is \"\", but it must be text that is not empty",
+        ),
     ] {
         let message = read_with(yaml).unwrap_err();
         assert!(message.contains(told), "{message}");

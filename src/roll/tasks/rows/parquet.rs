@@ -20,7 +20,8 @@ pub fn read(path: &Path, needed: Option<&[String]>, sink: &mut Sink) -> Result<(
 pub fn count(path: &Path) -> Result<u64, TaskError> {
     caught(path, || {
         let rows = open(path)?.metadata().file_metadata().num_rows();
-        rows.try_into().map_err(|_| damaged(path, format!("it says that it has {rows} rows")))
+        rows.try_into()
+            .map_err(|_| damaged(path, format!("it says that it has {rows} rows")))
     })
 }
 

@@ -200,7 +200,13 @@ fn columns_that_are_not_needed_are_not_read() {
         needed: Some(vec!["none".into()]),
         ..Options::default()
     };
-    assert_eq!(rows_of("a.parquet", &whole, &none).unwrap()[0].as_object().unwrap().len(), 24);
+    assert_eq!(
+        rows_of("a.parquet", &whole, &none).unwrap()[0]
+            .as_object()
+            .unwrap()
+            .len(),
+        24
+    );
 }
 
 #[test]
