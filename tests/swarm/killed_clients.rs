@@ -2,17 +2,15 @@
 //! that was begun is accounted for.
 
 #[allow(dead_code, reason = "each test file uses a part of what they share")]
-mod support;
-
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
+use crate::support::swarm::Swarm;
 use futures_util::StreamExt;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
-use support::swarm::Swarm;
 
 const BATCH: u64 = 300;
 const SLOTS: usize = 48;

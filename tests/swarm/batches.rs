@@ -1,17 +1,15 @@
 //! What `roll` hands in for an update: as many episodes as the configuration asks for, in complete groups.
 
 #[allow(dead_code, reason = "each test file uses a part of what they share")]
-mod support;
-
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::support::swarm::Swarm;
 use ajet_swarm::protocol::engine::PooledEpisode;
 use ajet_swarm::roll::job::Job;
 use ajet_swarm::roll::{Interrupt, Options, run};
 use serde_json::{Value, json};
-use support::swarm::Swarm;
 
 /// A job on generated tasks.
 fn job(swarm: &Swarm, ajet: Value, mut roll: Value) -> Job {

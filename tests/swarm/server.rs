@@ -1,18 +1,16 @@
 //! The swarm protocol and the model API against fake engines, over real sockets.
 
 #[allow(dead_code, reason = "each test file uses a part of what they share")]
-mod support;
-
 use std::time::Duration;
 
+use crate::support::fake_engine::HANGS_UP;
+use crate::support::swarm::{Swarm, answer, end_body, quick};
 use ajet_swarm::protocol::engine::{CONTRACT_VERSION, DropReason, EngineEvent, EnginePhase};
 use ajet_swarm::server::engine::resume;
 use ajet_swarm::server::{Options, Token};
 use futures_util::StreamExt;
 use reqwest::Method;
 use serde_json::{Value, json};
-use support::fake_engine::HANGS_UP;
-use support::swarm::{Swarm, answer, end_body, quick};
 
 const EPISODES: &str = "rollout_until_finish_enough_episodes";
 const TASKS: &str = "rollout_until_finish_enough_tasks";
@@ -1041,7 +1039,7 @@ async fn an_end_is_idempotent_in_every_state_and_reaches_the_engine_once() {
     assert_eq!((first, second), (success(), success()));
     swarm.until("ENGINE.WEIGHT_SYNCING").await;
     assert_eq!(swarm.end(&episode, "t", 1.0).await, success(), "while syncing");
-    let other = support::swarm::Claimed {
+    let other = crate::support::swarm::Claimed {
         uuid: "other".into(),
         ..episode.clone()
     };

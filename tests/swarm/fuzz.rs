@@ -1,30 +1,21 @@
 //! Wrong bodies, thousands of them, to a server in this process: it must not panic, hang, call them its own fault, or
 //! change its state on what it refuses.
 //!
-//! `AJET_FUZZ_INPUTS=200000 cargo test --release --test fuzz` sends that many; `AJET_FUZZ_SEED` chooses others. The
+//! `AJET_FUZZ_INPUTS=200000 cargo test --release --test swarm fuzz` sends that many; `AJET_FUZZ_SEED` chooses others. The
 //! directory `fuzz/` has the same for libFuzzer, which looks for inputs that take new ways through the code.
-
-#[allow(dead_code, reason = "each test file uses a part of what they share")]
-#[path = "support/fake_engine.rs"]
-mod fake_engine;
-#[allow(dead_code, reason = "the targets of `fuzz/` use the rest")]
-#[path = "support/fuzz_world.rs"]
-mod fuzz_world;
-#[path = "support/mutate.rs"]
-mod mutate;
 
 use std::collections::BTreeMap;
 
+use crate::support::fuzz_world::{PATIENCE, World};
 use ajet_swarm::config::{Strictness, load, load_over};
 use ajet_swarm::roll::job::Job;
-use fuzz_world::{PATIENCE, World};
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 
-const DUMP: &str = include_str!("fixtures/config/python_dump.yaml");
-const TEMPLATE: &str = include_str!("../config/jobs/template.yaml");
+const DUMP: &str = include_str!("../fixtures/config/python_dump.yaml");
+const TEMPLATE: &str = include_str!("../../config/jobs/template.yaml");
 
 fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().unwrap())
@@ -101,7 +92,7 @@ fn archive(rng: &mut ChaCha8Rng) -> Vec<u8> {
     }
     let mut bytes = zip.finish().unwrap().into_inner();
     if rng.random_ratio(9, 10) {
-        mutate::raw(&mut bytes, rng);
+        crate::support::mutate::raw(&mut bytes, rng);
     }
     bytes
 }
@@ -116,7 +107,7 @@ async fn one_input(world: &mut World) {
     let (path, key, valid) = call(world);
     let body = match world.rng.random_range(0..10) {
         0..=2 => valid.to_string().into_bytes(),
-        _ => mutate::body(&valid, &mut world.rng),
+        _ => crate::support::mutate::body(&valid, &mut world.rng),
     };
     world.offer(path, &key, body).await;
 }
@@ -156,7 +147,7 @@ fn no_yaml_breaks_the_reader_of_configurations_and_jobs() {
     // Each costs milliseconds: the documents are long.
     for _ in 0..inputs() / 10 {
         let valid = *[DUMP, TEMPLATE].choose(&mut rng).unwrap();
-        let yaml = mutate::text(valid, &mut rng);
+        let yaml = crate::support::mutate::text(valid, &mut rng);
         let strictness = *[Strictness::Job, Strictness::Synced].choose(&mut rng).unwrap();
         let started = std::time::Instant::now();
         let outcome = load(&yaml, strictness).map(|_| ());

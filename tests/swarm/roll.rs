@@ -1,13 +1,13 @@
 //! Client library and `roll` against the real server with fake engines.
 
 #[allow(dead_code, reason = "each test file uses a part of what they share")]
-mod support;
-
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use crate::support::python_server::{LAST_METHOD, PythonServer, WHY};
+use crate::support::swarm::Swarm;
 use ajet_swarm::client::{BeginEpisode, ClientError, EndOutcome, Started, SwarmClient};
 use ajet_swarm::protocol::engine::DropReason;
 use ajet_swarm::protocol::openai::{ChatMessage, ChatRequest};
@@ -16,8 +16,6 @@ use ajet_swarm::roll::job::Job;
 use ajet_swarm::roll::report::{End, Outcome};
 use ajet_swarm::roll::{Interrupt, Options, RollError, run};
 use serde_json::{Value, json};
-use support::python_server::{LAST_METHOD, PythonServer, WHY};
-use support::swarm::Swarm;
 
 const ENOUGH_TASKS: &str = "rollout_until_finish_enough_tasks";
 

@@ -1,14 +1,12 @@
 //! What one client may take, so that others are not stopped: connections, bodies, calls, time.
 
 #[allow(dead_code, reason = "each test file uses a part of what they share")]
-mod support;
-
 use std::time::Duration;
 
+use crate::support::swarm::{Swarm, answer, end_body, quick};
 use ajet_swarm::server::{Limits, Options};
 use reqwest::Method;
 use serde_json::{Value, json};
-use support::swarm::{Swarm, answer, end_body, quick};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

@@ -1,0 +1,9 @@
+//! The program itself, started as users start it.
+
+mod access;
+mod endings;
+mod hub;
+mod main_job;
+mod python_client;
+mod restarts;
+mod start;

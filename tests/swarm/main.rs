@@ -1,0 +1,10 @@
+//! A swarm in this process: server, client library and `roll` against fake engines.
+
+mod batches;
+mod fuzz;
+mod killed_clients;
+mod limits;
+mod roll;
+mod server;
+#[path = "../support/mod.rs"]
+mod support;
