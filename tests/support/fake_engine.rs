@@ -126,6 +126,7 @@ impl FakeLauncher {
     }
 
     /// The ends since the last call of this.
+    #[allow(dead_code, reason = "the load benchmark uses it")]
     pub fn take_ends(&self) -> Vec<(String, EndEpisode)> {
         std::mem::take(&mut self.record.lock().unwrap().ends)
     }
