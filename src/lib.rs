@@ -1,8 +1,8 @@
-//! Reinforcement learning of language-model agents: a swarm server that samples and trains, and the clients that roll
-//! episodes against it. `docs/architecture.md` is the map.
-// `terminal` prints: what is foreign is made printable, and a reader that goes away is no panic.
+//! Reinforcement learning of language-model agents: a swarm server that samples and trains, and clients that run
+//! episodes with it. See `docs/architecture.md` for an overview.
+// Use `terminal` to print: it escapes control characters, and a closed pipe does not panic.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
-// The pages are for those who work on this code: they lead into private modules too.
+// The documentation is for developers of this crate, so it links to private items too.
 #![allow(rustdoc::private_intra_doc_links)]
 
 pub mod cli;

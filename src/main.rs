@@ -1,4 +1,4 @@
-//! Parses the command line, sets up logging, dispatches, turns the outcome into an exit code; nothing else.
+//! Entry point: parses the command line, sets up logging, runs the command, and returns its exit code.
 
 use std::process::ExitCode;
 

@@ -1,21 +1,22 @@
-//! Text on its way to a terminal. Models, agents, clients and servers write what they like; nothing of it may steer the
-//! terminal, hide or reorder what is read there.
+//! Safe output to a terminal. Text of models, agents, clients and servers must not control the terminal, or hide or
+//! reorder what is shown.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Exit code of a program whose reader went away: what a shell reports of one that SIGPIPE ended.
+/// Exit code after the reader of a pipe went away: what a shell reports for a process ended by SIGPIPE.
 pub const READER_GONE: u8 = 141;
 
 static OUTPUT_LOST: AtomicBool = AtomicBool::new(false);
 
-/// Characters of a line that are shown.
-const LONGEST_LINE: usize = 10_000;
+/// Maximum number of characters shown of a line.
+const MAX_LINE_CHARS: usize = 10_000;
 
-/// Whether a character does something to a terminal, or to the text around it, instead of being seen: control characters
-/// but line feed and tab, marks of direction, and what has no width. Joiners, of which emoji and scripts are made, stay.
+/// Returns whether a character controls a terminal or the text around it instead of being visible: control characters
+/// except line feed and tab, directional marks, and zero-width characters. Joiners, needed by emoji and some scripts,
+/// are allowed.
 fn is_hidden(character: char) -> bool {
     match character {
         '\n' | '\t' => false,
@@ -25,26 +26,26 @@ fn is_hidden(character: char) -> bool {
     }
 }
 
-/// Text whose hidden characters are seen, as `\u{1b}`. Lines and tabs stay; a line of more than 10,000 characters is
-/// cut, which is said.
+/// Escapes hidden characters, as in `\u{1b}`. Line feeds and tabs stay; lines of more than 10,000 characters are
+/// truncated with a note.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    let is_long = |line: &str| line.len() > LONGEST_LINE && line.chars().count() > LONGEST_LINE;
+    let is_long = |line: &str| line.len() > MAX_LINE_CHARS && line.chars().count() > MAX_LINE_CHARS;
     if !text.contains(is_hidden) && !text.split('\n').any(is_long) {
         return Cow::Borrowed(text);
     }
     let lines = text.split('\n').map(|line| {
         let line = line.strip_suffix('\r').unwrap_or(line);
-        let mut shown = visible(line.chars().take(LONGEST_LINE));
+        let mut shown = visible(line.chars().take(MAX_LINE_CHARS));
         if is_long(line) {
             // Writing to a string cannot fail.
-            let _ = write!(shown, "… ({} more characters)", line.chars().count() - LONGEST_LINE);
+            let _ = write!(shown, "… ({} more characters)", line.chars().count() - MAX_LINE_CHARS);
         }
         shown
     });
     Cow::Owned(lines.collect::<Vec<_>>().join("\n"))
 }
 
-/// As [`printable`], with spaces for line feeds and tabs.
+/// As [`printable`], with spaces instead of line feeds and tabs.
 pub fn one_line(text: &str) -> String {
     let line = text.replace("\r\n", " ").replace(['\n', '\r', '\t'], " ");
     printable(&line).into_owned()
@@ -60,7 +61,8 @@ fn visible(characters: impl Iterator<Item = char>) -> String {
     })
 }
 
-/// JSON text with its hidden characters, which only stand in strings, as JSON's own escapes: it means the same.
+/// Escapes hidden characters in JSON text, where they only occur in strings, as JSON does, so that its meaning is
+/// unchanged.
 pub fn json(text: &str) -> Cow<'_, str> {
     if !text.contains(is_hidden) {
         return Cow::Borrowed(text);
@@ -80,13 +82,13 @@ pub fn json(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Writes text to standard output as it is. Where its reader went away, as `head` does, the process ends at once and
-/// quietly: what it has to say is all that such a command does.
+/// Writes text to standard output. If its reader went away, as `head` does, the process ends quietly, since output is
+/// all such a command does.
 pub fn print(text: &str) {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(READER_GONE.into()),
-        // A full disk behind a redirection: a job goes on, and its exit code says that not all of its words are there.
+        // A full disk behind a redirection: the job continues, and its exit code reports the incomplete output.
         Err(error) => {
             OUTPUT_LOST.store(true, Ordering::Relaxed);
             note(&format!("error: cannot write to standard output: {error}"));
@@ -95,17 +97,17 @@ pub fn print(text: &str) {
     }
 }
 
-/// Whether [`fn@print`] could not write all that it was given.
+/// Returns whether [`fn@print`] failed to write some of its output.
 pub fn output_is_incomplete() -> bool {
     OUTPUT_LOST.load(Ordering::Relaxed)
 }
 
-/// Writes a line for people to standard error. Nobody may be there to read it.
+/// Writes a line for people to standard error, ignoring errors.
 pub fn note(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", printable(text));
 }
 
-/// Prints a line on standard output for people; see [`printable`] and [`fn@print`].
+/// Prints a line for people to standard output; see [`printable`] and [`fn@print`].
 #[macro_export]
 macro_rules! say {
     ($($part:tt)*) => {
@@ -113,7 +115,7 @@ macro_rules! say {
     };
 }
 
-/// Prints a line on standard error for people; see [`printable`] and [`note`].
+/// Prints a line for people to standard error; see [`printable`] and [`note`].
 #[macro_export]
 macro_rules! note {
     ($($part:tt)*) => { $crate::terminal::note(&format!($($part)*)) };

@@ -1,4 +1,4 @@
-//! `ajet-swarm bench`: how fast this machine samples and trains.
+//! `ajet-swarm bench`: measures sampling and training on this machine.
 
 mod training;
 
@@ -11,7 +11,7 @@ use crate::config::Ajet;
 use crate::config::schema::{Dtype, ImportanceMode, Kernels};
 use crate::inference::bench::{self, Ceilings, Measurement, Plan};
 
-/// Measure this machine.
+/// Measure sampling or training on this machine.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -20,16 +20,16 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// Sampling: decode and prefill speed beside what memory and cores could give.
+    /// Measure sampling: decode and prefill speed, compared with the limits of memory and cores.
     Inference(InferenceArgs),
-    /// Training: seconds of an update by phase beside what the cores could give.
+    /// Measure training: duration of an update by phase, compared with the limit of the cores.
     Training(training::Args),
 }
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The memory's share counts the bytes of weights and caches that decoding reads, the arithmetic's share the prompts' \
-matrix products; both ceilings are measured first, with the same threads.
+\"of memory\" is the bandwidth used by reading weights and caches in decoding, \"of arithmetic\" the FLOP/s of the \
+prompts' matrix products, each as a share of a ceiling that is measured first with the same threads.
 
 Example:
   ajet-swarm bench inference --model Qwen/Qwen2.5-0.5B-Instruct --batch 1,16 --json")]
@@ -37,39 +37,39 @@ struct InferenceArgs {
     /// Model: a Hugging Face directory, a .gguf file, a hub id, or builtin:NAME.
     #[arg(long, value_name = "MODEL")]
     model: String,
-    /// Requests sampled together.
+    /// Batch sizes: numbers of requests sampled together.
     #[arg(long, value_name = "N,N,…", value_delimiter = ',', default_value = "1,8,16,32")]
     batch: Vec<usize>,
-    /// Tokens of each prompt.
+    /// Tokens per prompt.
     #[arg(long, value_name = "N", default_value_t = 64)]
     prompt: usize,
-    /// Tokens sampled for each request.
+    /// Sampled tokens per request.
     #[arg(long, value_name = "N", default_value_t = 64)]
     tokens: usize,
-    /// Requests that share a prompt, as the repeats of a task do.
+    /// Number of requests that share a prompt, like the repeats of a task.
     #[arg(long, value_name = "N", default_value_t = 1)]
     group: usize,
-    /// Where to compute: auto, cpu, cuda, cuda:N or metal. In bf16 on a GPU.
+    /// Device: auto, cpu, cuda, cuda:N or metal. A GPU computes in bf16.
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: String,
-    /// Threads that compute. Default: physical cores.
+    /// Number of threads. Default: physical cores.
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Sample with candle's own tensor operations, to compare.
+    /// Sample with candle's own tensor operations, for comparison.
     #[arg(long)]
     plain: bool,
     /// Pack weights as bf16.
     #[arg(long, conflicts_with = "plain")]
     bf16: bool,
-    /// Print an object a batch size, one a line.
+    /// Print one JSON object per batch size and line.
     #[arg(long)]
     json: bool,
 }
 
-/// Measures, and prints as it goes.
+/// Measures and prints the results.
 ///
 /// # Errors
-/// The model cannot be loaded or does not take what is asked.
+/// Fails if the model cannot be loaded or an argument is invalid.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.what {
         What::Inference(args) => run_inference(args),
@@ -81,29 +81,26 @@ fn run_inference(args: InferenceArgs) -> anyhow::Result<ExitCode> {
     let InferenceArgs {
         batch, prompt, tokens, ..
     } = &args;
-    ensure!(
-        batch.iter().all(|&n| n > 0),
-        "--batch has a 0; a batch is at least 1 request"
-    );
-    ensure!(*prompt > 0, "--prompt is 0; a prompt is at least 1 token");
-    ensure!(args.group > 0, "--group is 0; a prompt is that of at least 1 request");
+    ensure!(batch.iter().all(|&n| n > 0), "`--batch` must be at least 1, got 0");
+    ensure!(*prompt > 0, "`--prompt` must be at least 1, got 0");
+    ensure!(args.group > 0, "`--group` must be at least 1, got 0");
     ensure!(
         *tokens > 1,
-        "--tokens is {tokens}; decoding is measured from the second token on, so at least 2"
+        "`--tokens` must be at least 2, since decoding is measured from the second token on; got {tokens}"
     );
     let mut ajet = Ajet::default();
     ajet.engine.threads = args.threads;
     ajet.engine.kernels = if args.plain { Kernels::Plain } else { Kernels::Auto };
     if args.bf16 {
         ajet.engine.dtype = Dtype::Bf16;
-        ajet.trainer_common.importance_sampling.mode = ImportanceMode::Token; // nothing is trained
+        ajet.trainer_common.importance_sampling.mode = ImportanceMode::Token; // nothing is trained here
     }
 
     let weights = bench::load_model(&args.model, &args.device, &mut |_, _| {})?;
     let longest = weights.config.max_position_embeddings;
     ensure!(
         prompt + tokens <= longest,
-        "--prompt {prompt} and --tokens {tokens} are more than the model's context of {longest} tokens"
+        "`--prompt` {prompt} plus `--tokens` {tokens} exceed the model's context length of {longest} tokens"
     );
     let ceilings = bench::ceilings(&weights, &ajet)?;
     if !args.json {

@@ -1,4 +1,4 @@
-//! `ajet-swarm export`: a checkpoint as a model for Python and others.
+//! `ajet-swarm export`: writes a checkpoint as a model for Python and others.
 
 use crate::{note, say};
 use std::path::PathBuf;
@@ -7,26 +7,26 @@ use std::process::ExitCode;
 use crate::config::schema::Dtype;
 use crate::engine::storage::export::{Exported, Options, export};
 
-/// Write a checkpoint as a model that Python's transformers and peft load.
+/// Export a checkpoint as a model for Python's transformers and peft.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The path of what was written is printed. A LoRA checkpoint becomes an adapter with its tokenizer, or with --merge-lora \
-a whole model, for which the model that it was trained on must still be where the job found it.
+Prints the path of the export. A LoRA checkpoint is exported as an adapter with its tokenizer, or with --merge-lora as \
+a complete model, which requires the base model to be at its original path.
 
 Examples:
   ajet-swarm export --from saved_experiments/quickstart --to quickstart-model
   ajet-swarm export --from saved_experiments/mine/checkpoints/global_step_40 --to mine-40 --merge-lora --dtype bf16")]
 pub struct Args {
-    /// A checkpoint, or an experiment's directory for its newest.
+    /// Checkpoint directory, or experiment directory for its newest checkpoint.
     #[arg(long, value_name = "CHECKPOINT")]
     from: PathBuf,
-    /// The directory to write: a new or an empty one.
+    /// Directory to write, which must be missing or empty.
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
-    /// Merge the LoRA adapter into its model.
+    /// Merge the LoRA adapter into its base model.
     #[arg(long)]
     merge_lora: bool,
-    /// Type of the weights. Default: the checkpoint's; of a merged model the base's.
+    /// Type of the weights. Default: the checkpoint's, or the base model's after merging.
     #[arg(long, value_name = "TYPE")]
     dtype: Option<FileType>,
 }
@@ -46,10 +46,10 @@ impl From<FileType> for Dtype {
     }
 }
 
-/// Exports, and prints where to.
+/// Exports and prints the target's path.
 ///
 /// # Errors
-/// What keeps the checkpoint from being exported, as a sentence.
+/// Fails with the reason why the checkpoint cannot be exported.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let options = Options {
         from: args.from,
@@ -59,7 +59,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     let exported = export(&options, &mut |_, what| tracing::debug!("{what}"))?;
     if exported == Exported::Adapter {
-        note!("a LoRA adapter; with --merge-lora it becomes a whole model");
+        note!("exported a LoRA adapter; hint: --merge-lora exports a complete model");
     }
     say!("{}", options.to.display());
     Ok(ExitCode::SUCCESS)

@@ -1,4 +1,4 @@
-//! `ajet-swarm job`: writes, checks and shows job files.
+//! `ajet-swarm job`: creates, checks and shows job files.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use crate::roll::job::Job;
 use crate::roll::tasks;
 use crate::{note, say, terminal};
 
-/// What `job init` writes.
+/// Content written by `job init`.
 const TEMPLATE: &str = include_str!("../../config/jobs/template.yaml");
 
 const EXAMPLES: &str = "\
@@ -19,39 +19,39 @@ Examples:
   ajet-swarm job check math.yaml    say what is wrong with it
   ajet-swarm job show math.yaml     the configuration that the server would get";
 
-/// Write, check or show a job file.
+/// Create, check or show a job file.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// What to do.
+    /// Action.
     #[command(subcommand)]
     action: Action,
 }
 
 #[derive(Clone, Debug, clap::Subcommand)]
 enum Action {
-    /// Write a commented job to start from.
+    /// Create a commented job file to start from.
     Init {
-        /// Where to.
+        /// Path of the new file.
         #[arg(default_value = "job.yaml")]
         path: PathBuf,
     },
-    /// Check a job and read its tasks.
+    /// Check a job file and read its tasks.
     Check {
-        /// The job.
+        /// Path of the job file.
         path: PathBuf,
     },
-    /// Print the complete training configuration that the server would get.
+    /// Print the complete training configuration that the server would receive.
     Show {
-        /// The job.
+        /// Path of the job file.
         path: PathBuf,
     },
 }
 
-/// Does what was asked.
+/// Runs the action.
 ///
 /// # Errors
-/// A sentence: the file is there already, or is wrong.
+/// Fails if the file already exists or is invalid.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.action {
         Action::Init { path } => {
@@ -59,15 +59,19 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
             let mut file = match file {
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
                     bail!(
-                        "{} is there already\nhint: name another file, or remove it first",
+                        "{} already exists\nhint: choose another file name, or remove the file first",
                         path.display()
                     )
                 }
-                file => file.with_context(|| format!("{} cannot be written", path.display()))?,
+                file => file.with_context(|| format!("cannot write {}", path.display()))?,
             };
             std::io::Write::write_all(&mut file, TEMPLATE.as_bytes())
-                .with_context(|| format!("{} cannot be written", path.display()))?;
-            note!("wrote {}; `ajet-swarm roll {}` runs it", path.display(), path.display());
+                .with_context(|| format!("cannot write {}", path.display()))?;
+            note!(
+                "wrote {}; run it with `ajet-swarm roll {}`",
+                path.display(),
+                path.display()
+            );
         }
         Action::Check { path } => {
             let job = Job::load(&path)?;
@@ -77,7 +81,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
             }
             let (training, validation) = (sets.training.len(), sets.validation.len());
             say!(
-                "{} is right: {training} tasks to train on, {validation} to evaluate on",
+                "{} is valid: {training} training tasks, {validation} evaluation tasks",
                 path.display()
             );
         }
@@ -86,7 +90,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints YAML: as it is for a file or another program, so that it means the same, and harmless on a terminal.
+/// Prints YAML: unchanged to a file or pipe, with control characters escaped on a terminal.
 fn print_yaml(yaml: &str) {
     match std::io::stdout().is_terminal() {
         true => terminal::print(&terminal::printable(yaml)),

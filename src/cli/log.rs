@@ -1,4 +1,4 @@
-//! Logging: to stderr, quiet unless asked, never coloured where `NO_COLOR` is set or stderr is not a terminal.
+//! Logging to stderr: warnings only by default, without colours if `NO_COLOR` is set or stderr is not a terminal.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -6,7 +6,8 @@ use tracing_subscriber::EnvFilter;
 
 use crate::terminal::printable;
 
-/// Sets up logging for the process. `RUST_LOG` wins over `verbose` (0: warnings, 1: information, 2: everything of ours).
+/// Sets up logging for the process. `RUST_LOG` overrides `verbose` (0: warnings, 1: information, 2: everything of
+/// ours).
 pub fn init(verbose: u8) {
     let default = match verbose {
         0 => "warn,ajet_swarm=info",
@@ -21,23 +22,23 @@ pub fn init(verbose: u8) {
             to: std::io::stderr(),
             colour,
         })
-        // A stderr that nobody reads is no reason to panic.
+        // A closed stderr is no reason to panic.
         .log_internal_errors(false)
         .with_ansi(colour)
         .with_target(false)
         .init();
 }
 
-/// Writes lines of the log, in which the words of agents, engines and servers stand, without what would steer a
-/// terminal. Further lines of a message are indented, so that none is taken for one of the log's own.
+/// Writer of log lines, which may contain text of agents, engines and servers: escapes control characters, and indents
+/// the continuation lines of a message so that none looks like a log line.
 struct Printable<W> {
     to: W,
-    /// Colours are the log's own: its formatter lets no message and no field in debug form begin an escape sequence.
+    /// Whether the log has colours. The formatter lets no message or field start an escape sequence.
     colour: bool,
 }
 
 impl<W: Write> Write for Printable<W> {
-    /// The formatter writes whole lines.
+    /// Writes a whole line from the formatter.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(line);
         let (text, end) = text.strip_suffix('\n').map_or((&*text, ""), |text| (text, "\n"));

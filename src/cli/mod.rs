@@ -1,4 +1,4 @@
-//! The command line: one file per command, each with its `Args` and a `run`.
+//! The command line: one file per command, with its `Args` and a `run` function.
 
 use std::process::ExitCode;
 
@@ -24,10 +24,10 @@ pub mod sync_code;
 #[derive(Debug, Parser)]
 #[command(version, about, max_term_width = 100, after_help = EXAMPLES)]
 pub struct Cli {
-    /// Say more on stderr; twice for everything.
+    /// Log more to stderr: once for information, twice for everything.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
-    /// What to do.
+    /// Command.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -38,44 +38,44 @@ Examples:
   ajet-swarm start                               serve a swarm on port 10086
   ajet-swarm overwatch                           watch it";
 
-/// The commands.
+/// Commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Serve a swarm.
+    /// Start a swarm server.
     Start(start::Args),
-    /// Watch a swarm server: its state, the batch and its stop rule, episodes, rewards, clients and log.
+    /// Watch a swarm server: state, batch, stop rule, episodes, rewards, clients and log.
     ///
-    /// A server that goes away is waited for. Where standard output is no terminal, one snapshot is printed as plain
-    /// lines, as with --once.
+    /// Reconnects when the server goes away. If standard output is not a terminal, one snapshot is printed as plain
+    /// text, as with --once.
     #[command(visible_alias = "top")]
     Overwatch(overwatch::Args),
-    /// Tell where a server's engine is and how far its batch.
+    /// Show the engine's state and the progress of the current batch.
     Status(status::Args),
-    /// Stop a server's engine, which saves what it has; the server stays up.
+    /// Stop a server's engine, which saves its state first; the server keeps running.
     Stop(stop::Args),
-    /// Send a snapshot of training code to a server, which stores it and says what can be done with it.
+    /// Send a snapshot of training code to a server, which stores it and prints how to use it.
     SyncCode(sync_code::Args),
-    /// Run a job: its tasks go through its agent as episodes, their rewards train the model.
+    /// Run a job: its tasks run through its agent as episodes, whose rewards train the model.
     Roll(roll::Args),
-    /// Write, check or show a job.
+    /// Create, check or show a job file.
     Job(job::Args),
-    /// Write a checkpoint as a model that Python's transformers and peft load.
+    /// Export a checkpoint as a model for Python's transformers and peft.
     Export(export::Args),
-    /// Measure this machine.
+    /// Measure sampling or training on this machine.
     Bench(bench::Args),
-    /// The child process of `start`.
+    /// Run an engine, as `start` does.
     #[command(hide = true)]
     Engine(engine::Args),
-    /// The parent of a job's program.
+    /// Run a program under supervision, as `roll` does.
     #[command(hide = true)]
     Supervise(supervise::Args),
 }
 
-/// Runs a command to its end.
+/// Runs a command.
 ///
 /// # Errors
 ///
-/// Whatever the command could not do, as a sentence for the user.
+/// Fails with a message for the user.
 pub fn run(command: Command) -> anyhow::Result<ExitCode> {
     if let Command::Supervise(args) = &command {
         return supervise::run(args);
@@ -106,12 +106,12 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Prints an error and its causes on stderr, one sentence.
+/// Prints an error and its causes to stderr, as one sentence.
 pub fn print_error(error: &anyhow::Error) {
     let mut sentence = String::new();
     for cause in error.chain() {
         let cause = cause.to_string();
-        // Causes that an outer message already contains would be said twice.
+        // Skip causes that an outer message already contains.
         if !sentence.contains(&cause) {
             if !sentence.is_empty() {
                 sentence.push_str(": ");

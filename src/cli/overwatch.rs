@@ -11,7 +11,7 @@ use crate::client::http_client;
 use crate::overwatch::{Collector, State, plain_text, unix_now, watch};
 use crate::terminal;
 
-/// Which server is watched, and how.
+/// Options of the dashboard.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   ajet-swarm overwatch
@@ -20,10 +20,10 @@ use crate::terminal;
 pub struct Args {
     #[command(flatten)]
     server: ServerArgs,
-    /// Print one snapshot as plain lines and exit; a failure if the server does not answer.
+    /// Print one snapshot as plain text and exit; fails if the server does not answer.
     #[arg(long)]
     pub once: bool,
-    /// Seconds between two looks at the server, from 0.1 to 3600.
+    /// Seconds between two requests to the server, from 0.1 to 3600.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
     refresh_interval: f64,
 }
@@ -31,14 +31,14 @@ pub struct Args {
 fn seconds(given: &str) -> Result<f64, String> {
     match given.parse() {
         Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
-        _ => Err(format!("{given} is not a number of seconds from 0.1 to 3600")),
+        _ => Err(format!("expected a number of seconds from 0.1 to 3600, got {given}")),
     }
 }
 
 /// Shows the dashboard until the user quits, or prints one snapshot.
 ///
 /// # Errors
-/// The URL is none, a single look finds no server, or the terminal cannot be used.
+/// Fails if the URL is invalid, a single snapshot finds no server, or the terminal cannot be used.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let url = args.server.url()?;
     let base = url.join("");
@@ -55,13 +55,13 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         .await?;
         return Ok(ExitCode::SUCCESS);
     }
-    let hint = "hint: is the server running (`ajet-swarm start`), and is --swarm-url right?";
-    let look = collector
-        .look()
+    let hint = "hint: check that the server is running (`ajet-swarm start`) and that --swarm-url is correct";
+    let snapshot = collector
+        .snapshot()
         .await
         .map_err(|reason| anyhow!("{url}: {reason}; {hint}"))?;
     let mut state = State::new(url.to_string(), unix_now());
-    state.take(Ok(look), unix_now());
+    state.take(Ok(snapshot), unix_now());
     terminal::print(&plain_text(&state));
     Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! `ajet-swarm roll`: runs a job against a swarm.
+//! `ajet-swarm roll`: runs a job with a swarm server.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -25,60 +25,60 @@ Examples:
 Ctrl-C once finishes or gives up the running episodes and ends with 130; the training goes on from where it is when
 `roll` is started again, here or on another machine.";
 
-/// Run a job: its tasks go through its agent as episodes, their rewards train the model.
+/// Run a job: its tasks run through its agent as episodes, whose rewards train the model.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The job file; `ajet-swarm job init` writes one.
+    /// Job file; create one with `ajet-swarm job init`.
     job: PathBuf,
-    /// The swarm server, instead of the job's.
+    /// URL of the swarm server; overrides the job's.
     #[arg(long, value_name = "URL")]
     swarm_url: Option<String>,
-    /// The server's access token, where it asks for one.
+    /// Access token of the server, if it requires one.
     #[arg(long, env = TOKEN_VARIABLE, hide_env_values = true, conflicts_with = "token_file")]
     token: Option<String>,
-    /// File with the server's access token.
+    /// File with the access token of the server.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Print events as JSON, one object a line.
+    /// Print events as JSON, one object per line.
     #[arg(long)]
     json: bool,
-    /// Run one episode, print all of it and give it up, so that training is not touched.
+    /// Run one episode, print all of it and abort it, so that training is not affected.
     #[arg(long, conflicts_with_all = ["eval_only", "dry_run", "abort", "json"])]
     debug_one: bool,
-    /// Give up every episode at its end, so that nothing is trained.
+    /// Abort every episode at its end, so that nothing is trained.
     #[arg(long, conflicts_with_all = ["eval_only", "dry_run"])]
     abort: bool,
-    /// Evaluate once and end.
+    /// Evaluate once and exit.
     #[arg(long, conflicts_with = "dry_run")]
     eval_only: bool,
-    /// Join an engine, or continue an experiment, that was configured otherwise.
+    /// Join an engine, or resume an experiment, even if its configuration differs.
     #[arg(long, conflicts_with = "fresh")]
     join: bool,
-    /// Begin a new experiment, named after the time.
+    /// Start a new experiment, named after the current time.
     #[arg(long)]
     fresh: bool,
-    /// Check job, tasks, agent and server without an episode.
+    /// Check job, tasks, agent and server without running an episode.
     #[arg(long)]
     dry_run: bool,
-    /// Stop the engine at the end, even one that was running before.
+    /// Stop the engine at the end, even if it was already running.
     #[arg(long)]
     stop_engine_at_end: bool,
-    /// Run the tasks on any OpenAI-compatible model, without a swarm.
+    /// Run the tasks with any OpenAI-compatible model, without a swarm server.
     #[arg(long, value_name = "BASE_URL", requires = "api_model", conflicts_with_all = ["eval_only", "dry_run", "abort"])]
     api: Option<String>,
-    /// The environment variable that holds the model's key.
+    /// Name of the environment variable with the model's API key.
     #[arg(long, value_name = "NAME", requires = "api")]
     api_key_env: Option<String>,
-    /// The model's name.
+    /// Name of the model.
     #[arg(long, value_name = "NAME", requires = "api")]
     api_model: Option<String>,
 }
 
-/// Runs the job to its end.
+/// Runs the job until it ends.
 ///
 /// # Errors
-/// A sentence: the job is wrong, or server, engine or agent fail.
+/// Fails if the job is invalid, or if server, engine or agent fail.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut job = Job::load(&args.job)?;
     if let Some(url) = &args.swarm_url {
@@ -96,7 +96,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let program = std::env::current_exe().context("the path of this program is unknown")?;
+    let program = std::env::current_exe().context("cannot find the path of this program")?;
     supervise_with(program.clone());
     if let Some(token) = ServerUrl::parse(&job.roll.swarm_url)
         .ok()
@@ -109,7 +109,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         say!("{}", debug_one(&job, api.as_ref(), &program).await?);
         return Ok(ExitCode::SUCCESS);
     }
-    let interrupt = Interrupt::listen().context("no signals can be listened for")?;
+    let interrupt = Interrupt::listen().context("cannot listen for signals")?;
     if let Some(api) = api {
         play_on_api(&job, &api, args.json, &interrupt).await?;
         return Ok(exit_code(&interrupt, interrupt.happened()));
@@ -146,15 +146,14 @@ impl Args {
             .is_some_and(|host| host.contains('@'))
         {
             bail!(
-                "--api {} has a password in it\nhint: name the variable that holds the key by --api-key-env",
+                "--api {} contains a password\nhint: pass the name of the variable with the key as --api-key-env",
                 blank_token(&base_url)
             );
         }
         let api_key = match &self.api_key_env {
             None => String::new(),
-            Some(name) => {
-                std::env::var(name).with_context(|| format!("--api-key-env names {name}, which is not set"))?
-            }
+            Some(name) => std::env::var(name)
+                .with_context(|| format!("environment variable {name} (--api-key-env) is not set"))?,
         };
         Ok(Some(Api {
             base_url,

@@ -1,4 +1,4 @@
-//! Which server a command talks to.
+//! Options that select the server of a command.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use anyhow::Context;
 use crate::client::{ClientError, ServerUrl, SwarmClient};
 use crate::config::small_file::{DOCUMENT_BYTES, read_given_text};
 
-/// The server's URL and token.
+/// URL and token of the server.
 #[derive(Debug, clap::Args)]
 pub struct ServerArgs {
-    /// The server.
+    /// URL of the swarm server.
     #[arg(
         long,
         value_name = "URL",
@@ -18,12 +18,12 @@ pub struct ServerArgs {
         default_value = "http://localhost:10086"
     )]
     pub swarm_url: String,
-    /// The server's access token, where it asks for one.
+    /// Access token of the server, if it requires one.
     #[arg(long, env = "AJET_SWARM_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
 }
 
-/// A URL with the token in it, unless it has one already.
+/// Returns a URL with the token in it, unless it already has one.
 pub(super) fn with_token(url: &str, token: Option<&str>) -> String {
     match token.map(str::trim).filter(|token| !token.is_empty()) {
         Some(token) if !url.contains("/t/") => format!("{}/t/{token}", url.trim_end_matches('/')),
@@ -31,29 +31,29 @@ pub(super) fn with_token(url: &str, token: Option<&str>) -> String {
     }
 }
 
-/// The token in a file, without the white space around it.
+/// Reads the token in a file; surrounding white space is removed.
 ///
 /// # Errors
-/// The file cannot be read.
+/// Fails if the file cannot be read.
 pub(super) fn read_token(path: &Path) -> anyhow::Result<String> {
     let text = read_given_text(path, DOCUMENT_BYTES);
-    let text = text.with_context(|| format!("--token-file {} cannot be read", path.display()))?;
+    let text = text.with_context(|| format!("cannot read --token-file {}", path.display()))?;
     Ok(text.trim().to_string())
 }
 
 impl ServerArgs {
-    /// The URL with the token in it, unless it has one already.
+    /// Returns the URL with the token in it, unless it already has one.
     ///
     /// # Errors
-    /// It is no URL of a server.
+    /// Fails if it is not a valid server URL.
     pub fn url(&self) -> Result<ServerUrl, ClientError> {
         ServerUrl::parse(&with_token(&self.swarm_url, self.token.as_deref()))
     }
 
-    /// A client of the server.
+    /// Creates a client of the server.
     ///
     /// # Errors
-    /// As [`ServerArgs::url`], or HTTPS cannot be set up.
+    /// Fails as [`ServerArgs::url`] does, or if HTTPS cannot be set up.
     pub fn client(&self) -> Result<SwarmClient, ClientError> {
         SwarmClient::new(&self.url()?.join(""))
     }

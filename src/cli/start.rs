@@ -1,4 +1,4 @@
-//! `ajet-swarm start`: the swarm server.
+//! `ajet-swarm start`: runs a swarm server.
 
 use std::future::Future;
 use std::io::{self, Read};
@@ -26,7 +26,7 @@ use crate::terminal;
 /// Python clients that start a server wait for this line in its output.
 const SERVING: &str = "Interchange server is running in blocking mode";
 
-/// Serve a swarm: clients bring a training configuration and roll episodes, the engine samples and trains.
+/// Start a swarm server: clients send a training configuration and run episodes, the engine samples and trains.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -36,50 +36,50 @@ Examples:
   ajet-swarm start --continue               after a crash or a reboot: go on with what ran here
   ssh -N -L 10086:127.0.0.1:10086 gpu-box   on a laptop, to reach a server that only listens locally")]
 pub struct Args {
-    /// Port to listen on; 0 takes a free one.
+    /// Port to listen on; 0 selects a free one.
     #[arg(long, value_name = "PORT", default_value_t = DEFAULT_PORT)]
     swarm_port: u16,
-    /// Address to listen on. Any but this machine's own wants a token, or --insecure.
+    /// Address to listen on. Any non-loopback address requires a token, or --insecure.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     host: IpAddr,
-    /// File with the token that clients must present. The variable AJET_SWARM_TOKEN does the same.
+    /// File with the access token that clients must send; also settable as AJET_SWARM_TOKEN.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Let everyone in who reaches the port: to use the GPU, to read and to steer the training.
+    /// Allow access without a token: everyone who reaches the port can use the GPU and read and control the training.
     #[arg(long, conflicts_with = "token_file")]
     insecure: bool,
-    /// Host name that clients reach a server without a token by, such as that of a container or a reverse proxy. May be
-    /// repeated. IP addresses, localhost and this machine's own name are always answered to.
+    /// Host name under which clients reach a server without a token, such as that of a container or reverse proxy.
+    /// Repeatable. IP addresses, localhost and this machine's name are always accepted.
     #[arg(long, value_name = "NAME")]
     allowed_host: Vec<String>,
-    /// Speak TLS: file with the certificate chain (PEM). Clients use https://.
+    /// Serve TLS: file with the certificate chain (PEM). Clients use https://.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
     /// File with the certificate's private key (PEM).
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// Configuration (YAML) that gives what a client's configuration leaves out.
+    /// Configuration (YAML) that provides the keys missing in a client's configuration.
     #[arg(long, value_name = "FILE")]
     conf: Option<PathBuf>,
-    /// Go on at once with an experiment that was interrupted: the newest one here, or the one in this directory.
+    /// Resume an interrupted experiment: the newest one in the current directory, or the one in DIR.
     #[arg(long = "continue", value_name = "DIR", num_args = 0..=1, require_equals = true)]
     resume: Option<Option<PathBuf>>,
     /// Run engines from this program: an ajet-swarm built from other sources, such as those of `ajet-swarm sync-code`.
     #[arg(long, value_name = "PROGRAM")]
     engine: Option<PathBuf>,
-    /// Give up an engine that boots when it has said nothing new for this many seconds.
+    /// Maximum seconds without progress while an engine boots.
     #[arg(long, value_name = "SECONDS", default_value_t = 600.0)]
     boot_timeout: f64,
-    /// End when standard input closes, unless that said to stay: `roll` starts a server so.
+    /// Exit when standard input closes, unless told there to stay, as for a server started by `roll`.
     #[arg(long, hide = true)]
     end_with_stdin: bool,
-    /// Without effect; taken because AgentJet's server has it.
+    /// Ignored; accepted for compatibility with AgentJet's server.
     #[arg(long, alias = "db", hide = true, num_args = 0..=1, default_missing_value = "")]
     debug: Option<String>,
-    /// Without effect; taken because AgentJet's server has it.
+    /// Ignored; accepted for compatibility with AgentJet's server.
     #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "")]
     kill: Option<String>,
-    /// Without effect; taken because AgentJet's server has it.
+    /// Ignored; accepted for compatibility with AgentJet's server.
     #[arg(long, hide = true)]
     autokill: bool,
 }
@@ -88,7 +88,7 @@ pub struct Args {
 ///
 /// # Errors
 ///
-/// The port is taken, or token or configuration file cannot be used.
+/// Fails if the port is taken, or the token or configuration file cannot be used.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     for (given, flag) in [
         (args.debug.is_some(), "--debug"),
@@ -112,7 +112,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         .filter(|timeout| !timeout.is_zero())
         .with_context(|| {
             format!(
-                "--boot-timeout is a number of seconds above 0, got {}",
+                "--boot-timeout must be a positive number of seconds, got {}",
                 args.boot_timeout
             )
         })?;
@@ -122,12 +122,12 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     let listener = listen(&args).await?;
     let limits = Limits {
-        connections: most_connections(raise_file_limit()),
+        connections: max_connections(raise_file_limit()),
         ..Limits::default()
     };
 
-    // Before the banner: who has read it may end us, and expects a good end.
-    let told_to_end = told_to_end(args.end_with_stdin)?;
+    // Before the banner: whoever has read it may send a signal and expect an orderly shutdown.
+    let shutdown_signal = shutdown_signal(args.end_with_stdin)?;
     let port = listener.local_addr()?.port();
     let offer = interrupted.filter(|_| args.resume.is_none());
     banner(&args, port, made.as_deref(), token.is_some(), offer.as_deref());
@@ -143,24 +143,24 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     let launcher = match &args.engine {
         Some(program) => ChildLauncher::new(executable(program)?),
-        None => ChildLauncher::of_this_program().context("finding this program's own path")?,
+        None => ChildLauncher::of_this_program().context("cannot find the path of this program")?,
     };
     Server::new(options, Arc::new(launcher))
-        .serve(listener, told_to_end)
+        .serve(listener, shutdown_signal)
         .await?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn default_config(path: &Path) -> anyhow::Result<String> {
     let shown = path.display();
-    let text = read_given_text(path, DOCUMENT_BYTES).with_context(|| format!("--conf {shown} cannot be read"))?;
-    // A client's configuration names the model; everything else is checked now.
+    let text = read_given_text(path, DOCUMENT_BYTES).with_context(|| format!("cannot read --conf {shown}"))?;
+    // The model comes from the client's configuration; everything else is checked now.
     load_over(&text, "ajet: {model: {path: 'builtin:tiny'}}", Strictness::Job)
-        .with_context(|| format!("--conf {shown} is refused"))?;
+        .with_context(|| format!("invalid --conf {shown}"))?;
     Ok(text)
 }
 
-/// The absolute path of a program that can be run.
+/// Returns the absolute path of an executable program.
 fn executable(program: &Path) -> anyhow::Result<PathBuf> {
     use std::os::unix::fs::PermissionsExt;
     let shown = program.display();
@@ -176,26 +176,27 @@ fn executable(program: &Path) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// What an interrupted experiment was started with: the one in the `given` directory, or the `latest` one here.
+/// Returns the configuration of the interrupted experiment in the `given` directory, or of the `latest` one here.
 fn interrupted_config(given: Option<&Path>, latest: Option<&Path>) -> anyhow::Result<String> {
     let Some(dir) = given.or(latest) else {
         bail!(
-            "--continue: no experiment below {} was interrupted\nhint: name its directory, --continue=DIR",
+            "no interrupted experiment below {}\nhint: pass the experiment's directory as --continue=DIR",
             experiment::BASE
         );
     };
     resume::config(dir).map_err(|reason| anyhow!("--continue: {reason}"))
 }
 
-/// The token that clients need, and its text where it was made here.
+/// Returns the token that clients need, and its text if it was generated here.
 fn token(args: &Args) -> anyhow::Result<(Option<Token>, Option<String>)> {
     if let Some(path) = &args.token_file {
         let shown = path.display();
-        let token = Token::new(&read_token(path)?).with_context(|| format!("--token-file {shown} is refused"))?;
+        let token = Token::new(&read_token(path)?).with_context(|| format!("invalid token in --token-file {shown}"))?;
         return Ok((Some(token), None));
     }
     if let Some(text) = std::env::var_os(TOKEN_VARIABLE).filter(|text| !text.is_empty() && !args.insecure) {
-        let token = Token::new(&text.to_string_lossy()).with_context(|| format!("{TOKEN_VARIABLE} is refused"))?;
+        let token =
+            Token::new(&text.to_string_lossy()).with_context(|| format!("invalid token in {TOKEN_VARIABLE}"))?;
         return Ok((Some(token), None));
     }
     if args.host.is_loopback() || args.insecure {
@@ -223,14 +224,14 @@ async fn listen(args: &Args) -> anyhow::Result<TcpListener> {
     let client = SwarmClient::new(&url)?;
     let probe = tokio::time::timeout(Duration::from_secs(2), client.health());
     if probe.await.is_ok_and(|health| health.is_ok()) {
-        // A client that started us finds the server it wanted.
+        // A client that started this server finds the server it wanted.
         say(&[SERVING.to_owned()]);
         bail!(
-            "port {port} is taken: a swarm server already listens there, at {url}\n\
-             hint: use that one, or start this one with --swarm-port"
+            "port {port} is in use by another swarm server at {url}\n\
+             hint: use that server, or choose another port with --swarm-port"
         );
     }
-    bail!("port {port} is taken by another program\nhint: start with another --swarm-port");
+    bail!("port {port} is in use by another program\nhint: choose another port with --swarm-port");
 }
 
 fn banner(args: &Args, port: u16, made_token: Option<&str>, needs_token: bool, interrupted: Option<&Path>) {
@@ -239,48 +240,48 @@ fn banner(args: &Args, port: u16, made_token: Option<&str>, needs_token: bool, i
     let mut lines = vec![
         format!("ajet-swarm {}", env!("CARGO_PKG_VERSION")),
         SERVING.to_owned(),
-        format!("  listens on     {} port {port}", args.host),
+        format!("  listening on   {} port {port}", args.host),
     ];
     if args.host.is_loopback() {
         lines.push(format!("  here           {local}"));
         lines.push(format!(
             "  from a laptop  ssh -N -L {port}:127.0.0.1:{port} USER@THIS-MACHINE, then {scheme}://localhost:{port} there,"
         ));
-        lines.push("                 or start with --host 0.0.0.0, which makes a token that clients need".into());
+        lines.push("                 or start with --host 0.0.0.0, which generates an access token".into());
     } else {
         lines.push(format!("  from anywhere  {scheme}://THIS-MACHINE:{port}"));
     }
     match (made_token, needs_token) {
         (Some(token), _) => lines.push(format!(
-            "  token          {token} (this once): clients use {scheme}://THIS-MACHINE:{port}/t/{token}"
+            "  token          {token} (shown once): clients use {scheme}://THIS-MACHINE:{port}/t/{token}"
         )),
         (None, true) => lines.push(format!(
-            "  token          wanted: clients use {scheme}://THIS-MACHINE:{port}/t/TOKEN"
+            "  token          required: clients use {scheme}://THIS-MACHINE:{port}/t/TOKEN"
         )),
         (None, false) if !args.host.is_loopback() => {
-            lines.push("  token          none: everyone who reaches this port steers the training".into());
+            lines.push("  token          none: everyone who reaches this port controls the training".into());
         }
         (None, false) => {}
     }
     if let Some(dir) = interrupted {
         let dir = dir.display();
         lines.push(format!(
-            "  interrupted    {dir}: start with --continue to go on with it, or let a client start it again"
+            "  interrupted    {dir}: start with --continue to resume it, or let a client start it again"
         ));
     }
     lines.push(format!("  watch          ajet-swarm overwatch --swarm-url={local}"));
-    lines.push("  end            Ctrl-C".into());
+    lines.push("  stop           Ctrl-C".into());
     say(&lines);
 }
 
-/// Writes lines to standard output at once: clients read them through pipes.
+/// Writes lines to standard output and flushes: clients read them through pipes.
 fn say(lines: &[String]) {
     terminal::print(&format!("{}\n", terminal::printable(&lines.join("\n"))));
 }
 
-/// Resolves with the first signal to end, or when standard input closes where that is the agreement. With the second
-/// signal the process ends at once; the engine notices and follows.
-fn told_to_end(with_stdin: bool) -> io::Result<impl Future<Output = ()>> {
+/// Completes at the first termination signal, or when standard input closes if `with_stdin`. A second signal ends the
+/// process at once; the engine notices and follows.
+fn shutdown_signal(with_stdin: bool) -> io::Result<impl Future<Output = ()>> {
     let mut signals = EndSignals::listen()?;
     let stdin = match with_stdin {
         true => Some(starter_gone()?),
@@ -294,7 +295,7 @@ fn told_to_end(with_stdin: bool) -> io::Result<impl Future<Output = ()>> {
     };
     Ok(async move {
         tokio::select! { () = signals.next() => {}, () = closed => {} }
-        tracing::info!("ending: the engine is told to stop; again to end at once");
+        tracing::info!("stopping the engine; press Ctrl-C again to exit now");
         tokio::spawn(async move {
             signals.next().await;
             std::process::exit(130);
@@ -302,13 +303,13 @@ fn told_to_end(with_stdin: bool) -> io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// Resolves when standard input closes and `roll`, which started this server, has not said that it is to stay. The process
-/// ends soon after, however busy.
+/// Completes when standard input closes and `roll`, which started this server, has not told it to stay. The process ends
+/// soon after, however busy.
 fn starter_gone() -> io::Result<impl Future<Output = ()>> {
     let (gone, wait) = tokio::sync::oneshot::channel();
     std::thread::Builder::new().name("stdin".into()).spawn(move || {
         let mut said = Vec::new();
-        // What cannot be read is closed.
+        // An unreadable input counts as closed.
         let _ = io::stdin().lock().take(STAY.len() as u64).read_to_end(&mut said);
         if said == STAY.as_bytes() {
             return;
@@ -319,12 +320,13 @@ fn starter_gone() -> io::Result<impl Future<Output = ()>> {
     })?;
     Ok(async {
         if wait.await.is_err() {
-            std::future::pending().await // it stays
+            std::future::pending().await // the server stays
         }
     })
 }
 
-/// Every LLM call holds two connections; many systems allow 1024 open files unless asked. How many files may be open.
+/// Raises the limit of open files and returns it. Every LLM call uses two connections, and many systems allow only 1024
+/// open files by default.
 fn raise_file_limit() -> u64 {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
@@ -334,14 +336,15 @@ fn raise_file_limit() -> u64 {
     match setrlimit(Resource::RLIMIT_NOFILE, wanted, hard) {
         Ok(()) => wanted,
         Err(error) => {
-            tracing::debug!("the limit of open files stays: {error}");
+            tracing::debug!("cannot raise the limit of open files: {error}");
             soft
         }
     }
 }
 
-/// Connections for which there are files enough: one to the engine for each, and some for all else.
-fn most_connections(files: u64) -> usize {
+/// Returns the number of connections for which there are enough files: each may need one to the engine, plus some spare
+/// files.
+fn max_connections(files: u64) -> usize {
     let most = (files.saturating_sub(128) / 2).max(16);
     usize::try_from(most).map_or(usize::MAX, |most| most.min(Limits::default().connections))
 }

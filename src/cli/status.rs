@@ -9,7 +9,7 @@ use super::server_url::ServerArgs;
 use crate::protocol::swarm::{EngineStatusAnswer, PoolInformation};
 use crate::terminal;
 
-/// What is looked at, and how it is told.
+/// Options of the status command.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -19,15 +19,15 @@ Examples:
 pub struct Args {
     #[command(flatten)]
     server: ServerArgs,
-    /// One JSON object: `status`, `pool` and `experiment_dir` as the server tells them.
+    /// Print a JSON object with `status`, `pool` and `experiment_dir` as the server reports them.
     #[arg(long)]
     json: bool,
 }
 
-/// Prints where a server's engine is and how far its batch.
+/// Prints the engine's state and the progress of the current batch.
 ///
 /// # Errors
-/// The server cannot be reached, or wants a token.
+/// Fails if the server cannot be reached or requires a token.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let swarm = args.server.client()?;
     let (status, pool, experiment_dir) =

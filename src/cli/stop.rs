@@ -6,7 +6,7 @@ use super::server_url::ServerArgs;
 use crate::note;
 use crate::protocol::swarm::EngineStatus;
 
-/// Whose engine is stopped.
+/// Options of the stop command.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -17,25 +17,25 @@ pub struct Args {
     server: ServerArgs,
 }
 
-/// Stops the engine of a server, which stays up; a last checkpoint is written first.
+/// Stops the engine of a server, which keeps running; a last checkpoint is written first.
 ///
 /// # Errors
-/// The server cannot be reached, or refuses.
+/// Fails if the server cannot be reached or refuses.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let swarm = args.server.client()?;
     let before = swarm.status().await?;
     swarm.stop_engine().await?;
     let experiment_dir = swarm.experiment_dir().await?;
-    note!("{}", told(before.engine_status, experiment_dir.as_deref()));
+    note!("{}", stop_message(before.engine_status, experiment_dir.as_deref()));
     Ok(ExitCode::SUCCESS)
 }
 
-/// What was stopped. A Python server may not say where the experiment is.
-fn told(before: EngineStatus, experiment_dir: Option<&str>) -> String {
+/// Returns a message about what was stopped. A Python server may not report the experiment directory.
+fn stop_message(before: EngineStatus, experiment_dir: Option<&str>) -> String {
     match (before, experiment_dir) {
         (EngineStatus::Offline, _) => "no engine was running".into(),
-        (_, Some(dir)) => format!("the engine is stopped (it was {before}); its experiment is in {dir}"),
-        (_, None) => format!("the engine is stopped (it was {before})"),
+        (_, Some(dir)) => format!("stopped the engine (it was {before}); its experiment is in {dir}"),
+        (_, None) => format!("stopped the engine (it was {before})"),
     }
 }
 
@@ -51,15 +51,15 @@ mod tests {
             (
                 EngineStatus::Rolling,
                 None,
-                "the engine is stopped (it was ENGINE.ROLLING)",
+                "stopped the engine (it was ENGINE.ROLLING)",
             ),
             (
                 EngineStatus::Booting,
                 Some("/runs/x"),
-                "the engine is stopped (it was ENGINE.BOOTING); its experiment is in /runs/x",
+                "stopped the engine (it was ENGINE.BOOTING); its experiment is in /runs/x",
             ),
         ] {
-            assert_eq!(told(before, dir), expected);
+            assert_eq!(stop_message(before, dir), expected);
         }
     }
 }

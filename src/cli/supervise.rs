@@ -1,28 +1,28 @@
-//! `ajet-swarm supervise`: the parent of a job's program. Hidden: `roll` runs it.
+//! `ajet-swarm supervise`: the parent of a job's program. Hidden, since `roll` runs it.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use crate::roll::supervise;
 
-/// What `roll` runs a program with, so that the program ends with `roll`.
+/// Run a program that ends when its parent `roll` ends.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// How many bytes of standard input are the program's.
+    /// Number of bytes of standard input to pass to the program.
     #[arg(long, default_value_t = 0)]
     input: u64,
-    /// A word of the command that is run when the program has ended.
+    /// Word of the command to run after the program has ended.
     #[arg(long, allow_hyphen_values = true)]
     stop: Vec<OsString>,
-    /// The program and its arguments.
+    /// Program and arguments.
     #[arg(last = true, required = true)]
     argv: Vec<OsString>,
 }
 
-/// Runs the program to its end.
+/// Runs the program until it ends.
 ///
 /// # Errors
-/// It cannot be watched.
+/// Fails if the program cannot be supervised.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(supervise(&args.argv, args.input, &args.stop)?))
 }

@@ -13,30 +13,30 @@ use zip::{CompressionMethod, DateTime};
 use super::server_url::ServerArgs;
 use crate::config::small_file::read_bytes;
 
-/// Largest archive that servers take.
-const MOST_BYTES: u64 = 1024 * 1024 * 1024;
+/// Maximum size of an archive that servers accept.
+const MAX_BYTES: u64 = 1024 * 1024 * 1024;
 
-/// Directories that are never sent where git does not say what belongs to the sources.
-const LEFT_OUT: [&str; 4] = [".git", "target", "__pycache__", "node_modules"];
+/// Directories that are not sent when git does not determine the files.
+const EXCLUDED_DIRS: [&str; 4] = [".git", "target", "__pycache__", "node_modules"];
 
-/// What is sent where.
+/// Options of the sync-code command.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   ajet-swarm sync-code .
   ajet-swarm sync-code ~/src/ajet-swarm --swarm-url http://gpu-box:10086 --token \"$TOKEN\"")]
 pub struct Args {
-    /// The sources: in a git work tree the files that git knows or would add, otherwise all files.
+    /// Source directory: in a git work tree, tracked and untracked files that are not ignored; otherwise all files.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
     #[command(flatten)]
     server: ServerArgs,
 }
 
-/// Sends a snapshot of sources to a server, which stores it and does not run it. Prints where it is there.
+/// Sends a snapshot of sources to a server, which stores it without running it. Prints its path on the server.
 ///
 /// # Errors
-/// The directory cannot be read or is too large; the server cannot be reached or refuses.
+/// Fails if the directory cannot be read or is too large, or if the server cannot be reached or refuses.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let swarm = args.server.client()?;
     let (files, archive) = tokio::task::spawn_blocking(move || pack(&args.dir)).await??;
@@ -47,17 +47,17 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The files of a directory as an archive, and how many there are.
+/// Packs the files of a directory into an archive; returns their number too.
 fn pack(dir: &Path) -> anyhow::Result<(usize, Bytes)> {
     let files = match listed_by_git(dir) {
         Some(files) => files,
-        None => walked(dir).with_context(|| format!("{} cannot be read", dir.display()))?,
+        None => walked(dir).with_context(|| format!("cannot read {}", dir.display()))?,
     };
     if files.is_empty() {
-        bail!("{} has no files to send", dir.display());
+        bail!("no files to send in {}", dir.display());
     }
     let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
-    // No time, so that the same sources are the same archive.
+    // Without times, so that equal sources give equal archives.
     let options = SimpleFileOptions::default()
         .compression_method(CompressionMethod::Stored)
         .last_modified_time(DateTime::default())
@@ -65,13 +65,10 @@ fn pack(dir: &Path) -> anyhow::Result<(usize, Bytes)> {
     let mut total = 0;
     for file in &files {
         let path = dir.join(file);
-        let bytes = read_bytes(&path, MOST_BYTES).with_context(|| format!("{} cannot be read", path.display()))?;
+        let bytes = read_bytes(&path, MAX_BYTES).with_context(|| format!("cannot read {}", path.display()))?;
         total += bytes.len() as u64;
-        if total > MOST_BYTES {
-            bail!(
-                "{} has more than {MOST_BYTES} bytes of files; servers take no more",
-                dir.display()
-            );
+        if total > MAX_BYTES {
+            bail!("the files in {} exceed the maximum of {MAX_BYTES} bytes", dir.display());
         }
         zip.start_file(file.to_string_lossy(), options)?;
         zip.write_all(&bytes)?;
@@ -79,7 +76,8 @@ fn pack(dir: &Path) -> anyhow::Result<(usize, Bytes)> {
     Ok((files.len(), zip.finish()?.into_inner().into()))
 }
 
-/// The regular files that git tracks or would add, relative to `dir`; `None` outside of a work tree or without git.
+/// Lists the regular files that git tracks or would add, relative to `dir`; `None` outside of a work tree or without
+/// git.
 fn listed_by_git(dir: &Path) -> Option<Vec<PathBuf>> {
     let listed = Command::new("git")
         .arg("-C")
@@ -90,7 +88,7 @@ fn listed_by_git(dir: &Path) -> Option<Vec<PathBuf>> {
         .filter(|output| output.status.success())?;
     let names = String::from_utf8(listed.stdout).ok()?;
     let files = names.split('\0').filter(|name| !name.is_empty()).map(PathBuf::from);
-    // What was deleted but not committed is still listed, and links are not sent.
+    // Git also lists deleted but uncommitted files, and links, which are not sent.
     Some(files.filter(|file| is_regular(&dir.join(file))).collect())
 }
 
@@ -98,7 +96,7 @@ fn is_regular(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|metadata| metadata.is_file())
 }
 
-/// All regular files below `dir`, relative to it, in order.
+/// Lists all regular files below `dir`, relative to it, in order.
 fn walked(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut files = vec![];
     let mut directories = vec![PathBuf::new()];
@@ -109,7 +107,7 @@ fn walked(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
             let kind = entry.file_type()?;
             if kind.is_file() {
                 files.push(path);
-            } else if kind.is_dir() && !LEFT_OUT.iter().any(|name| entry.file_name() == *name) {
+            } else if kind.is_dir() && !EXCLUDED_DIRS.iter().any(|name| entry.file_name() == *name) {
                 directories.push(path);
             }
         }

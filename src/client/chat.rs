@@ -1,4 +1,4 @@
-//! The model API as an agent sees it: one call, with the retries that SDKs make.
+//! Client of the model API, with the retries of the usual SDKs.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::protocol::swarm::EpisodeConversations;
 
 const TRIES: u32 = 8;
 
-/// An OpenAI-compatible model behind a base URL and a key; an episode's ([`super::Episode::model`]) or any other.
+/// Client of an OpenAI-compatible model with base URL and key; an episode's ([`super::Episode::model`]) or any other.
 #[derive(Clone)]
 pub struct ModelApi {
     http: reqwest::Client,
@@ -21,7 +21,7 @@ pub struct ModelApi {
 }
 
 impl ModelApi {
-    /// The model at `base_url`, which ends in `/v1` as a rule.
+    /// Creates a client of the model at `base_url`, which usually ends in `/v1`.
     ///
     /// # Errors
     /// [`ClientError::Setup`].
@@ -33,7 +33,7 @@ impl ModelApi {
         })
     }
 
-    /// The same connections, another episode.
+    /// Creates a client that shares connections.
     pub(super) fn sharing(http: reqwest::Client, base_url: String, api_key: String) -> Self {
         Self {
             http,
@@ -42,24 +42,23 @@ impl ModelApi {
         }
     }
 
-    /// What OpenAI clients call `base_url`.
+    /// Returns the `base_url` for OpenAI clients.
     pub fn base_url(&self) -> &str {
         &self.base_url
     }
 
-    /// What OpenAI clients call `api_key`.
+    /// Returns the `api_key` for OpenAI clients.
     pub fn api_key(&self) -> &str {
         &self.api_key
     }
 
-    /// One chat completion. A busy model (429, 503 and kin) is asked again, as SDKs do; an answer that takes long is
-    /// waited for.
+    /// Requests a chat completion. Retries while the model is busy (429, 503 and similar); waits for slow answers.
     ///
     /// # Errors
-    /// [`ClientError::Refused`] with the API's own sentence, [`ClientError::Unreachable`], [`ClientError::Answer`].
+    /// [`ClientError::Refused`] with the API's message, [`ClientError::Unreachable`], [`ClientError::Answer`].
     pub async fn chat(&self, request: &ChatRequest) -> Result<ChatCompletion, ClientError> {
         const CALL: &str = "/chat/completions";
-        // OpenAI's API wants a name; a swarm server takes any and echoes it.
+        // OpenAI's API requires a model name; a swarm server accepts any and echoes it.
         let request = &ChatRequest {
             model: Some(request.model.clone().unwrap_or_else(|| "default".into())),
             ..request.clone()
@@ -67,8 +66,7 @@ impl ModelApi {
         self.answer(CALL, || self.http.post(self.to(CALL)).json(request)).await
     }
 
-    /// What the agents of an episode and the model said to each other so far, as the server recorded it. It counts as
-    /// activity of the episode.
+    /// Returns the episode's conversations so far, as the server recorded them. Counts as activity of the episode.
     ///
     /// # Errors
     /// [`ClientError::Refused`], with 404 from servers that do not record; [`ClientError::Unreachable`],
@@ -82,7 +80,7 @@ impl ModelApi {
         format!("{}{call}", self.base_url)
     }
 
-    /// The answer to a call, which is sent again where the model is busy or not there.
+    /// Returns the answer to a call, retrying while the model is busy or unreachable.
     async fn answer<A: DeserializeOwned>(
         &self,
         call: &'static str,

@@ -16,31 +16,31 @@ use crate::protocol::swarm::{
     SuccessOrReason, SyncTrainConfigRequest,
 };
 
-/// What became of a call. Python servers name the reason `error`, and some answer `null` where all went well.
+/// Answer to a control call. Python servers call the reason `error`, and some answer `null` on success.
 #[derive(Deserialize)]
-struct Steered {
+struct ControlAnswer {
     success: bool,
     #[serde(default, rename = "failure_reason", alias = "error")]
     reason: Option<String>,
 }
 
-/// Between two looks at the status of an engine that boots or updates its weights.
+/// Interval between status requests while an engine boots or updates its weights.
 const POLL: Duration = Duration::from_millis(400);
 
-/// A Python server stays OFFLINE for a moment after it accepted a start.
+/// Time for which a Python server may stay OFFLINE after it accepted a start.
 const OFFLINE_AFTER_START: Duration = Duration::from_secs(10);
 
-/// What [`SwarmClient::auto_sync_train_config_and_start_engine`] found and did.
+/// Outcome of [`SwarmClient::auto_sync_train_config_and_start_engine`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Started {
     /// The configuration was sent and the engine started with it.
     Fresh,
-    /// An engine was up already; it goes on with the configuration it has.
+    /// An engine was already running; it keeps its configuration.
     AlreadyUp,
 }
 
 impl SwarmClient {
-    /// Sends the training configuration that the next start takes.
+    /// Sends the training configuration for the next start.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -54,19 +54,19 @@ impl SwarmClient {
     /// ```
     ///
     /// # Errors
-    /// [`ClientError::Refused`] with the server's words where a key is wrong or the engine is not OFFLINE.
+    /// [`ClientError::Refused`] with the server's message if a key is invalid or the engine is not OFFLINE.
     pub async fn sync_train_config(&self, yaml: &str) -> Result<(), ClientError> {
         let call = Call::new("/sync_train_config", 30, Retry::Idempotent);
         let yaml_as_string = yaml.to_string();
         let request = SyncTrainConfigRequest { yaml_as_string };
-        self.steer(call, &request, "the configuration was not taken").await
+        self.control(call, &request, "the configuration was not accepted").await
     }
 
-    /// How a training configuration differs from the engine's or, while it is offline, from the last start of the
-    /// experiment that it continues; `None` from a server that does not tell, such as Python's.
+    /// Compares a training configuration with the engine's or, while it is offline, with that of the last start of the
+    /// experiment that it resumes; returns `None` if the server cannot compare, such as Python's.
     ///
     /// # Errors
-    /// [`ClientError::Refused`] with the server's words where a key is wrong, [`ClientError::Unreachable`].
+    /// [`ClientError::Refused`] with the server's message if a key is invalid, [`ClientError::Unreachable`].
     pub async fn compare_train_config(&self, yaml: &str) -> Result<Option<CompareTrainConfigAnswer>, ClientError> {
         let call = Call::new("/compare_train_config", 30, Retry::Idempotent);
         let yaml_as_string = yaml.to_string();
@@ -81,11 +81,11 @@ impl SwarmClient {
         }
     }
 
-    /// A call that the server does or does not do; `otherwise` is the reason where it gives none.
-    async fn steer(&self, call: Call, request: &impl Serialize, otherwise: &str) -> Result<(), ClientError> {
-        let answer: Option<Steered> = self.inner.http.post(call, request).await?;
+    /// Sends a control call; `otherwise` is the reason if the server gives none.
+    async fn control(&self, call: Call, request: &impl Serialize, otherwise: &str) -> Result<(), ClientError> {
+        let answer: Option<ControlAnswer> = self.inner.http.post(call, request).await?;
         match answer {
-            Some(Steered { success: false, reason }) => Err(ClientError::Refused {
+            Some(ControlAnswer { success: false, reason }) => Err(ClientError::Refused {
                 call: call.path,
                 status: 200,
                 detail: reason
@@ -96,7 +96,7 @@ impl SwarmClient {
         }
     }
 
-    /// Starts the engine and waits until it is ROLLING; `observe` sees every status on the way.
+    /// Starts the engine and waits until it is ROLLING; `observe` receives every status in between.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -109,11 +109,11 @@ impl SwarmClient {
     /// ```
     ///
     /// # Errors
-    /// [`ClientError::Refused`] where the server will not start one, [`ClientError::Boot`] with the engine's own words
-    /// where it does not come up.
+    /// [`ClientError::Refused`] if the server refuses to start one, [`ClientError::Boot`] with the engine's message if
+    /// the boot fails.
     pub async fn start_engine(&self, mut observe: impl FnMut(&EngineStatusAnswer)) -> Result<(), ClientError> {
         let call = Call::new("/start_engine", 600, Retry::Unsent);
-        self.steer(call, &json!({}), "the engine was not started").await?;
+        self.control(call, &json!({}), "the engine was not started").await?;
         let started = Instant::now();
         let mut booting = false;
         loop {
@@ -121,7 +121,7 @@ impl SwarmClient {
             observe(&status);
             match status.engine_status {
                 EngineStatus::Rolling => return Ok(()),
-                // A reason is only given by our servers, which are BOOTING from the moment they accept a start.
+                // Only our servers report a reason, and they are BOOTING from the moment they accept a start.
                 EngineStatus::Offline
                     if booting || status.engine_status_detail.is_some() || started.elapsed() > OFFLINE_AFTER_START =>
                 {
@@ -137,7 +137,7 @@ impl SwarmClient {
         }
     }
 
-    /// Stops the engine; a last checkpoint is written first. No error where none runs.
+    /// Stops the engine; a last checkpoint is written first. Succeeds if no engine runs.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -152,30 +152,30 @@ impl SwarmClient {
     /// ```
     ///
     /// # Errors
-    /// [`ClientError::Refused`] with the server's words.
+    /// [`ClientError::Refused`] with the server's message.
     pub async fn stop_engine(&self) -> Result<(), ClientError> {
         let call = Call::new("/stop_engine", 600, Retry::Idempotent);
-        self.steer(call, &json!({}), "the engine was not stopped").await?;
+        self.control(call, &json!({}), "the engine was not stopped").await?;
         self.inner.seen_up.store(false, Ordering::Relaxed);
         *self.inner.last_status.lock().await = None;
         *self.own_method() = None;
         Ok(())
     }
 
-    /// Wire name of the stop rule by which the engine collects its batches: that of the configuration which this client
-    /// started it with, or else what the server tells. A Python server tells the last run's until the first update.
+    /// Returns the wire name of the engine's collection method: that of the configuration with which this client
+    /// started it, or else the server's. Until the first update, a Python server reports that of the previous run.
     pub fn collection_method(&self, pool: &PoolInformation) -> String {
         let own = self.own_method().clone();
         own.unwrap_or_else(|| pool.sample_collection_method.clone())
     }
 
-    /// The lock is only held for an assignment or a copy, so it is not poisoned.
+    /// Not poisoned: the lock is only held for an assignment or a copy.
     fn own_method(&self) -> MutexGuard<'_, Option<String>> {
         self.inner.own_method.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Brings the engine to ROLLING whatever state it is in: OFFLINE, the configuration is sent and the engine
-    /// started; up already, it is left as it is; on its way, it is waited for. `force_restart` stops it first.
+    /// Brings the engine to ROLLING from any state: if OFFLINE, sends the configuration and starts the engine; if
+    /// running, leaves it unchanged; if in transition, waits. `force_restart` stops it first.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -219,8 +219,8 @@ impl SwarmClient {
         }
     }
 
-    /// Waits until the engine is ROLLING; `observe` sees every status on the way. An engine that is OFFLINE and has
-    /// never been seen otherwise is waited for too, since any client may start it.
+    /// Waits until the engine is ROLLING; `observe` receives every status in between. Also waits while an engine that
+    /// was never seen up is OFFLINE, since any client may start it.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -239,7 +239,7 @@ impl SwarmClient {
     /// ```
     ///
     /// # Errors
-    /// [`ClientError::WentOffline`] where the engine was up before, [`ClientError::Unreachable`].
+    /// [`ClientError::WentOffline`] if the engine was up before, [`ClientError::Unreachable`].
     pub async fn wait_until_rolling(
         &self,
         mut observe: impl FnMut(&EngineStatusAnswer),
@@ -260,8 +260,8 @@ impl SwarmClient {
         }
     }
 
-    /// Agrees to a weight update (under the two collection methods that ask clients), again and again until the
-    /// server accepts it or has stopped rolling. Returns whether it was accepted.
+    /// Agrees to a weight update (under the two collection methods that ask clients), retrying until the server accepts
+    /// it or has stopped rolling. Returns whether it was accepted.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -270,7 +270,7 @@ impl SwarmClient {
     /// # let swarm = SwarmClient::new(url)?;
     /// # let config = config.replace("finish_enough_tasks", "any_client_agree_sync_weight");
     /// swarm.auto_sync_train_config_and_start_engine(&config, false, |_| {}).await?;
-    /// // As many episodes as this client wants in the batch.
+    /// // After as many episodes as this client wants in the batch:
     /// # swarm.begin_episode(&ajet_swarm::client::BeginEpisode::default()).await?.abort().await?;
     /// assert!(swarm.agree_sync_weight().await?);
     /// # Ok(()) }) }
@@ -287,7 +287,10 @@ impl SwarmClient {
             if answer.success {
                 return Ok(true);
             }
-            tracing::debug!("the server does not take the agreement yet: {}", answer.failure_reason);
+            tracing::debug!(
+                "the server does not accept the agreement yet: {}",
+                answer.failure_reason
+            );
             if self.status().await?.engine_status != EngineStatus::Rolling {
                 return Ok(false);
             }
@@ -304,5 +307,5 @@ fn collection_method_of(yaml: &str) -> Option<String> {
 
 fn detail_of(status: &EngineStatusAnswer) -> String {
     let detail = status.engine_status_detail.clone().filter(|detail| !detail.is_empty());
-    detail.unwrap_or_else(|| "the server gives no reason; its log tells more".into())
+    detail.unwrap_or_else(|| "the server gives no reason; see its log".into())
 }

@@ -1,4 +1,4 @@
-//! An episode's life: claimed, used, ended or aborted.
+//! Episodes: claim, use, end, abort.
 
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,19 +13,19 @@ use crate::protocol::swarm::{
     EpisodeType, SuccessAnswer, ThrottlePolicy, WorkflowOutput,
 };
 
-/// An episode may live this many discard timeouts, whatever it does; ending it later aborts it.
+/// Maximum lifetime of an episode in discard timeouts; ending it later aborts it.
 const LIFETIME_IN_TIMEOUTS: f64 = 8.0;
 
-/// What [`SwarmClient::begin_episode`] is asked for.
+/// Parameters of [`SwarmClient::begin_episode`].
 #[derive(Clone, Debug)]
 pub struct BeginEpisode {
     /// Train or eval.
     pub episode_type: EpisodeType,
-    /// Seconds without an LLM call after which the server discards the episode.
+    /// Maximum seconds without an LLM call; afterwards the server discards the episode.
     pub discard_episode_timeout: f64,
-    /// The episode's task, told to other clients; empty where it is not known yet.
+    /// Task id of the episode, shown to other clients; empty if not known yet.
     pub task_id: String,
-    /// Keeps this client's share of a batch.
+    /// Policy that limits this client's share of a batch.
     pub throttle: Option<ThrottlePolicy>,
 }
 
@@ -40,27 +40,27 @@ impl Default for BeginEpisode {
     }
 }
 
-/// What became of an episode that was ended.
+/// Outcome of ending an episode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndOutcome {
-    /// The server has it.
+    /// The server has saved it.
     Accepted,
-    /// The server had given it up by then: it was idle too long, or the engine updates its weights or was restarted.
+    /// The server had lost it: it was idle for too long, the weights are being updated, or the engine restarted.
     Lost(String),
-    /// It was older than eight discard timeouts, so it was aborted instead.
+    /// It was older than eight discard timeouts and was aborted instead.
     Expired,
 }
 
-/// What the server made of a claim.
+/// Outcome of a claim.
 enum Claim {
     Claimed(Episode),
     NotRolling,
     NoSlot,
-    /// Not made: the client's share of the batch is used up.
+    /// Not sent: the client's share of the batch is used up.
     Throttled,
 }
 
-/// A claimed episode. Dropped before it ended, it is aborted in the background (see [`SwarmClient::settle`]).
+/// A claimed episode. If dropped before its end, it is aborted in the background (see [`SwarmClient::settle`]).
 #[derive(Debug)]
 pub struct Episode {
     swarm: SwarmClient,
@@ -68,13 +68,13 @@ pub struct Episode {
     model: ModelApi,
     claimed: Instant,
     lifetime: Duration,
-    /// Nothing is left to abort.
+    /// Whether nothing is left to abort.
     done: bool,
 }
 
 impl SwarmClient {
-    /// Claims an episode, waiting for as long as it takes: until the engine is ROLLING, the throttle allows the task
-    /// and a slot is free.
+    /// Claims an episode. Waits without limit until the engine is ROLLING, the throttle allows the task and a slot is
+    /// free.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -88,7 +88,7 @@ impl SwarmClient {
     /// let held_out = swarm.begin_episode(&eval).await?;
     /// # held_out.abort().await?;
     ///
-    /// // One of two clients that share each batch: at most half of its tasks are this one's.
+    /// // One of two clients that share each batch; it takes at most half of the tasks.
     /// let policy = ThrottlePolicy {
     ///     ratio: 0.5,
     ///     expected_batch_size: 1,
@@ -102,14 +102,14 @@ impl SwarmClient {
     /// ```
     ///
     /// # Errors
-    /// [`ClientError::WentOffline`] where the engine goes away meanwhile, [`ClientError::Throttle`] where the
-    /// collection method does not go with the throttle, [`ClientError::Claim`] for any other refusal.
+    /// [`ClientError::WentOffline`] if the engine goes offline meanwhile, [`ClientError::Throttle`] if the collection
+    /// method does not support a throttle, [`ClientError::Claim`] for any other refusal.
     pub async fn begin_episode(&self, begin: &BeginEpisode) -> Result<Episode, ClientError> {
         let mut full = 0;
         loop {
             self.wait_until_rolling(|_| {}).await?;
-            // Claimed in a task of its own: if this future is dropped meanwhile, the episode arrives there, finds
-            // nobody and aborts itself.
+            // Claimed in a separate task: if this future is dropped meanwhile, the episode arrives there, has no
+            // receiver and aborts itself.
             let (swarm, wanted) = (self.clone(), begin.clone());
             let claim = self.inner.aborts.spawn(async move { swarm.claim_share(&wanted).await });
             match claim.await.map_err(|error| ClientError::Claim(error.to_string()))?? {
@@ -125,7 +125,7 @@ impl SwarmClient {
         }
     }
 
-    /// A claim, unless the throttle is against it.
+    /// Claims an episode, unless the throttle forbids it.
     async fn claim_share(&self, begin: &BeginEpisode) -> Result<Claim, ClientError> {
         let Some(policy) = &begin.throttle else {
             return self.claim(begin).await;
@@ -150,7 +150,7 @@ impl SwarmClient {
         Ok(throttle::must_wait(policy, self.client_uuid(), &pool, &self.begun()))
     }
 
-    /// The lock is only poisoned by a panic while it is held, and nothing in `BegunTasks` panics.
+    /// Not poisoned: nothing in `BegunTasks` panics.
     fn begun(&self) -> MutexGuard<'_, BegunTasks> {
         self.inner.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -164,9 +164,10 @@ impl SwarmClient {
             client_uuid: self.client_uuid().to_string(),
             episode_type: episode_type.into(),
             discard_episode_timeout: begin.discard_episode_timeout,
-            throttle_policy: begin.throttle.clone().or_else(|| told_task(&begin.task_id)),
+            throttle_policy: begin.throttle.clone().or_else(|| task_policy(&begin.task_id)),
         };
-        // A claim whose answer is lost leaves a slot taken until the server discards it; giving up would cost the run.
+        // A claim whose answer is lost occupies a slot until the server discards it; giving up would cost the whole
+        // run.
         let call = Call::new("/claim_episode", 30, Retry::Idempotent);
         let answer: ClaimEpisodeAnswer = self.inner.http.post(call, &request).await?;
         if answer.success {
@@ -189,7 +190,7 @@ impl SwarmClient {
         }
     }
 
-    /// The body is the same for an end and an abort.
+    /// Sends an end or an abort, which have the same body.
     async fn close(&self, path: &'static str, request: EndEpisodeRequest) -> Result<(), ClientError> {
         let call = Call::new(path, 30, Retry::Idempotent);
         let answer: SuccessAnswer = self.inner.http.post(call, &request).await?;
@@ -203,8 +204,8 @@ impl SwarmClient {
         }
     }
 
-    /// Gives up an episode by its id, which may be another client's: one that hangs, say. What is not there, or cannot
-    /// be given up any more, is no error.
+    /// Aborts an episode by id, possibly of another client, such as a hanging one. Succeeds if it does not exist or can
+    /// no longer be aborted.
     ///
     /// # Errors
     /// [`ClientError::Unreachable`], [`ClientError::Refused`].
@@ -213,7 +214,7 @@ impl SwarmClient {
             client_uuid: self.client_uuid().to_string(),
             episode_uuid: episode_uuid.to_string(),
             workflow_output: WorkflowOutput {
-                // Python's model of this body wants a number even where it is not looked at.
+                // Python's model of this body requires a number even though it is ignored.
                 reward: 0.0.into(),
                 ..WorkflowOutput::default()
             },
@@ -224,8 +225,8 @@ impl SwarmClient {
     }
 }
 
-/// The protocol has a claim's task in the throttle policy only; a server does not enforce that.
-fn told_task(task_id: &str) -> Option<ThrottlePolicy> {
+/// Returns the throttle policy that carries a claim's task id, as the protocol requires; servers do not enforce it.
+fn task_policy(task_id: &str) -> Option<ThrottlePolicy> {
     (!task_id.is_empty()).then(|| ThrottlePolicy {
         ratio: 1.0,
         expected_batch_size: 1,
@@ -235,27 +236,27 @@ fn told_task(task_id: &str) -> Option<ThrottlePolicy> {
 }
 
 impl Episode {
-    /// Names the episode.
+    /// Returns the episode's id.
     pub fn uuid(&self) -> &str {
         &self.episode_uuid
     }
 
-    /// The model API for this episode.
+    /// Returns the model API of this episode.
     pub fn model(&self) -> &ModelApi {
         &self.model
     }
 
-    /// For any OpenAI client: its base URL.
+    /// Returns the base URL for any OpenAI client.
     pub fn base_url(&self) -> &str {
         self.model.base_url()
     }
 
-    /// For any OpenAI client: its key.
+    /// Returns the API key for any OpenAI client.
     pub fn api_key(&self) -> &str {
         self.model.api_key()
     }
 
-    /// Whether going on makes sense: the episode is still ours and the engine still rolls.
+    /// Returns whether the episode still belongs to this client and the engine is still rolling.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -266,12 +267,12 @@ impl Episode {
     /// let episode = swarm.begin_episode(&BeginEpisode::default()).await?;
     /// assert!(episode.can_continue().await?);
     /// swarm.stop_engine().await?;
-    /// assert!(!episode.can_continue().await?, "an agent with many turns ahead can give up now");
+    /// assert!(!episode.can_continue().await?, "an agent with many turns ahead can stop now");
     /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
-    /// [`ClientError::Unreachable`] after several tries.
+    /// [`ClientError::Unreachable`] after several attempts.
     pub async fn can_continue(&self) -> Result<bool, ClientError> {
         let call = Call::new("/can_continue_episode", 10, Retry::Idempotent);
         let request = CanContinueEpisodeRequest {
@@ -282,7 +283,7 @@ impl Episode {
         Ok(answer.can_continue)
     }
 
-    /// Reports the episode's reward. `task_id` groups the episodes of one task and goes into the metadata too.
+    /// Ends the episode with its reward. `task_id` groups the episodes of a task and is also put into the metadata.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -303,12 +304,12 @@ impl Episode {
     /// ```
     ///
     /// # Errors
-    /// [`ClientError::Refused`] where the server does not take the output (a reward that is no finite number), in
+    /// [`ClientError::Refused`] if the server rejects the output (such as a reward that is not a finite number), in
     /// which case the episode is aborted; [`ClientError::Unreachable`].
     pub async fn end(mut self, task_id: &str, mut output: WorkflowOutput) -> Result<EndOutcome, ClientError> {
         if self.claimed.elapsed() > self.lifetime {
             tracing::warn!(
-                "episode {} took {:.0} s, more than eight discard timeouts, and is aborted",
+                "aborting episode {}, which took {:.0} s, more than eight discard timeouts",
                 self.episode_uuid,
                 self.claimed.elapsed().as_secs_f64()
             );
@@ -333,7 +334,7 @@ impl Episode {
         Ok(outcome)
     }
 
-    /// Gives the episode up: nothing of it is trained on and its slot is free again.
+    /// Aborts the episode: it is not trained on and its slot is free again.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -358,21 +359,21 @@ impl Episode {
 
 impl Drop for Episode {
     fn drop(&mut self) {
-        // Without a runtime nobody can be told; the server then discards the episode when it has been idle.
+        // Without a runtime, no request can be sent; the server then discards the episode when it has been idle.
         let (false, Ok(runtime)) = (self.done, tokio::runtime::Handle::try_current()) else {
             return;
         };
         let (swarm, episode_uuid) = (self.swarm.clone(), std::mem::take(&mut self.episode_uuid));
         let abort = async move {
             if let Err(error) = swarm.abort_episode(&episode_uuid).await {
-                tracing::debug!("episode {episode_uuid} was dropped and could not be aborted: {error}");
+                tracing::debug!("cannot abort the dropped episode {episode_uuid}: {error}");
             }
         };
         self.swarm.inner.aborts.spawn_on(abort, &runtime);
     }
 }
 
-/// Whether a refused end means that the server no longer knows the episode, as opposed to a wrong output.
+/// Returns whether a refused end means that the server no longer knows the episode, as opposed to an invalid output.
 fn is_gone(detail: &str) -> bool {
     [
         "WEIGHT_SYNCING",

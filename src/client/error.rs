@@ -1,29 +1,29 @@
-//! What can go wrong between a client and its swarm server.
+//! Errors of the client.
 
 use crate::protocol::swarm::UPDATES_DONE;
 
-/// An error of [`super::SwarmClient`]. Every message names the server; tokens in its URL are blanked.
+/// An error of [`super::SwarmClient`]. Messages name the server; tokens in its URL are replaced.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The URL is not one of a swarm server.
-    #[error("'{given}' is not the URL of a swarm server: {reason}\nhint: give one such as http://localhost:10086")]
+    /// The URL is not a valid server URL.
+    #[error("invalid swarm server URL '{given}': {reason}\nhint: use a URL such as http://localhost:10086")]
     Url {
-        /// As given, without its token.
+        /// Given URL, without its token.
         given: String,
-        /// What is wrong with it.
+        /// Reason.
         reason: String,
     },
-    /// No TLS or DNS could be set up.
-    #[error("no HTTP client could be set up: {0}")]
+    /// TLS or DNS cannot be set up.
+    #[error("cannot set up an HTTP client: {0}")]
     Setup(String),
-    /// Nothing answered, or the connection broke, in every try.
+    /// All attempts failed: no answer, or the connection broke.
     #[error(
-        "the swarm server at {url} cannot be reached: {reason}\nhint: start one with `ajet-swarm start`, or check the URL"
+        "cannot reach the swarm server at {url}: {reason}\nhint: start one with `ajet-swarm start`, or check the URL"
     )]
     Unreachable {
-        /// The server.
+        /// URL of the server.
         url: String,
-        /// The last try's error.
+        /// Error of the last attempt.
         reason: String,
     },
     /// The server answered with an error.
@@ -33,50 +33,50 @@ pub enum ClientError {
         call: &'static str,
         /// HTTP status.
         status: u16,
-        /// The server's own sentence.
+        /// Message of the server.
         detail: String,
     },
-    /// The server's answer is not what the protocol says.
-    #[error("the answer of {url} to {call} makes no sense: {reason}\nhint: is this a swarm server?")]
+    /// The answer does not conform to the protocol.
+    #[error("unexpected response of {url} to {call}: {reason}\nhint: check that this is the URL of a swarm server")]
     Answer {
-        /// The server.
+        /// URL of the server.
         url: String,
         /// Path of the call.
         call: &'static str,
-        /// What is wrong with it.
+        /// Reason.
         reason: String,
     },
-    /// The engine did not come up.
+    /// The engine did not start.
     #[error("the engine did not start: {detail}")]
     Boot {
-        /// The engine's own words.
+        /// Message of the engine.
         detail: String,
     },
-    /// The engine was up and is not any more.
+    /// The engine was up and went offline.
     #[error(
-        "the engine at {url} went offline: {detail}\nhint: `ajet-swarm status` shows the server; the next `roll` starts the engine again"
+        "the engine at {url} went offline: {detail}\nhint: `ajet-swarm status` shows the server; the next `roll` restarts the engine"
     )]
     WentOffline {
-        /// The server.
+        /// URL of the server.
         url: String,
-        /// The server's own words.
+        /// Message of the server.
         detail: String,
     },
-    /// An episode could not be claimed for a reason that waiting does not help.
-    #[error("no episode could be claimed: {0}")]
+    /// The claim was refused, and waiting does not help.
+    #[error("cannot claim an episode: {0}")]
     Claim(String),
-    /// The throttle needs another collection method.
-    #[error("a throttle works with rollout_until_finish_enough_tasks only, and the engine collects by {0}")]
+    /// The collection method does not support a throttle.
+    #[error("a throttle requires the collection method rollout_until_finish_enough_tasks, but the engine uses {0}")]
     Throttle(String),
 }
 
 impl ClientError {
-    /// Whether the server does not answer: it may be restarted, or the network may be down.
+    /// Returns whether the server does not answer: it may be restarting, or the network may be down.
     pub fn is_unreachable(&self) -> bool {
         matches!(self, Self::Unreachable { .. })
     }
 
-    /// Whether the engine went offline because all updates of its configuration are done.
+    /// Returns whether the engine went offline because all updates of its configuration are done.
     pub fn is_regular_end(&self) -> bool {
         matches!(self, Self::WentOffline { detail, .. } if detail.contains(UPDATES_DONE))
     }

@@ -1,4 +1,4 @@
-//! One HTTP call with its retries.
+//! HTTP calls with retries.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use serde::de::DeserializeOwned;
 use super::{ClientError, ServerUrl};
 use crate::protocol::swarm::{CLIENT_HEADER, ErrorDetail, understand};
 
-/// When a call that brought no answer is tried again.
+/// When to retry a call without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Retry {
-    /// Whatever broke: doing it twice is doing it once.
+    /// After any error: repeating the call has no further effect.
     Idempotent,
-    /// Only where the connection was refused, so that the server never saw it.
+    /// Only if the connection was refused, so that the server never received the call.
     Unsent,
 }
 
-/// What is called and how.
+/// Path and policy of a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
     pub path: &'static str,
@@ -33,20 +33,21 @@ impl Call {
         Self { path, timeout, retry }
     }
 
-    /// Whether the same call may go through later. A claim meets 500 on a Python server where an episode has just gone.
+    /// Returns whether the same call may succeed later. A Python server answers 500 to a claim if an episode has just
+    /// gone.
     fn is_worth_another_try(self, status: StatusCode) -> bool {
         is_busy(status) || (status == StatusCode::INTERNAL_SERVER_ERROR && self.retry == Retry::Idempotent)
     }
 }
 
-/// How long an idle connection is kept for another call. Python servers close theirs after 5 s, but the trainer that
-/// they fork holds its copy open: a call sent into one is never answered.
+/// Time for which idle connections are reused. Python servers close theirs after 5 s, but a forked trainer keeps its
+/// copy open: a call sent on such a connection is never answered.
 const KEEP_IDLE: Duration = Duration::from_secs(3);
 
-/// Tries of a call in all: about six seconds of a server that is being restarted.
+/// Maximum number of attempts: about six seconds, enough for a restarting server.
 const TRIES: u32 = 6;
 
-/// The connections to one server.
+/// Connections to one server.
 #[derive(Debug)]
 pub(super) struct Http {
     client: reqwest::Client,
@@ -61,7 +62,7 @@ impl Http {
         })
     }
 
-    /// The connections, for calls of another shape.
+    /// Returns the connections, for other kinds of calls.
     pub fn client(&self) -> reqwest::Client {
         self.client.clone()
     }
@@ -70,7 +71,7 @@ impl Http {
         self.send(Method::GET, call, None::<&()>).await
     }
 
-    /// As [`Http::get`], without a second try.
+    /// As [`Http::get`], without retries.
     pub async fn get_once<A: DeserializeOwned>(&self, call: Call) -> Result<A, ClientError> {
         let request = self.request(Method::GET, call, None::<&()>);
         let answer = request.send().await.map_err(|error| self.unreachable(&error))?;
@@ -81,7 +82,7 @@ impl Http {
         self.send(Method::POST, call, Some(body)).await
     }
 
-    /// Posts bytes of another kind than JSON, without a second try.
+    /// Posts bytes other than JSON, without retries.
     pub async fn post_bytes<A: DeserializeOwned>(
         &self,
         call: Call,
@@ -157,13 +158,12 @@ impl Http {
     }
 }
 
-/// An HTTP client for one base URL.
+/// Creates an HTTP client for one base URL.
 ///
 /// # Errors
-/// [`ClientError::Setup`] where the system's certificates cannot be read; plain HTTP asks for none.
+/// [`ClientError::Setup`] if the system's certificates cannot be read; not needed for plain HTTP.
 pub fn http_client(base_url: &str) -> Result<reqwest::Client, ClientError> {
-    // reqwest takes the process's TLS provider and panics without one. A second call finds one installed, which is
-    // as good.
+    // reqwest uses the process's TLS provider and panics without one. If one is already installed, that is fine.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut builder = reqwest::Client::builder()
         .connect_timeout(Duration::from_secs(10))
@@ -172,13 +172,13 @@ pub fn http_client(base_url: &str) -> Result<reqwest::Client, ClientError> {
         builder = builder.tls_certs_only([]);
     }
     if ServerUrl::parse(base_url).is_ok_and(|url| url.is_local()) {
-        // A proxy of the environment cannot reach this machine's loopback.
+        // A proxy from the environment cannot reach this machine's loopback address.
         builder = builder.no_proxy();
     }
     builder.build().map_err(|error| ClientError::Setup(root_cause(&error)))
 }
 
-/// Whether the server asks to come again. 503 is also what an engine that is restarted answers.
+/// Returns whether the server asks for a retry. A restarting engine also answers 503.
 pub(super) fn is_busy(status: StatusCode) -> bool {
     matches!(
         status,
@@ -186,35 +186,35 @@ pub(super) fn is_busy(status: StatusCode) -> bool {
     )
 }
 
-/// The server's wish, in whole seconds, with jitter on top so that clients do not come back all at once.
+/// Returns the server's `Retry-After` in seconds, with jitter so that clients do not return all at once.
 pub(super) fn retry_after(headers: &reqwest::header::HeaderMap) -> Option<Duration> {
     let seconds: u64 = headers.get("retry-after")?.to_str().ok()?.parse().ok()?;
     Some(jitter(Duration::from_secs(seconds.min(30))))
 }
 
-/// 0.2 s doubled with every try, at most 5 s, with jitter.
+/// Returns the delay before a retry: 0.2 s doubled with every attempt, at most 5 s, with jitter.
 pub(super) fn backoff(tried: u32) -> Duration {
     let seconds = 0.2 * f64::from(1 << tried.saturating_sub(1).min(10));
     jitter(Duration::from_secs_f64(seconds.min(5.0)))
 }
 
-/// Somewhere from the duration to half as long again.
+/// Returns a random duration between the given one and 1.5 times it.
 pub(super) fn jitter(duration: Duration) -> Duration {
     duration.mul_f64(rand::rng().random_range(1.0..1.5))
 }
 
-/// What lies at the bottom of a chain of errors, such as "connection refused"; the chain above it repeats the URL,
-/// which may hold a token.
+/// Returns the innermost error of a chain, such as "connection refused"; the outer ones repeat the URL, which may
+/// contain a token.
 pub(super) fn root_cause(error: &reqwest::Error) -> String {
     if error.is_timeout() {
-        return "no answer in time".into();
+        return "timed out".into();
     }
     let mut cause: &dyn std::error::Error = error;
     while let Some(deeper) = cause.source() {
         cause = deeper;
     }
     match cause.downcast_ref::<reqwest::Error>() {
-        Some(_) => "the connection broke".into(),
+        Some(_) => "the connection was lost".into(),
         None => cause.to_string(),
     }
 }

@@ -1,8 +1,8 @@
-//! [`SwarmClient`]: what a program needs to take part in a swarm: begin and end episodes, start and stop the engine.
+//! [`SwarmClient`]: begins and ends episodes, starts and stops the engine of a swarm server.
 //!
-//! Every client is equal: any may start or stop the engine, any number may share one batch, and one that dies loses
-//! only its own running episodes. Clones share their connections. All calls are cancel-safe: a future that is dropped
-//! leaves nothing claimed.
+//! All clients are equal: any may start or stop the engine, any number may share a batch, and one that dies loses only
+//! its own running episodes. Clones share their connections. All calls are cancel-safe: a dropped future leaves no
+//! episode claimed.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -16,7 +16,7 @@
 //! swarm.auto_sync_train_config_and_start_engine(config, false, |_| {}).await?;
 //!
 //! let episode = swarm.begin_episode(&BeginEpisode::default()).await?;
-//! // Any OpenAI client does, in any language: give it `episode.base_url()` and `episode.api_key()`.
+//! // Any OpenAI client in any language works: give it `episode.base_url()` and `episode.api_key()`.
 //! let request = ChatRequest {
 //!     messages: vec![ChatMessage { role: "user".into(), content: "1 + 1 =".into(), ..ChatMessage::default() }],
 //!     ..ChatRequest::default()
@@ -58,10 +58,10 @@ use crate::protocol::swarm::{
 use http::{Call, Http, Retry};
 use throttle::BegunTasks;
 
-/// How long a status is taken for the present one where many wait for a change.
+/// Maximum age of a cached status while many callers wait for a change.
 const STATUS_FRESH: Duration = Duration::from_millis(200);
 
-/// A client of one swarm server.
+/// Client of one swarm server.
 #[derive(Clone, Debug)]
 pub struct SwarmClient {
     inner: Arc<Inner>,
@@ -71,20 +71,20 @@ pub struct SwarmClient {
 struct Inner {
     http: Http,
     client_uuid: String,
-    /// The engine was up once, so that OFFLINE means it went away, not that it has yet to come.
+    /// Whether the engine was up once, so that OFFLINE means that it went away.
     seen_up: AtomicBool,
     begun: Mutex<BegunTasks>,
-    /// How the engine that this client started collects its batches.
+    /// Collection method of the engine that this client started.
     own_method: Mutex<Option<String>>,
-    /// Held from the look at the pool to the claim, so that episodes begun at once do not all find the share unused.
+    /// Held from reading the pool to the claim, so that concurrent claims do not all see an unused share.
     throttling: tokio::sync::Mutex<()>,
     last_status: tokio::sync::Mutex<Option<(Instant, EngineStatusAnswer)>>,
-    /// Aborts of episodes that were dropped.
+    /// Background aborts of dropped episodes.
     aborts: TaskTracker,
 }
 
 impl SwarmClient {
-    /// A client of the server at `url`: `http://host:port`, with `/t/TOKEN` after it where the server asks for a
+    /// Creates a client of the server at `url`: `http://host:port`, followed by `/t/TOKEN` if the server requires a
     /// token. Does not connect yet.
     ///
     /// ```
@@ -111,27 +111,27 @@ impl SwarmClient {
         })
     }
 
-    /// Names this client to the server.
+    /// Returns this client's id.
     pub fn client_uuid(&self) -> &str {
         &self.inner.client_uuid
     }
 
-    /// The server.
+    /// Returns the server's URL.
     pub fn url(&self) -> &ServerUrl {
         &self.inner.http.url
     }
 
-    /// Whether a swarm server answers at all.
+    /// Checks that a swarm server answers.
     ///
     /// # Errors
-    /// [`ClientError::Unreachable`] after one try.
+    /// [`ClientError::Unreachable`] after one attempt.
     pub async fn health(&self) -> Result<(), ClientError> {
-        // A refused connection is the answer here, so it is asked for once.
+        // A refused connection is a valid result here, so there is no retry.
         let call = Call::new("/health", 5, Retry::Unsent);
         self.inner.http.get_once::<Health>(call).await.map(|_| ())
     }
 
-    /// Where the engine is.
+    /// Returns the engine's status.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -146,7 +146,7 @@ impl SwarmClient {
     /// ```
     ///
     /// # Errors
-    /// [`ClientError::Unreachable`] after several tries.
+    /// [`ClientError::Unreachable`] after several attempts.
     pub async fn status(&self) -> Result<EngineStatusAnswer, ClientError> {
         let call = Call::new("/get_engine_status", 10, Retry::Idempotent);
         let status: EngineStatusAnswer = self.inner.http.get(call).await?;
@@ -156,7 +156,7 @@ impl SwarmClient {
         Ok(status)
     }
 
-    /// As [`SwarmClient::status`], at most 0.2 s old: hundreds of episodes that wait poll as one.
+    /// As [`SwarmClient::status`], but up to 0.2 s old, so that hundreds of waiting episodes share a request.
     async fn recent_status(&self) -> Result<EngineStatusAnswer, ClientError> {
         let mut last = self.inner.last_status.lock().await;
         if let Some((at, status)) = &*last
@@ -169,8 +169,8 @@ impl SwarmClient {
         Ok(status)
     }
 
-    /// The batch that is being filled: finished and running episodes, the stop rule's progress, active clients, and
-    /// (from our servers) the last update's metrics.
+    /// Returns the current batch: finished and running episodes, progress of the stop rule, active clients, and (from
+    /// our servers) the metrics of the last update.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -185,33 +185,33 @@ impl SwarmClient {
     /// ```
     ///
     /// # Errors
-    /// [`ClientError::Unreachable`] after several tries.
+    /// [`ClientError::Unreachable`] after several attempts.
     pub async fn pool_information(&self) -> Result<PoolInformation, ClientError> {
         let call = Call::new("/get_current_batch_rollout_pool_information", 10, Retry::Idempotent);
         self.inner.http.get(call).await
     }
 
-    /// Where checkpoints and metrics are on the server's machine; `None` before the first start.
+    /// Returns the server's directory of checkpoints and metrics; `None` before the first start.
     ///
     /// # Errors
-    /// [`ClientError::Unreachable`] after several tries.
+    /// [`ClientError::Unreachable`] after several attempts.
     pub async fn experiment_dir(&self) -> Result<Option<String>, ClientError> {
         let call = Call::new("/get_server_experiment_dir", 10, Retry::Idempotent);
         let answer: ExperimentDirAnswer = self.inner.http.get(call).await?;
         Ok(answer.server_experiment_dir)
     }
 
-    /// Every episode that runs, of any client. Keys are left out.
+    /// Lists the running episodes of all clients, without their keys.
     ///
     /// # Errors
-    /// [`ClientError::Unreachable`] after several tries.
+    /// [`ClientError::Unreachable`] after several attempts.
     pub async fn running_episodes(&self) -> Result<Vec<EpisodeStatus>, ClientError> {
         let call = Call::new("/get_episode_buffer", 10, Retry::Idempotent);
         let answer: EpisodeBufferAnswer = self.inner.http.post(call, &json!({})).await?;
         Ok(answer.buffer)
     }
 
-    /// The last chat request that any agent made and its answer.
+    /// Returns the latest chat request of any agent with its answer.
     ///
     /// # Errors
     /// [`ClientError::Refused`] before the first one, [`ClientError::Unreachable`].
@@ -220,17 +220,17 @@ impl SwarmClient {
         self.inner.http.post(call, &json!({})).await
     }
 
-    /// The lines that clients put into the verbose log in the last 30 s, 50 at most.
+    /// Returns the lines sent to the verbose log in the last 30 s, at most 50.
     ///
     /// # Errors
-    /// [`ClientError::Unreachable`] after several tries.
+    /// [`ClientError::Unreachable`] after several attempts.
     pub async fn verbose_logs(&self) -> Result<Vec<VerboseLog>, ClientError> {
         let call = Call::new("/get_verbose_logs", 10, Retry::Idempotent);
         let answer: VerboseLogsAnswer = self.inner.http.get(call).await?;
         Ok(answer.entries)
     }
 
-    /// Puts a line into the server's verbose log, which `overwatch` shows.
+    /// Sends a line to the server's verbose log, which `overwatch` shows.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -251,8 +251,8 @@ impl SwarmClient {
         self.inner.http.post::<serde_json::Value>(call, &body).await.map(|_| ())
     }
 
-    /// Waits for the aborts of all episodes that were dropped so far. Call it before the program ends; what was not
-    /// aborted, the server discards when it has been idle.
+    /// Waits for the aborts of all dropped episodes. Call it before the program ends; the server discards episodes that
+    /// were not aborted once they have been idle.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));

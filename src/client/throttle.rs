@@ -1,18 +1,18 @@
-//! When a client that shares a batch with others must not begin a new task: a pure rule over the pool.
+//! Decides when a client that shares a batch must not begin a new task: a pure rule on the pool.
 
 use std::collections::{HashSet, VecDeque};
 
 use crate::protocol::swarm::{PoolInformation, ThrottlePolicy};
 
-/// The collection method under which a throttle makes sense.
+/// The only collection method that supports a throttle.
 pub const METHOD: &str = "rollout_until_finish_enough_tasks";
 
-/// Whether `client` has to wait before it begins an episode of `policy.current_task_id`.
+/// Returns whether `client` must wait before it begins an episode of `policy.current_task_id`.
 ///
-/// A *new* task waits while the client's own distinct tasks in the pool (finished and running, less those that another
-/// client works on too) are at least `expected_batch_size × ratio`. Never delayed: a task that the client has begun
-/// before (`begun`), one that is in the pool from any client, and any task while nothing runs and fewer than
-/// `expected_batch_size` tasks are completed.
+/// A *new* task waits while the client's own distinct tasks in the pool (finished and running, except those that
+/// another client also works on) number at least `expected_batch_size × ratio`. Never delayed are a task that the
+/// client has begun before (`begun`), a task in the pool from any client, and any task while nothing runs and fewer
+/// than `expected_batch_size` tasks are completed.
 pub fn must_wait(policy: &ThrottlePolicy, client: &str, pool: &PoolInformation, begun: &BegunTasks) -> bool {
     let task = policy.current_task_id.as_str();
     if begun.contains(task) || workers_of(pool).any(|(known, _)| known == task) {
@@ -35,7 +35,7 @@ pub fn must_wait(policy: &ThrottlePolicy, client: &str, pool: &PoolInformation, 
     own.difference(&shared).count() as f64 >= policy.expected_batch_size as f64 * policy.ratio
 }
 
-/// Every (task, client) in the pool, finished or running.
+/// Iterates over all (task, client) pairs in the pool, finished or running.
 fn workers_of(pool: &PoolInformation) -> impl Iterator<Item = (&str, &str)> {
     let finished = pool
         .completed_tasks_client_uuids
@@ -50,7 +50,7 @@ fn workers_of(pool: &PoolInformation) -> impl Iterator<Item = (&str, &str)> {
     finished.chain(running)
 }
 
-/// The tasks that a client began lately.
+/// Tasks that a client began recently.
 #[derive(Debug, Default)]
 pub struct BegunTasks {
     order: VecDeque<String>,
@@ -58,7 +58,7 @@ pub struct BegunTasks {
 }
 
 impl BegunTasks {
-    /// Remembers a task, and forgets the oldest beyond 3·B·N.
+    /// Adds a task, and removes the oldest beyond 3·B·N.
     pub fn remember(&mut self, task: &str, policy: &ThrottlePolicy) {
         if !self.known.insert(task.to_string()) {
             return;

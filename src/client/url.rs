@@ -1,10 +1,10 @@
-//! The URL of a swarm server: what is accepted, how calls are appended, what is shown.
+//! URLs of swarm servers: parsing, joining, and hiding tokens.
 
 use reqwest::Url;
 
 use super::ClientError;
 
-/// Scheme, authority and perhaps the access path `/t/TOKEN` of a swarm server.
+/// Scheme, authority and optional access path `/t/TOKEN` of a swarm server.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ServerUrl {
     /// Without a trailing slash.
@@ -14,11 +14,11 @@ pub struct ServerUrl {
 }
 
 impl ServerUrl {
-    /// Reads `http://host:port`, `host:port`, either with `/t/TOKEN` and trailing slashes.
+    /// Parses `http://host:port` or `host:port`, optionally with `/t/TOKEN` and trailing slashes.
     ///
     /// # Errors
-    /// [`ClientError::Url`] for anything else; user and password among it, since HTTP libraries turn them into basic
-    /// authorisation, which hides episode keys.
+    /// [`ClientError::Url`] for anything else, including user and password, which HTTP libraries turn into basic
+    /// authentication that hides episode keys.
     pub fn parse(given: &str) -> Result<Self, ClientError> {
         let given = given.trim();
         let error = |reason: &str| ClientError::Url {
@@ -31,16 +31,16 @@ impl ServerUrl {
         };
         let url = Url::parse(&with_scheme).map_err(|e| error(&e.to_string()))?;
         if !matches!(url.scheme(), "http" | "https") {
-            return Err(error("its scheme is neither http nor https"));
+            return Err(error("the scheme must be http or https"));
         }
         if !url.username().is_empty() || url.password().is_some() {
-            return Err(error("a token goes into the path, as in http://host:10086/t/TOKEN"));
+            return Err(error("the token must be in the path, as in http://host:10086/t/TOKEN"));
         }
         if url.query().is_some() || url.fragment().is_some() {
-            return Err(error("it has a query or a fragment"));
+            return Err(error("queries and fragments are not allowed"));
         }
-        let host = url.host_str().ok_or_else(|| error("it has no host"))?.to_string();
-        let port = url.port_or_known_default().ok_or_else(|| error("it has no port"))?;
+        let host = url.host_str().ok_or_else(|| error("missing host"))?.to_string();
+        let port = url.port_or_known_default().ok_or_else(|| error("missing port"))?;
         Ok(Self {
             base: url.as_str().trim_end_matches('/').to_string(),
             host,
@@ -48,14 +48,14 @@ impl ServerUrl {
         })
     }
 
-    /// The URL of a call, such as `/claim_episode`.
+    /// Returns the URL of a call, such as `/claim_episode`.
     pub fn join(&self, path: &str) -> String {
         format!("{}{path}", self.base)
     }
 
-    /// A base URL that the server told, seen from here: its path behind our scheme and authority, since the server may
-    /// sit behind a forwarded port. Our token is left out, for agents get this URL, and an episode's key opens the model
-    /// API without it.
+    /// Rewrites a base URL reported by the server with our scheme and authority, since the server may be behind a
+    /// forwarded port. Our token is left out: agents receive this URL, and an episode's key opens the model API without
+    /// it.
     pub fn rebase(&self, told: &str) -> String {
         let path = Url::parse(told).map_or_else(|_| "/v1".to_string(), |url| url.path().to_string());
         let open = token_in(&self.base).map_or(self.base.as_str(), |token| {
@@ -64,18 +64,18 @@ impl ServerUrl {
         format!("{open}{}", path.trim_end_matches('/'))
     }
 
-    /// The access token in it.
+    /// Returns the access token, if any.
     pub fn token(&self) -> Option<&str> {
         token_in(&self.base).map(|token| &self.base[token])
     }
 
-    /// Whether this machine is meant.
+    /// Returns whether the URL refers to this machine.
     pub fn is_local(&self) -> bool {
         let host = self.host.trim_start_matches('[').trim_end_matches(']');
         host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
     }
 
-    /// The port.
+    /// Returns the port.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -93,10 +93,10 @@ impl std::fmt::Debug for ServerUrl {
     }
 }
 
-/// Where a token follows in a URL.
+/// Path prefix of a token.
 const TOKEN_PATH: &str = "/t/";
 
-/// The text with what follows `/t/`, and what stands before an `@`, replaced by an ellipsis.
+/// Replaces the token after `/t/`, and anything before an `@`, by an ellipsis.
 pub fn blank_token(url: &str) -> String {
     let mut shown = url.to_string();
     let authority = shown.find("://").map_or(0, |scheme| scheme + 3);
@@ -110,7 +110,7 @@ pub fn blank_token(url: &str) -> String {
     shown
 }
 
-/// Where the token is. A server takes doubled slashes for one.
+/// Returns the range of the token. Like servers, treats doubled slashes as one.
 fn token_in(url: &str) -> Option<std::ops::Range<usize>> {
     let path = url.find(TOKEN_PATH)? + TOKEN_PATH.len();
     let start = path + url[path..].len() - url[path..].trim_start_matches('/').len();

@@ -1,4 +1,4 @@
-//! The dashboard's loop: looks, keys and the clock go into the state, the state goes onto the screen.
+//! Main loop of the dashboard: snapshots, keys and the clock update the state, and the state is drawn.
 
 use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,29 +10,36 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-use super::collector::{Collector, Look};
+use super::collector::{Collector, Snapshot};
 use super::panels::{Theme, draw};
 use super::state::State;
 
-/// Between two drawings while nothing happens.
+/// Maximum time between two redraws.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Shows the server, `server` by name, until the user quits, with a look every `refresh`. The terminal is given back as it was, also after a panic.
+/// Shows the server named `server` until the user quits, polling it every `refresh`. The terminal is restored at the
+/// end, also after a panic.
 ///
 /// # Errors
-/// The terminal cannot be used.
+/// Fails if the terminal cannot be used.
 pub async fn watch(collector: Collector, server: String, color: bool, refresh: Duration) -> io::Result<()> {
-    let (sender, looks) = mpsc::channel(1);
+    let (sender, snapshots) = mpsc::channel(1);
     let collecting = tokio::spawn(collect(collector, sender, refresh));
     let mut terminal = ratatui::try_init()?;
-    let outcome = run(&mut terminal, State::new(server, unix_now()), Theme { color }, looks).await;
+    let outcome = run(
+        &mut terminal,
+        State::new(server, unix_now()),
+        Theme { color },
+        snapshots,
+    )
+    .await;
     ratatui::restore();
     collecting.abort();
     outcome
 }
 
-async fn collect(collector: Collector, looks: mpsc::Sender<Result<Look, String>>, refresh: Duration) {
-    while looks.send(collector.look().await).await.is_ok() {
+async fn collect(collector: Collector, snapshots: mpsc::Sender<Result<Snapshot, String>>, refresh: Duration) {
+    while snapshots.send(collector.snapshot().await).await.is_ok() {
         sleep(refresh).await;
     }
 }
@@ -41,7 +48,7 @@ async fn run(
     terminal: &mut DefaultTerminal,
     mut state: State,
     theme: Theme,
-    mut looks: mpsc::Receiver<Result<Look, String>>,
+    mut snapshots: mpsc::Receiver<Result<Snapshot, String>>,
 ) -> io::Result<()> {
     let mut events = EventStream::new();
     let mut terminated = signal(SignalKind::terminate())?;
@@ -51,7 +58,7 @@ async fn run(
         state.now = unix_now();
         terminal.draw(|frame| draw(frame, &state, theme))?;
         tokio::select! {
-            Some(look) = looks.recv() => state.take(look, unix_now()),
+            Some(snapshot) = snapshots.recv() => state.take(snapshot, unix_now()),
             event = events.next() => match event.transpose()? {
                 Some(Event::Key(key)) => match action(key) {
                     Some(Action::Quit) => return Ok(()),
@@ -88,7 +95,7 @@ fn action(key: KeyEvent) -> Option<Action> {
     }
 }
 
-/// The time in Unix seconds, as the wire tells times.
+/// Returns Unix seconds, the time format of the wire protocol.
 pub fn unix_now() -> f64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -1,4 +1,4 @@
-//! Asks a swarm server what it is doing.
+//! Polls a swarm server.
 
 use std::time::Duration;
 
@@ -10,21 +10,21 @@ use crate::protocol::swarm::{
 };
 use crate::terminal::one_line;
 
-/// A server that is slower than this is treated as away.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout of a request.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// One look at a server.
+/// Answers of a server at one time.
 #[derive(Clone, Debug)]
-pub struct Look {
-    /// Where the engine is.
+pub struct Snapshot {
+    /// Engine status.
     pub status: EngineStatusAnswer,
-    /// The batch; nothing where the server has no such answer or one that is not understood.
+    /// The batch; `None` if the server has no such endpoint or the answer is invalid.
     pub pool: Option<PoolInformation>,
     /// Recent log lines.
     pub logs: Vec<VerboseLog>,
 }
 
-/// Looks at one server.
+/// Client that takes snapshots of one server.
 #[derive(Clone, Debug)]
 pub struct Collector {
     http: reqwest::Client,
@@ -32,22 +32,22 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Looks at the server whose calls begin with `base`, such as `http://localhost:10086`.
+    /// Creates a collector for the server at `base`, such as `http://localhost:10086`.
     pub fn new(http: reqwest::Client, base: String) -> Self {
         Self { http, base }
     }
 
-    /// Asks for everything.
+    /// Takes a snapshot.
     ///
     /// # Errors
-    /// A sentence on why there is no status. Pool and log may be missing; older servers lack parts of them.
-    pub async fn look(&self) -> Result<Look, String> {
+    /// Returns a message if there is no status. Pool and log may be missing, since older servers lack them.
+    pub async fn snapshot(&self) -> Result<Snapshot, String> {
         let status = self.get("/get_engine_status").await?;
         let (pool, logs) = tokio::join!(
             self.get("/get_current_batch_rollout_pool_information"),
             self.get::<VerboseLogsAnswer>("/get_verbose_logs"),
         );
-        Ok(Look {
+        Ok(Snapshot {
             status,
             pool: pool.ok(),
             logs: logs.unwrap_or_default().entries,
@@ -58,24 +58,24 @@ impl Collector {
         let request = self.http.get(format!("{}{path}", self.base));
         let request = request
             .header(CLIENT_HEADER, env!("CARGO_PKG_VERSION"))
-            .timeout(PATIENCE);
+            .timeout(TIMEOUT);
         let answer = request.send().await.map_err(|error| sentence(&error))?;
         let code = answer.status();
         if code == reqwest::StatusCode::UNAUTHORIZED {
-            return Err("the server wants another token".into());
+            return Err("the server requires a valid access token".into());
         }
         if !code.is_success() {
             return Err(format!("the server answered {code} to {path}"));
         }
         let body = answer.bytes().await.map_err(|error| sentence(&error))?;
-        let not_ours = |_| format!("the server's answer to {path} is not a swarm server's");
+        let not_ours = |_| format!("unexpected response to {path}: not a swarm server");
         let mut answer = serde_json::from_slice(&body).map_err(not_ours)?;
         make_printable(&mut answer);
         understand(answer.to_string().as_bytes()).map_err(not_ours)
     }
 }
 
-/// Nothing that a server says steers the terminal.
+/// Escapes control characters in everything a server sends.
 fn make_printable(value: &mut Value) {
     match value {
         Value::String(text) => *text = one_line(text),
@@ -91,14 +91,14 @@ fn make_printable(value: &mut Value) {
     }
 }
 
-/// The URL is left out, since it may hold a token.
+/// Describes an error without its URL, which may contain a token.
 fn sentence(error: &reqwest::Error) -> String {
     if error.is_timeout() {
-        format!("no answer in {} s", PATIENCE.as_secs())
+        format!("timed out after {} s", TIMEOUT.as_secs())
     } else if error.is_connect() {
         "cannot connect".into()
     } else {
-        "the connection broke".into()
+        "the connection was lost".into()
     }
 }
 
@@ -125,14 +125,14 @@ mod tests {
         let server = Router::new().route("/get_engine_status", status);
         let serving = tokio::spawn(async move { axum::serve(listener, server).await });
 
-        let look = collector(port).look().await.unwrap();
-        assert_eq!(look.status.engine_status, EngineStatus::Booting);
-        assert_eq!(look.status.engine_status_detail.as_deref(), Some("loading"));
-        assert!(look.pool.is_none() && look.logs.is_empty());
+        let snapshot = collector(port).snapshot().await.unwrap();
+        assert_eq!(snapshot.status.engine_status, EngineStatus::Booting);
+        assert_eq!(snapshot.status.engine_status_detail.as_deref(), Some("loading"));
+        assert!(snapshot.pool.is_none() && snapshot.logs.is_empty());
 
         serving.abort();
         let _ = serving.await;
-        assert_eq!(collector(port).look().await.unwrap_err(), "cannot connect");
+        assert_eq!(collector(port).snapshot().await.unwrap_err(), "cannot connect");
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! The dashboard: what a swarm server is doing, in a terminal.
+//! The dashboard, which shows a swarm server in a terminal.
 //!
-//! [`Collector`] asks the server, [`State`] is what is known from its answers (pure), `panels` draw it (pure), and
-//! [`watch`] ties the three to a terminal. A server that goes away is waited for.
+//! [`Collector`] polls the server, [`State`] holds what is known (pure), `panels` draws it (pure), and [`watch`]
+//! connects them with a terminal. When the server goes away, the dashboard waits for it.
 
 mod app;
 mod collector;
@@ -10,6 +10,6 @@ mod plain;
 mod state;
 
 pub use app::{unix_now, watch};
-pub use collector::{Collector, Look};
+pub use collector::{Collector, Snapshot};
 pub use plain::plain_text;
 pub use state::State;

@@ -1,17 +1,20 @@
-//! The dashboard as plain lines, for scripts and logs.
+//! The dashboard as plain text, for scripts and logs.
 
 use super::panels::{duration, short};
 use super::state::{State, state_name};
 use crate::terminal::one_line;
 
-/// One `name value` line for everything that is known.
+/// Returns one `name value` line for each known value.
 pub fn plain_text(state: &State) -> String {
     let mut lines = vec![("server", state.server.clone())];
-    if let Some(look) = &state.look {
-        let detail = look.status.engine_status_detail.as_deref();
+    if let Some(snapshot) = &state.snapshot {
+        let detail = snapshot.status.engine_status_detail.as_deref();
         let detail = detail.map(|detail| format!(" ({detail})")).unwrap_or_default();
-        lines.push(("state", format!("{}{detail}", state_name(look.status.engine_status))));
-        lines.push(("step", look.status.global_step.to_string()));
+        lines.push((
+            "state",
+            format!("{}{detail}", state_name(snapshot.status.engine_status)),
+        ));
+        lines.push(("step", snapshot.status.global_step.to_string()));
     }
     if let Some(seconds) = state.booting_for() {
         lines.push(("booting for", duration(seconds)));
@@ -70,10 +73,10 @@ log              client task_7 done
 
     #[test]
     fn control_characters_do_not_reach_the_terminal() {
-        let mut look = rolling();
-        look.status.engine_status_detail = Some("a\u{1b}[31mb\nc\u{202e}".into());
+        let mut snapshot = rolling();
+        snapshot.status.engine_status_detail = Some("a\u{1b}[31mb\nc\u{202e}".into());
         let mut state = State::new(String::new(), 0.0);
-        state.take(Ok(look), 0.0);
+        state.take(Ok(snapshot), 0.0);
         assert!(plain_text(&state).contains("ROLLING (a\\u{1b}[31mb c\\u{202e})\n"));
     }
 }

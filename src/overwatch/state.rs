@@ -1,52 +1,52 @@
-//! What is known of the server, from one look to the next.
+//! State of the dashboard, accumulated from snapshots.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::collector::Look;
+use super::collector::Snapshot;
 use crate::config::schema::CollectionMethod;
 use crate::protocol::swarm::{EngineStatus, PoolInformation, VerboseLog};
 
-/// Log lines that are kept.
+/// Maximum number of log lines.
 const KEPT_LOG_LINES: usize = 500;
 
 /// Everything that the panels show.
 #[derive(Clone, Debug)]
 pub struct State {
-    /// The server's URL, without its token.
+    /// URL of the server, without its token.
     pub server: String,
-    /// The last look that succeeded.
-    pub look: Option<Look>,
-    /// Why there is no newer one, and since when (Unix seconds).
+    /// Last successful snapshot.
+    pub snapshot: Option<Snapshot>,
+    /// Reason why there is no newer one, and since when (Unix seconds).
     pub failure: Option<(String, f64)>,
-    /// Mean reward by the step at which its batch was sampled; of the present step so far.
+    /// Mean reward by the step at which its batch was sampled; for the current step, so far.
     pub rewards: BTreeMap<u64, f64>,
-    /// Oldest first.
+    /// Log lines, oldest first.
     pub log: VecDeque<VerboseLog>,
-    /// Rows that the lists are scrolled down.
+    /// Scroll position of the lists, in rows.
     pub scroll: usize,
-    /// Unix seconds.
+    /// Current time in Unix seconds.
     pub now: f64,
 }
 
-/// A stop rule's progress.
+/// Progress of a stop rule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Progress {
-    /// What is counted.
+    /// Name of what is counted.
     pub what: &'static str,
-    /// So far.
+    /// Count so far.
     pub done: u64,
-    /// When the batch is full.
+    /// Count at which the batch is full.
     pub target: u64,
-    /// Whether this is the rule that fills the batch.
+    /// Whether this rule is the active one.
     pub active: bool,
 }
 
 impl State {
-    /// Nothing is known yet.
+    /// Creates an empty state.
     pub fn new(server: String, now: f64) -> Self {
         Self {
             server,
-            look: None,
+            snapshot: None,
             failure: None,
             rewards: BTreeMap::new(),
             log: VecDeque::new(),
@@ -55,18 +55,18 @@ impl State {
         }
     }
 
-    /// Takes in what a look brought at `now`.
-    pub fn take(&mut self, look: Result<Look, String>, now: f64) {
+    /// Adds a snapshot taken at `now`, or the reason why there is none.
+    pub fn take(&mut self, snapshot: Result<Snapshot, String>, now: f64) {
         self.now = now;
-        match look {
-            Ok(look) => {
+        match snapshot {
+            Ok(snapshot) => {
                 if self.failure.take().is_some() {
-                    self.note("the server answers again".into());
+                    self.note("reconnected to the server".into());
                 }
-                self.note_change(&look);
-                self.take_rewards(&look);
-                self.take_log(&look.logs);
-                self.look = Some(look);
+                self.note_change(&snapshot);
+                self.take_rewards(&snapshot);
+                self.take_log(&snapshot.logs);
+                self.snapshot = Some(snapshot);
             }
             Err(reason) => {
                 if self.failure.is_none() {
@@ -78,27 +78,27 @@ impl State {
         }
     }
 
-    /// Where the engine is, as far as can be told.
+    /// Returns the engine's status, as far as known.
     pub fn status(&self) -> Option<EngineStatus> {
-        match (&self.failure, &self.look) {
+        match (&self.failure, &self.snapshot) {
             (Some(_), _) => Some(EngineStatus::CannotConnect),
-            (None, look) => look.as_ref().map(|look| look.status.engine_status),
+            (None, snapshot) => snapshot.as_ref().map(|snapshot| snapshot.status.engine_status),
         }
     }
 
-    /// The batch, where it is known.
+    /// Returns the batch, if known.
     pub fn pool(&self) -> Option<&PoolInformation> {
-        self.look.as_ref()?.pool.as_ref()
+        self.snapshot.as_ref()?.pool.as_ref()
     }
 
-    /// Seconds since the engine began to boot, while it does.
+    /// Returns the seconds since the engine began to boot, while it boots.
     pub fn booting_for(&self) -> Option<f64> {
-        let booting = self.look.as_ref()?.status.engine_status == EngineStatus::Booting;
+        let booting = self.snapshot.as_ref()?.status.engine_status == EngineStatus::Booting;
         let since = self.pool()?.booting_start_time.filter(|_| booting)?;
         Some((self.now - since).max(0.0))
     }
 
-    /// Episodes, tasks, tasks with different rewards, and clients' agreement, with the active rule marked.
+    /// Returns the progress of episodes, tasks, tasks with different rewards, and clients' agreement.
     pub fn progress(&self) -> Vec<Progress> {
         use CollectionMethod::*;
         let Some(pool) = self.pool() else { return vec![] };
@@ -146,12 +146,12 @@ impl State {
         ]
     }
 
-    /// Mean reward of the batch so far and the number of its episodes.
+    /// Returns the batch's mean reward so far and the number of its episodes.
     pub fn batch_reward(&self) -> Option<(f64, usize)> {
         self.pool().and_then(mean_reward)
     }
 
-    /// Scrolls the lists by `rows`, not beyond the longest.
+    /// Scrolls the lists by `rows`, up to the end of the longest.
     pub fn scroll_by(&mut self, rows: isize) {
         let longest = self.pool().map_or(0, |pool| {
             let running = pool.running_episode_details.as_ref().map_or(0, |running| running.len());
@@ -160,10 +160,10 @@ impl State {
         self.scroll = self.scroll.saturating_add_signed(rows).min(longest.saturating_sub(1));
     }
 
-    fn take_rewards(&mut self, look: &Look) {
-        let Some(pool) = &look.pool else { return };
+    fn take_rewards(&mut self, snapshot: &Snapshot) {
+        let Some(pool) = &snapshot.pool else { return };
         if let Some((mean, _)) = mean_reward(pool) {
-            self.rewards.insert(look.status.global_step, mean);
+            self.rewards.insert(snapshot.status.global_step, mean);
         }
         let metric = |name: &str| pool.latest_metrics.get(name).copied();
         if let (Some(step), Some(mean)) = (metric("global_step"), metric("reward_mean")) {
@@ -171,7 +171,7 @@ impl State {
         }
     }
 
-    /// The server tells the lines of the last half minute with every look.
+    /// Adds new log lines: the server sends those of the last 30 s with every snapshot.
     fn take_log(&mut self, lines: &[VerboseLog]) {
         for line in lines {
             let known = self.log.iter().rev().take(200);
@@ -182,20 +182,20 @@ impl State {
         }
     }
 
-    fn note_change(&mut self, look: &Look) {
-        let status = look.status.engine_status;
-        let Some(before) = &self.look else { return };
+    fn note_change(&mut self, snapshot: &Snapshot) {
+        let status = snapshot.status.engine_status;
+        let Some(before) = &self.snapshot else { return };
         let before = &before.status;
         if before.engine_status != status {
-            let detail = look.status.engine_status_detail.as_deref();
+            let detail = snapshot.status.engine_status_detail.as_deref();
             let detail = detail.map(|detail| format!(": {detail}")).unwrap_or_default();
             self.note(format!(
                 "{} → {}{detail}",
                 state_name(before.engine_status),
                 state_name(status)
             ));
-        } else if before.global_step < look.status.global_step {
-            self.note(format!("step {}", look.status.global_step));
+        } else if before.global_step < snapshot.status.global_step {
+            self.note(format!("step {}", snapshot.status.global_step));
         }
     }
 
@@ -215,7 +215,7 @@ impl State {
     }
 }
 
-/// A state's name without the wire's prefix.
+/// Returns a state's name without the wire prefix.
 pub(super) fn state_name(status: EngineStatus) -> &'static str {
     status.as_str().trim_start_matches("ENGINE.")
 }
@@ -233,7 +233,7 @@ pub(super) mod tests {
     use super::*;
 
     /// A look at a server that samples its third batch.
-    pub(in super::super) fn rolling() -> Look {
+    pub(in super::super) fn rolling() -> Snapshot {
         let pool = json!({
             "sample_collection_method": "rollout_until_finish_enough_tasks",
             "completed_episodes": 12, "completed_episode_target": 32,
@@ -261,7 +261,7 @@ pub(super) mod tests {
             "latest_metrics": {"global_step": 2.0, "reward_mean": 0.5, "success_rate": 0.4, "kl": 0.002,
                 "grad_norm": 0.83, "tokens_per_second/sampling": 1234.5},
         });
-        Look {
+        Snapshot {
             status: serde_json::from_value(json!({"engine_status": "ENGINE.ROLLING", "global_step": 3})).unwrap(),
             pool: Some(serde_json::from_value(pool).unwrap()),
             logs: vec![VerboseLog {
@@ -288,10 +288,10 @@ pub(super) mod tests {
             ("rollout_until_all_clients_agree_sync_weight", "clients agree", 2),
         ];
         for (method, what, target) in cases {
-            let mut look = rolling();
-            look.pool.as_mut().unwrap().sample_collection_method = method.into();
+            let mut snapshot = rolling();
+            snapshot.pool.as_mut().unwrap().sample_collection_method = method.into();
             let mut state = State::new(String::new(), 0.0);
-            state.take(Ok(look), 0.0);
+            state.take(Ok(snapshot), 0.0);
             let active: Vec<_> = state
                 .progress()
                 .into_iter()
@@ -312,13 +312,13 @@ pub(super) mod tests {
             [(2, 0.5), (3, 0.7083333333333334)]
         );
         state = watching();
-        let mut look = rolling();
-        look.status.global_step = 4;
-        let pool = look.pool.as_mut().unwrap();
+        let mut snapshot = rolling();
+        snapshot.status.global_step = 4;
+        let pool = snapshot.pool.as_mut().unwrap();
         pool.completed_tasks_rewards.clear();
         pool.latest_metrics.insert("global_step".into(), 3.0);
         pool.latest_metrics.insert("reward_mean".into(), 0.6);
-        state.take(Ok(look), 1201.0);
+        state.take(Ok(snapshot), 1201.0);
         assert_eq!(state.rewards.into_iter().collect::<Vec<_>>(), [(2, 0.5), (3, 0.6)]);
     }
 
@@ -326,20 +326,20 @@ pub(super) mod tests {
     fn a_server_that_goes_away_and_comes_back_is_noted() {
         let mut state = watching();
         assert_eq!(state.booting_for(), None, "it rolls");
-        let mut look = rolling();
-        look.status.engine_status = EngineStatus::Booting;
+        let mut snapshot = rolling();
+        snapshot.status.engine_status = EngineStatus::Booting;
         let mut booting = watching();
-        booting.take(Ok(look), 1200.0);
+        booting.take(Ok(snapshot), 1200.0);
         assert_eq!(booting.booting_for(), Some(200.0));
         state.take(Err("cannot connect".into()), 1210.0);
-        state.take(Err("no answer in 5 s".into()), 1220.0);
+        state.take(Err("timed out after 5 s".into()), 1220.0);
         assert_eq!(state.status(), Some(EngineStatus::CannotConnect));
-        assert_eq!(state.failure, Some(("no answer in 5 s".into(), 1210.0)));
+        assert_eq!(state.failure, Some(("timed out after 5 s".into(), 1210.0)));
         assert!(state.pool().is_some(), "the last look stays");
-        let mut look = rolling();
-        look.status.engine_status = EngineStatus::Offline;
-        look.status.engine_status_detail = Some("out of memory".into());
-        state.take(Ok(look), 1230.0);
+        let mut snapshot = rolling();
+        snapshot.status.engine_status = EngineStatus::Offline;
+        snapshot.status.engine_status_detail = Some("out of memory".into());
+        state.take(Ok(snapshot), 1230.0);
         assert_eq!(state.booting_for(), None);
         let log: Vec<_> = state.log.iter().map(|line| line.message.as_str()).collect();
         assert_eq!(
@@ -347,7 +347,7 @@ pub(super) mod tests {
             [
                 "task_7 done",
                 "cannot connect",
-                "the server answers again",
+                "reconnected to the server",
                 "ROLLING → OFFLINE: out of memory"
             ]
         );

@@ -108,7 +108,7 @@ fn a_port_that_a_swarm_server_has_is_told_with_the_line_that_clients_wait_for() 
     assert_ne!(code, 0);
     assert_eq!(out, "Interchange server is running in blocking mode\n");
     assert!(
-        err.contains(&format!("port {port} is taken: a swarm server already listens there")),
+        err.contains(&format!("port {port} is in use by another swarm server")),
         "{err}"
     );
 }
@@ -121,7 +121,7 @@ fn a_port_that_another_program_has_is_told() {
     assert_ne!(code, 0);
     assert_eq!(out, "");
     assert!(
-        err.contains(&format!("port {port} is taken by another program")),
+        err.contains(&format!("port {port} is in use by another program")),
         "{err}"
     );
 }
@@ -162,7 +162,7 @@ fn files_that_cannot_be_used_are_named() {
         ),
         (
             ["--token-file".to_owned(), "/no/such/token".to_owned()],
-            "/no/such/token cannot be read",
+            "cannot read --token-file /no/such/token",
         ),
         (
             [
@@ -328,7 +328,7 @@ fn the_dashboard_takes_agentjets_refresh_interval() {
         let interval = format!("--refresh-interval={seconds}");
         let (code, _, err) = asked(&[command, "--once", &interval], server.port());
         assert_eq!(code, if fits { 0 } else { 2 }, "{seconds}: {err}");
-        let told = format!("{seconds} is not a number of seconds from 0.1 to 3600");
+        let told = format!("expected a number of seconds from 0.1 to 3600, got {seconds}");
         assert_eq!(err.contains(&told), !fits, "{err}");
     }
 }

@@ -499,12 +499,12 @@ fn a_wrong_job_is_one_sentence_and_a_failure() {
         (
             generated,
             format!("{chat}, swarm_url: 'http://127.0.0.1:1'").as_str(),
-            "the swarm server at http://127.0.0.1:1 cannot be reached",
+            "cannot reach the swarm server at http://127.0.0.1:1",
         ),
         (
             generated,
             format!("{chat}, swarm_url: 'ftp://box'").as_str(),
-            "'ftp://box' is not the URL of a swarm server",
+            "invalid swarm server URL 'ftp://box'",
         ),
     ] {
         write_job(dir.path(), ajet, roll);

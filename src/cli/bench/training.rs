@@ -13,9 +13,9 @@ use crate::train::bench::{self, Measurement, Plan};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The share of the arithmetic counts each matrix product of a step once, however often it is computed and as if no row \
-shared a prompt; the ceiling, that of f32 multiply-adds or with --dtype bf16 of the machine's products of bf16, is \
-measured first, with the same threads. f32 products made of tiles of bf16, where the machine has them, can pass theirs.
+\"arithmetic\" counts each matrix product of a step once, even if it is recomputed, and as if no rows shared a prompt. \
+The ceiling, of f32 multiply-adds or with --dtype bf16 of bf16 matrix products, is measured first with the same threads. \
+On machines with bf16 tiles, f32 products are split into bf16 ones and can exceed the ceiling.
 
 Example:
   ajet-swarm bench training --model Qwen/Qwen2.5-0.5B-Instruct --rows 32 --tokens 128 --lora-rank 16")]
@@ -23,63 +23,63 @@ pub struct Args {
     /// Model: a Hugging Face directory, a .gguf file, a hub id, or builtin:NAME.
     #[arg(long, value_name = "MODEL")]
     model: String,
-    /// Rows of an update.
+    /// Rows per update.
     #[arg(long, value_name = "N", default_value_t = 8)]
     rows: usize,
-    /// Tokens of each row.
+    /// Tokens per row.
     #[arg(long, value_name = "N", default_value_t = 256)]
     tokens: usize,
-    /// Tokens of each row's prompt, which are not trained.
+    /// Prompt tokens per row, which are not trained on.
     #[arg(long, value_name = "N", default_value_t = 1)]
     prompt: usize,
-    /// Rows of a task: they share its prompt.
+    /// Rows per task, which share its prompt.
     #[arg(long, value_name = "N", default_value_t = 1)]
     group: usize,
-    /// Compute the prompt again for each row.
+    /// Compute the prompt separately for each row.
     #[arg(long)]
     no_sharing: bool,
-    /// Type of matrix products: f32, or bf16 with f32 sums, master weights and moments.
+    /// Type of matrix products: f32, or bf16 with f32 accumulation, master weights and moments.
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = ["f32", "bf16"])]
     dtype: String,
-    /// Train adapters of this rank instead of all parameters.
+    /// Train LoRA adapters of this rank instead of all parameters.
     #[arg(long, value_name = "N", default_value_t = 0)]
     lora_rank: usize,
-    /// Updates; the fastest is printed.
+    /// Number of updates; the fastest is printed.
     #[arg(long, value_name = "N", default_value_t = 3)]
     repeats: usize,
-    /// Most tokens in one forward and backward pass.
+    /// Maximum number of tokens in one forward and backward pass.
     #[arg(long, value_name = "N", default_value_t = 16384)]
     micro_batch_tokens: usize,
-    /// Compute layers again in the backward pass instead of keeping their results.
+    /// Recompute layers in the backward pass instead of storing their activations.
     #[arg(long)]
     recompute: bool,
-    /// Add the divergence from the reference to the loss.
+    /// Add the KL divergence from the reference model to the loss.
     #[arg(long)]
     kl: bool,
-    /// Where to compute: auto, cpu, cuda, cuda:N or metal. In bf16 on a GPU.
+    /// Device: auto, cpu, cuda, cuda:N or metal. A GPU computes in bf16.
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: String,
-    /// Threads that compute. Default: physical cores.
+    /// Number of threads. Default: physical cores.
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Train with candle's own tensor operations, to compare.
+    /// Train with candle's own tensor operations, for comparison.
     #[arg(long)]
     plain: bool,
-    /// Print an object.
+    /// Print a JSON object.
     #[arg(long)]
     json: bool,
 }
 
-/// Measures and prints.
+/// Measures and prints the results.
 ///
 /// # Errors
-/// The model cannot be loaded or trained.
+/// Fails if the model cannot be loaded or trained, or an argument is invalid.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    ensure!(args.rows > 0, "--rows is 0; an update has at least 1 row");
-    ensure!(args.group > 0, "--group is 0; a task has at least 1 row");
+    ensure!(args.rows > 0, "`--rows` must be at least 1, got 0");
+    ensure!(args.group > 0, "`--group` must be at least 1, got 0");
     ensure!(
         args.prompt > 0 && args.tokens > args.prompt,
-        "--tokens is {} and --prompt {}; a prompt has at least 1 token and a row at least 1 more",
+        "`--prompt` must be at least 1 and `--tokens` larger than it, got --tokens {} and --prompt {}",
         args.tokens,
         args.prompt
     );

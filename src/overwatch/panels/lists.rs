@@ -1,4 +1,4 @@
-//! Running episodes, tasks, clients and the log.
+//! Panels of running episodes, tasks, clients and the log.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Rect};
@@ -9,14 +9,14 @@ use ratatui::widgets::{Paragraph, Row, Table};
 use super::{Theme, duration, short};
 use crate::overwatch::state::State;
 
-/// A panel of this width has room for more than the least.
+/// Minimum width of a panel with additional columns.
 const WIDE: u16 = 50;
-/// Columns of a panel's left and right border.
+/// Width of a panel's left and right borders.
 const BORDERS: u16 = 2;
-/// For the task of a running episode whose claim named none: it is told only with the end.
-const NOT_TOLD: &str = "-";
+/// Shown as the task of an episode whose claim had no task id, which is only known at its end.
+const UNKNOWN_TASK: &str = "-";
 
-/// What runs: which task, how many LLM calls, idle for how long (and when it is discarded), whose.
+/// Draws the running episodes: task, number of LLM calls, idle time with its limit, client.
 pub(super) fn episodes(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
     let wide = area.width >= WIDE;
     let idle_width = if wide { 14 } else { 6 };
@@ -30,7 +30,7 @@ pub(super) fn episodes(frame: &mut Frame, area: Rect, state: &State, theme: Them
         Row::new([
             short(episode),
             match detail.optional_task_id.as_str() {
-                "" => NOT_TOLD.to_owned(),
+                "" => UNKNOWN_TASK.to_owned(),
                 task => ending(task, task_width),
             },
             detail.llm_call_count.clone(),
@@ -52,7 +52,7 @@ pub(super) fn episodes(frame: &mut Frame, area: Rect, state: &State, theme: Them
     frame.render_widget(table, area);
 }
 
-/// The batch's tasks, newest first: episodes, mean reward, the rewards themselves.
+/// Draws the batch's tasks, newest first: number of episodes, mean reward, rewards.
 pub(super) fn tasks(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
     let task_width = area.width.saturating_sub(BORDERS + 5 + 6 + 3) / 2;
     let pool = state.pool();
@@ -87,7 +87,7 @@ pub(super) fn tasks(frame: &mut Frame, area: Rect, state: &State, theme: Theme) 
     frame.render_widget(table, area);
 }
 
-/// Who takes part, and whether they agreed to the update.
+/// Draws the active clients and whether they agreed to the update.
 pub(super) fn clients(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
     let clients = state
         .pool()
@@ -105,7 +105,7 @@ pub(super) fn clients(frame: &mut Frame, area: Rect, state: &State, theme: Theme
     frame.render_widget(Paragraph::new(lines).block(block), area);
 }
 
-/// The newest lines, with their age.
+/// Draws the newest log lines with their age.
 pub(super) fn log(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
     let block = theme.block("log");
     let height = block.inner(area).height.into();
@@ -128,7 +128,7 @@ pub(super) fn log(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
     frame.render_widget(Paragraph::new(lines).block(block), area);
 }
 
-/// A name in a column: where it is longer, its end, since tasks of one set differ in their number.
+/// Truncates a name at its start, since the names of a data set differ at their ends.
 fn ending(name: &str, width: u16) -> String {
     let cut = name.chars().count().saturating_sub(width.into());
     match cut {

@@ -1,4 +1,4 @@
-//! What the dashboard looks like. Every panel is a function of the state.
+//! Layout of the dashboard. Every panel is a function of the state.
 
 mod lists;
 mod summary;
@@ -12,10 +12,10 @@ use ratatui::widgets::Block;
 use super::state::State;
 use crate::protocol::swarm::EngineStatus;
 
-/// Below this height only header and pool are drawn.
-const LEAST_HEIGHT_FOR_LISTS: u16 = 16;
+/// Minimum height for lists; below it, only header and pool are drawn.
+const MIN_HEIGHT_FOR_LISTS: u16 = 16;
 
-/// Colours, or none (<https://no-color.org>); nothing is said by colour alone.
+/// Whether to use colours (<https://no-color.org>); no information is shown by colour alone.
 #[derive(Clone, Copy, Debug)]
 pub struct Theme {
     /// Whether colours are used.
@@ -49,14 +49,14 @@ impl Theme {
         })
     }
 
-    /// A frame whose title leads.
+    /// Returns a frame with a title line.
     fn block<'a>(self, title: impl Into<String>) -> Block<'a> {
         let title = Span::styled(format!(" {} ", title.into()), self.strong(Color::Cyan));
         Block::bordered().border_style(self.faint()).title(title)
     }
 }
 
-/// Draws everything.
+/// Draws the dashboard.
 pub fn draw(frame: &mut Frame, state: &State, theme: Theme) {
     let area = frame.area();
     let [header, pool, middle, bottom, footer] = Layout::vertical([
@@ -71,7 +71,7 @@ pub fn draw(frame: &mut Frame, state: &State, theme: Theme) {
     let [pool, reward] = Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).areas(pool);
     summary::pool(frame, pool, state, theme);
     summary::reward(frame, reward, state, theme);
-    if area.height >= LEAST_HEIGHT_FOR_LISTS {
+    if area.height >= MIN_HEIGHT_FOR_LISTS {
         let [episodes, tasks] = Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).areas(middle);
         lists::episodes(frame, episodes, state, theme);
         lists::tasks(frame, tasks, state, theme);
@@ -82,7 +82,7 @@ pub fn draw(frame: &mut Frame, state: &State, theme: Theme) {
     summary::footer(frame, footer, theme);
 }
 
-/// Seconds as people say them: `42s`, `3m 07s`, `2h 05m`.
+/// Formats seconds for people: `42s`, `3m 07s`, `2h 05m`.
 pub(super) fn duration(seconds: f64) -> String {
     let seconds = seconds.max(0.0) as u64;
     let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
@@ -93,7 +93,7 @@ pub(super) fn duration(seconds: f64) -> String {
     }
 }
 
-/// The first part of an identifier, enough to tell a few apart.
+/// Returns the first part of an identifier, enough to distinguish a few.
 pub(super) fn short(identifier: &str) -> String {
     identifier.chars().take(8).collect()
 }
@@ -147,13 +147,13 @@ mod tests {
 
     #[test]
     fn a_large_terminal_shows_more_rows() {
-        let mut look = rolling();
-        let pool = look.pool.as_mut().unwrap();
+        let mut snapshot = rolling();
+        let pool = snapshot.pool.as_mut().unwrap();
         for number in 0..40 {
             pool.completed_tasks_rewards.insert(format!("many_{number}"), vec![0.5]);
         }
         let mut state = State::new(String::new(), 1200.0);
-        state.take(Ok(look), 1200.0);
+        state.take(Ok(snapshot), 1200.0);
         let tasks = |width, height| {
             let (rows, _) = screen(&state, width, height, true);
             rows.iter().filter(|row| row.contains("many_")).count()

@@ -1,4 +1,4 @@
-//! What the server is doing, how far the batch is, and how the reward goes.
+//! Panels of the server's state, the progress of the batch, and the reward.
 
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
@@ -9,19 +9,19 @@ use ratatui::widgets::{LineGauge, Paragraph, Sparkline};
 use super::{Theme, duration};
 use crate::overwatch::state::{Progress, State, state_name};
 
-/// Height of a sparkline's tallest bar; the lowest is one part in eight.
+/// Heights of a sparkline's tallest and lowest bar; the lowest is one eighth.
 const TALLEST: f64 = 800.0;
 const LOWEST: f64 = 100.0;
 
-/// Server and state; model; what the engine says or the last update measured.
+/// Draws server and state, the model, and the engine's message or the last update's metrics.
 pub(super) fn header(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
     let [first, model, detail] = Layout::vertical([Constraint::Length(1); 3]).areas(area);
     let mut right = vec![];
     if let Some(status) = state.status() {
         right.push(Span::styled(state_name(status), theme.state(status)));
     }
-    if let Some(look) = &state.look {
-        right.push(Span::raw(format!("  step {}", look.status.global_step)));
+    if let Some(snapshot) = &state.snapshot {
+        right.push(Span::raw(format!("  step {}", snapshot.status.global_step)));
     }
     if let Some(seconds) = state.booting_for() {
         right.push(Span::raw(format!("  for {}", duration(seconds))));
@@ -43,16 +43,16 @@ fn third_line(state: &State, theme: Theme) -> Line<'_> {
         let waited = duration(state.now - since);
         return Line::styled(format!("{reason}, retrying ({waited})"), theme.strong(Color::Red));
     }
-    let Some(look) = &state.look else {
+    let Some(snapshot) = &state.snapshot else {
         return Line::styled("connecting", theme.faint());
     };
-    match &look.status.engine_status_detail {
+    match &snapshot.status.engine_status_detail {
         Some(detail) => Line::raw(detail.replace('\n', " ")),
         None => Line::styled(last_update(state), theme.faint()),
     }
 }
 
-/// What the last update measured, where the server tells.
+/// Formats the metrics of the last update, if the server reports them.
 fn last_update(state: &State) -> String {
     let Some(pool) = state.pool() else { return String::new() };
     let metric = |name: &str| pool.latest_metrics.get(name).copied();
@@ -74,10 +74,10 @@ fn last_update(state: &State) -> String {
     parts.join("  ")
 }
 
-/// A bar for everything that can fill the batch, with the active rule marked.
+/// Draws a bar for each stop rule, with the active one marked.
 pub(super) fn pool(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
     let repeat = state.pool().map_or(0, |pool| pool.task_expected_num_repeat);
-    let block = theme.block(format!("batch, {repeat} episodes a task"));
+    let block = theme.block(format!("batch, {repeat} episodes per task"));
     let lines = Layout::vertical([Constraint::Length(1); 4]).split(block.inner(area));
     frame.render_widget(block, area);
     let progress = state.progress();
@@ -107,7 +107,7 @@ fn bar<'a>(progress: &Progress, count: &str, theme: Theme) -> LineGauge<'a> {
         .unfilled_style(theme.faint())
 }
 
-/// The batch's reward so far, and a bar for every step.
+/// Draws the batch's reward so far, and a bar for every step.
 pub(super) fn reward(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
     let block = theme.block("reward by step");
     let [text, bars] = Layout::vertical([Constraint::Length(1), Constraint::Fill(1)]).areas(block.inner(area));
@@ -115,7 +115,7 @@ pub(super) fn reward(frame: &mut Frame, area: Rect, state: &State, theme: Theme)
     let now = match state.batch_reward() {
         Some((mean, 1)) => format!("{mean:.3} of 1 episode so far"),
         Some((mean, episodes)) => format!("{mean:.3} of {episodes} episodes so far"),
-        None => "no episode of this batch has ended".into(),
+        None => "no finished episode in this batch".into(),
     };
     frame.render_widget(Paragraph::new(now), text);
     if bars.width == 0 {
@@ -133,7 +133,7 @@ pub(super) fn reward(frame: &mut Frame, area: Rect, state: &State, theme: Theme)
     frame.render_widget(sparkline, bars);
 }
 
-/// Bars from the least to the largest value; the least stays visible.
+/// Scales values to bar heights; the minimum stays visible.
 fn heights(values: &[f64]) -> Vec<u64> {
     let least = values.iter().copied().fold(f64::INFINITY, f64::min);
     let largest = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -142,7 +142,7 @@ fn heights(values: &[f64]) -> Vec<u64> {
     values.iter().map(height).collect()
 }
 
-/// Keys.
+/// Draws the keys.
 pub(super) fn footer(frame: &mut Frame, area: Rect, theme: Theme) {
     frame.render_widget(Line::styled(" q quit   ↑ ↓ scroll", theme.faint()), area);
 }

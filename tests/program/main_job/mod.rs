@@ -234,10 +234,10 @@ async fn bad_requests_get_the_apis_error_and_cost_the_episode_nothing() {
     let stops = vec!["x"; 1000];
     for (body, said) in [
         (with(r#""max_tokens": 0"#), "`max_tokens` is 0"),
-        (with(r#""max_tokens": -3"#), "`max_tokens` cannot be read"),
+        (with(r#""max_tokens": -3"#), "`max_tokens` is invalid"),
         (with(r#""max_tokens": 1e400"#), "number out of range"),
         (with(r#""temperature": NaN"#), "expected value"),
-        (with(r#""temperature": "NaN""#), "`temperature` cannot be read"),
+        (with(r#""temperature": "NaN""#), "`temperature` is invalid"),
         (with(r#""temperature": -1"#), "`temperature` is -1"),
         (with(&format!(r#""stop": {stops:?}"#)), "`stop` has 1000 strings"),
         (r#"{"messages": []}"#.into(), "`messages` is empty"),
