@@ -161,7 +161,7 @@ fn typed<T: DeserializeOwned>(body: Value) -> Result<T, Error> {
                 .err()?
                 .to_string();
             let why = error.rsplit_once(" at line ").map_or(error.as_str(), |(why, _)| why);
-            Some(wrong(name, format!("cannot be read: {why}")))
+            Some(wrong(name, format!("is invalid: {why}")))
         };
         let named = body.as_object().and_then(|fields| fields.iter().find_map(alone));
         named.unwrap_or_else(|| Error::Body(error.to_string()))

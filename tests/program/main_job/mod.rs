@@ -233,13 +233,13 @@ async fn bad_requests_get_the_apis_error_and_cost_the_episode_nothing() {
 
     let stops = vec!["x"; 1000];
     for (body, said) in [
-        (with(r#""max_tokens": 0"#), "`max_tokens` is 0"),
+        (with(r#""max_tokens": 0"#), "`max_tokens` must be at least 1, got 0"),
         (with(r#""max_tokens": -3"#), "`max_tokens` is invalid"),
         (with(r#""max_tokens": 1e400"#), "number out of range"),
         (with(r#""temperature": NaN"#), "expected value"),
         (with(r#""temperature": "NaN""#), "`temperature` is invalid"),
-        (with(r#""temperature": -1"#), "`temperature` is -1"),
-        (with(&format!(r#""stop": {stops:?}"#)), "`stop` has 1000 strings"),
+        (with(r#""temperature": -1"#), "`temperature` must be between 0 and 2, got -1"),
+        (with(&format!(r#""stop": {stops:?}"#)), "at most 64 strings, got 1000"),
         (r#"{"messages": []}"#.into(), "`messages` is empty"),
         ("[]".into(), "JSON object"),
         (String::new(), "EOF"),
