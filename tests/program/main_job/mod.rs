@@ -238,9 +238,15 @@ async fn bad_requests_get_the_apis_error_and_cost_the_episode_nothing() {
         (with(r#""max_tokens": 1e400"#), "number out of range"),
         (with(r#""temperature": NaN"#), "expected value"),
         (with(r#""temperature": "NaN""#), "`temperature` is invalid"),
-        (with(r#""temperature": -1"#), "`temperature` must be between 0 and 2, got -1"),
+        (
+            with(r#""temperature": -1"#),
+            "`temperature` must be between 0 and 2, got -1",
+        ),
         (with(&format!(r#""stop": {stops:?}"#)), "at most 64 strings, got 1000"),
-        (r#"{"messages": []}"#.into(), "`messages` must contain at least one message"),
+        (
+            r#"{"messages": []}"#.into(),
+            "`messages` must contain at least one message",
+        ),
         ("[]".into(), "JSON object"),
         (String::new(), "EOF"),
     ] {
