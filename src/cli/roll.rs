@@ -64,6 +64,16 @@ pub struct Args {
     /// Stop the engine at the end, even if it was already running.
     #[arg(long)]
     stop_engine_at_end: bool,
+    /// Leave the engine running at the end, and a server that was started for it: the default of `--debug-one`.
+    #[arg(
+        long,
+        value_name = "BOOL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        conflicts_with = "stop_engine_at_end"
+    )]
+    keep_engine: Option<bool>,
     /// Run the tasks with any OpenAI-compatible model, without a swarm server.
     #[arg(long, value_name = "BASE_URL", requires = "api_model", conflicts_with_all = ["eval_only", "dry_run", "abort"])]
     api: Option<String>,
@@ -106,7 +116,8 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         keep_from_programs(token);
     }
     if args.debug_one {
-        say!("{}", debug_one(&job, api.as_ref(), &program).await?);
+        let keep_engine = args.keep_engine.unwrap_or(true);
+        say!("{}", debug_one(&job, api.as_ref(), &program, keep_engine).await?);
         return Ok(ExitCode::SUCCESS);
     }
     let interrupt = Interrupt::listen().context("cannot listen for signals")?;
@@ -121,6 +132,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         join: args.join,
         fresh: args.fresh,
         stop_engine_at_end: args.stop_engine_at_end,
+        keep_engine: args.keep_engine.unwrap_or(false),
         program,
     };
     let end = run_job(job, options, interrupt.clone()).await?;

@@ -10,7 +10,7 @@ use super::throttle::{self, BegunTasks};
 use super::{ClientError, ModelApi, SwarmClient};
 use crate::protocol::swarm::{
     CanContinueEpisodeAnswer, CanContinueEpisodeRequest, ClaimEpisodeAnswer, ClaimEpisodeRequest, EndEpisodeRequest,
-    EpisodeType, SuccessAnswer, ThrottlePolicy, WorkflowOutput,
+    EndEpisodeAnswer, EpisodeType, ThrottlePolicy, WorkflowOutput,
 };
 
 /// Maximum lifetime of an episode in discard timeouts; ending it later aborts it.
@@ -45,6 +45,8 @@ impl Default for BeginEpisode {
 pub enum EndOutcome {
     /// The server has saved it.
     Accepted,
+    /// The server will not train it, for this reason: `no_llm_call` if the agent never called the model.
+    Dropped(String),
     /// The server had lost it: it was idle for too long, the weights are being updated, or the engine restarted.
     Lost(String),
     /// It was older than eight discard timeouts and was aborted instead.
@@ -190,12 +192,12 @@ impl SwarmClient {
         }
     }
 
-    /// Sends an end or an abort, which have the same body.
-    async fn close(&self, path: &'static str, request: EndEpisodeRequest) -> Result<(), ClientError> {
+    /// Sends an end or an abort, which have the same body. Returns why it will not be trained, if the server says so.
+    async fn close(&self, path: &'static str, request: EndEpisodeRequest) -> Result<Option<String>, ClientError> {
         let call = Call::new(path, 30, Retry::Idempotent);
-        let answer: SuccessAnswer = self.inner.http.post(call, &request).await?;
+        let answer: EndEpisodeAnswer = self.inner.http.post(call, &request).await?;
         match answer.success {
-            true => Ok(()),
+            true => Ok(answer.dropped),
             false => Err(ClientError::Refused {
                 call: path,
                 status: 200,
@@ -221,7 +223,7 @@ impl SwarmClient {
             task_id: String::new(),
             declare_client_active: true,
         };
-        self.close("/abort_episode", request).await
+        self.close("/abort_episode", request).await.map(drop)
     }
 }
 
@@ -326,7 +328,8 @@ impl Episode {
         };
         let ended = self.swarm.close("/end_episode", request).await;
         let outcome = match ended {
-            Ok(()) => EndOutcome::Accepted,
+            Ok(None) => EndOutcome::Accepted,
+            Ok(Some(reason)) => EndOutcome::Dropped(reason),
             Err(ClientError::Refused { detail, .. }) if is_gone(&detail) => EndOutcome::Lost(detail),
             Err(error) => return Err(error),
         };

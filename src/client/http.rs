@@ -205,7 +205,7 @@ pub(super) fn jitter(duration: Duration) -> Duration {
 
 /// Returns the innermost error of a chain, such as "connection refused"; the outer ones repeat the URL, which may
 /// contain a token.
-pub(super) fn root_cause(error: &reqwest::Error) -> String {
+pub fn root_cause(error: &reqwest::Error) -> String {
     if error.is_timeout() {
         return "timed out".into();
     }

@@ -195,6 +195,16 @@ pub struct SuccessAnswer {
     pub success: bool,
 }
 
+/// Answer of `POST /end_episode`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct EndEpisodeAnswer {
+    /// Whether the episode has ended.
+    pub success: bool,
+    /// Why it will not be trained, such as `no_llm_call`, where that is known by now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dropped: Option<String>,
+}
+
 /// Answer of calls that say why they failed.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct SuccessOrReason {

@@ -1,21 +1,21 @@
 //! Looking at an agent without training: one episode in full, or a job's tasks on any OpenAI-compatible model.
 
-use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Instant;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use super::agents::{Access, Rollout};
-use super::episode::{Failure, Player};
+use super::agents::Access;
+use super::episode::Player;
 use super::error::RollError;
+use super::failures::Failures;
 use super::interrupt::Interrupt;
 use super::job::Job;
 use super::progress::Progress;
 use super::report::{EpisodeReport, Evaluation, Summary};
-use super::rewards::Score;
 use super::runner::{read_tasks, server_for};
 use super::tasks::Task;
+use super::transcript::{told_by, transcript};
 use crate::client::{BeginEpisode, ModelApi, Started, SwarmClient, blank_token};
 use crate::protocol::swarm::EpisodeType;
 
@@ -35,7 +35,7 @@ impl Api {
         Ok(Access {
             model: ModelApi::new(&self.base_url, &self.api_key)?,
             model_name: self.model.clone(),
-            episode_uuid: String::new(),
+            episode_uuid: uuid::Uuid::new_v4().to_string(),
         })
     }
 }
@@ -47,13 +47,13 @@ fn player_of(job: &Job) -> Player {
     }
 }
 
-/// Runs one episode of the first task and returns what happened, as text. On a swarm it is aborted, so that training
-/// is not touched, and an engine that was started for it is stopped; with `api`, no swarm is involved. `program` is
-/// `ajet-swarm`, to start a server with.
+/// Runs one episode of the first task and returns what happened, as text. On a swarm it is aborted, so that training is
+/// not touched; an engine that was started for it goes on with `keep_engine`, so that the next try need not wait for one.
+/// With `api`, no swarm is involved. `program` is `ajet-swarm`, to start a server with.
 ///
 /// # Errors
-/// There is no task, or no episode to be had.
-pub async fn debug_one(job: &Job, api: Option<&Api>, program: &Path) -> Result<String, RollError> {
+/// There is no task, or no episode can be begun.
+pub async fn debug_one(job: &Job, api: Option<&Api>, program: &Path, keep_engine: bool) -> Result<String, RollError> {
     let progress = Progress::new(false, Interrupt::default());
     let tasks = read_tasks(job, &progress).await?;
     let task = tasks.training.first();
@@ -61,18 +61,42 @@ pub async fn debug_one(job: &Job, api: Option<&Api>, program: &Path) -> Result<S
     if let Some(api) = api {
         let started = Instant::now();
         let played = player_of(job).play(task, &api.access()?).await;
-        return Ok(transcript(task, played, started.elapsed().as_secs_f64()));
+        let said = played.as_ref().ok().map(|(rollout, _)| told_by(rollout));
+        return Ok(transcript(task, said.as_ref(), &played, started.elapsed().as_secs_f64()));
     }
     let swarm = SwarmClient::new(&job.roll.swarm_url)?;
     let server = server_for(job, &swarm, program, &progress).await?;
-    let played = debug_on_swarm(job, task, &swarm).await;
-    if let Some(server) = server {
-        server.stop().await;
+    let shown = debug_on_swarm(job, task, &swarm, keep_engine).await;
+    match (server, shown) {
+        (None, Ok((text, Started::Fresh))) if keep_engine => Ok(format!(
+            "{text}\n\nthe engine keeps running at {} for the next try\nhint: `ajet-swarm stop` stops it; \
+             `--keep-engine=false` does so at once",
+            swarm.url()
+        )),
+        (Some(server), Ok((text, _))) if keep_engine => {
+            let process = server.leave().await;
+            Ok(format!(
+                "{text}\n\nthe server at {} and its engine keep running for the next try\nhint: {} ends them; \
+                 `--keep-engine=false` does so at once",
+                swarm.url(),
+                process.map_or_else(|| "a signal".into(), |process| format!("`kill {process}`"))
+            ))
+        }
+        (server, shown) => {
+            if let Some(server) = server {
+                server.stop().await;
+            }
+            shown.map(|(text, _)| text)
+        }
     }
-    played
 }
 
-async fn debug_on_swarm(job: &Job, task: &Task, swarm: &SwarmClient) -> Result<String, RollError> {
+async fn debug_on_swarm(
+    job: &Job,
+    task: &Task,
+    swarm: &SwarmClient,
+    keep_engine: bool,
+) -> Result<(String, Started), RollError> {
     let document = job.document();
     let started = swarm
         .auto_sync_train_config_and_start_engine(&document, false, |_| {})
@@ -86,44 +110,14 @@ async fn debug_on_swarm(job: &Job, task: &Task, swarm: &SwarmClient) -> Result<S
     };
     let played = player_of(job).play(task, &access).await;
     let seconds = begun.elapsed().as_secs_f64();
+    // Before the abort, with which the server forgets it. Other servers than ours do not record.
+    let recorded = access.model.conversations().await.ok();
+    let said = recorded.or_else(|| played.as_ref().ok().map(|(rollout, _)| told_by(rollout)));
     episode.abort().await?;
-    if started == Started::Fresh {
+    if started == Started::Fresh && !keep_engine {
         swarm.stop_engine().await?;
     }
-    Ok(transcript(task, played, seconds))
-}
-
-/// Every message, the answer, its worth and the time it took.
-fn transcript(task: &Task, played: Result<(Rollout, Score), Failure>, seconds: f64) -> String {
-    let mut text = format!("task {}\n", task.task_id);
-    // Writing to a string cannot fail.
-    match played {
-        Ok((rollout, score)) => {
-            for message in &rollout.messages {
-                let content = message
-                    .content
-                    .as_str()
-                    .map_or_else(|| message.content.to_string(), String::from);
-                let _ = writeln!(text, "\n[{}]\n{content}", message.role);
-                for call in message.tool_calls.iter().flatten() {
-                    let _ = writeln!(text, "  calls {}({})", call.function.name, call.function.arguments);
-                }
-            }
-            let _ = writeln!(text, "\noutput: {:?}", rollout.output);
-            let _ = writeln!(text, "reward: {}", score.reward);
-            if let Some(is_success) = score.is_success {
-                let _ = writeln!(text, "success: {is_success}");
-            }
-            if let Some(calls) = rollout.llm_calls {
-                let _ = writeln!(text, "LLM calls: {calls}");
-            }
-        }
-        Err(failure) => {
-            let _ = writeln!(text, "came to nothing ({}): {}", failure.reason, failure.detail);
-        }
-    }
-    let _ = write!(text, "seconds: {seconds:.2}");
-    text
+    Ok((transcript(task, said.as_ref(), &played, seconds), started))
 }
 
 /// Runs a job's validation tasks (its training tasks where it has none) on a model that is not a swarm's.
@@ -133,7 +127,8 @@ fn transcript(task: &Task, played: Result<(Rollout, Score), Failure>, seconds: f
 pub async fn play_on_api(job: &Job, api: &Api, json: bool, interrupt: &Interrupt) -> Result<Summary, RollError> {
     let progress = Progress::new(json, interrupt.clone());
     let tasks = read_tasks(job, &progress).await?;
-    let (player, access) = (player_of(job), api.access()?);
+    let player = player_of(job);
+    let failures = Failures::new(job.roll.max_failure_rate, job.roll.parallel());
     let tasks = if tasks.validation.is_empty() {
         tasks.training
     } else {
@@ -144,10 +139,10 @@ pub async fn play_on_api(job: &Job, api: &Api, json: bool, interrupt: &Interrupt
     let started = Instant::now();
     let mut plays = vec![];
     for task in tasks.iter().take(count) {
-        plays.push(play_task(&player, task, &access, &progress));
+        plays.push(play_task(&player, task, api.access()?, &progress, &failures));
     }
     let reports = stream::iter(plays)
-        .buffer_unordered(job.roll.max_parallel)
+        .buffer_unordered(job.roll.parallel())
         .try_collect::<Vec<_>>();
     let reports = tokio::select! {
         reports = reports => reports?,
@@ -165,26 +160,23 @@ pub async fn play_on_api(job: &Job, api: &Api, json: bool, interrupt: &Interrupt
 async fn play_task(
     player: &Player,
     task: &Task,
-    access: &Access,
+    access: Access,
     progress: &Progress,
+    failures: &Failures,
 ) -> Result<EpisodeReport, RollError> {
     let started = Instant::now();
-    let played = player.play(task, access).await;
+    let played = player.play(task, &access).await;
     let mut report = EpisodeReport::new(String::new(), &task.task_id, EpisodeType::Eval, started.elapsed());
     match played {
         Ok((rollout, score)) => {
+            failures.ended();
             report.ended(&rollout, &score);
             progress.episode(&report, "");
         }
-        Err(failure) if failure.permanent => {
-            return Err(RollError::Job {
-                task_id: task.task_id.clone(),
-                detail: failure.detail,
-            });
-        }
         Err(failure) => {
-            report.dropped = Some(failure.reason.into());
+            report.dropped = Some(failure.reason.to_string());
             progress.episode(&report, &failure.detail);
+            failures.failed(&failure, &task.task_id)?;
         }
     }
     Ok(report)

@@ -1,11 +1,11 @@
 //! One episode: claimed, given to the agent, rewarded, ended; or given up, with a reason.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use super::agents::{Access, Agent, AgentError, Rollout};
 use super::error::RollError;
+use super::failures::{Failure, Failures};
 use super::progress::Progress;
 use super::report::EpisodeReport;
 use super::rewards::{Reward, RewardError, Score};
@@ -13,21 +13,10 @@ use super::tasks::Task;
 use crate::client::{BeginEpisode, ClientError, EndOutcome, Episode, SwarmClient};
 use crate::protocol::swarm::{EpisodeType, WorkflowOutput};
 
-/// Why an episode came to nothing.
-#[derive(Debug)]
-pub(super) struct Failure {
-    /// The name under which it is counted.
-    pub reason: &'static str,
-    /// The sentence.
-    pub detail: String,
-    /// It would come to nothing every time.
-    pub permanent: bool,
-}
-
 impl From<AgentError> for Failure {
     fn from(error: AgentError) -> Self {
         Self {
-            reason: error.reason(),
+            reason: error.reason().into(),
             detail: error.to_string(),
             permanent: error.is_permanent(),
         }
@@ -37,20 +26,9 @@ impl From<AgentError> for Failure {
 impl From<RewardError> for Failure {
     fn from(error: RewardError) -> Self {
         Self {
-            reason: error.reason(),
+            reason: error.reason().into(),
             detail: error.to_string(),
             permanent: error.is_permanent(),
-        }
-    }
-}
-
-impl Failure {
-    fn passing(reason: &'static str, detail: impl Into<String>) -> Self {
-        let (detail, permanent) = (detail.into(), false);
-        Self {
-            reason,
-            detail,
-            permanent,
         }
     }
 }
@@ -70,8 +48,8 @@ impl Player {
         match score.reward.is_finite() {
             true => Ok((rollout, score)),
             false => Err(Failure::passing(
-                "no_reward",
-                format!("the reward is {}, no finite number", score.reward),
+                "bad_reward",
+                format!("the reward is {}, which is not a finite number", score.reward),
             )),
         }
     }
@@ -87,14 +65,11 @@ pub(super) struct Episodes {
     /// Give every episode up at its end, so that nothing is trained.
     pub abort: bool,
     pub progress: Arc<Progress>,
-    /// Episodes in a row that came to nothing.
-    failures: AtomicUsize,
-    /// That many are too many.
-    most_failures: usize,
+    failures: Failures,
 }
 
 impl Episodes {
-    pub fn new(swarm: SwarmClient, player: Player, progress: Arc<Progress>, most_failures: usize) -> Self {
+    pub fn new(swarm: SwarmClient, player: Player, progress: Arc<Progress>, failures: Failures) -> Self {
         Self {
             swarm,
             player,
@@ -102,8 +77,7 @@ impl Episodes {
             discard_episode_timeout: BeginEpisode::default().discard_episode_timeout,
             abort: false,
             progress,
-            failures: AtomicUsize::new(0),
-            most_failures,
+            failures,
         }
     }
 
@@ -126,7 +100,7 @@ impl Episodes {
     /// Runs a claimed episode to its end and tells it.
     ///
     /// # Errors
-    /// Going on is in vain: the job is wrong, or nothing ever comes to an end.
+    /// Going on is in vain: the job is wrong, or too many episodes fail.
     pub async fn run(
         &self,
         episode: Episode,
@@ -150,31 +124,17 @@ impl Episodes {
         let mut report = EpisodeReport::new(access.episode_uuid, &task.task_id, episode_type, claimed.elapsed());
         match played {
             Ok((rollout, score)) => {
-                self.failures.store(0, Ordering::Relaxed);
+                self.failures.ended();
                 report.ended(&rollout, &score);
                 self.progress.episode(&report, "");
-                Ok(report)
             }
             Err(failure) => {
-                report.dropped = Some(failure.reason.into());
+                report.dropped = Some(failure.reason.to_string());
                 self.progress.episode(&report, &failure.detail);
-                let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
-                match failure {
-                    Failure {
-                        permanent: true,
-                        detail,
-                        ..
-                    } => Err(RollError::Job {
-                        task_id: task.task_id.clone(),
-                        detail,
-                    }),
-                    Failure { detail, .. } if failures >= self.most_failures => {
-                        Err(RollError::NothingEnds { failures, detail })
-                    }
-                    _ => Ok(report),
-                }
+                self.failures.failed(&failure, &task.task_id)?;
             }
         }
+        Ok(report)
     }
 
     async fn finish(
@@ -201,6 +161,7 @@ impl Episodes {
         };
         match episode.end(&task.task_id, output).await {
             Ok(EndOutcome::Accepted) => Ok((rollout, score)),
+            Ok(EndOutcome::Dropped(reason)) => Err(Failure::passing(reason.clone(), why_dropped(&reason))),
             Ok(EndOutcome::Lost(detail)) => Err(Failure::passing("episode_lost", detail)),
             Ok(EndOutcome::Expired) => Err(Failure::passing(
                 "expired",
@@ -208,5 +169,15 @@ impl Episodes {
             )),
             Err(error) => Err(Failure::passing("end_refused", error.to_string())),
         }
+    }
+}
+
+/// Why the server does not train an episode that ended.
+fn why_dropped(reason: &str) -> String {
+    match reason {
+        "no_llm_call" => "the agent never called the model\nhint: it has to call the base URL with the key that it is given \
+                          (OPENAI_BASE_URL and OPENAI_API_KEY, or ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY)"
+            .into(),
+        reason => format!("the server does not train the episode: {reason}"),
     }
 }

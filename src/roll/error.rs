@@ -31,13 +31,20 @@ pub enum RollError {
         /// What is wrong.
         detail: String,
     },
-    /// Every episode comes to nothing.
+    /// Too many episodes fail.
     #[error(
-        "the last {failures} episodes all came to nothing, the last one because: {detail}\nhint: `--debug-one` shows one episode in full"
+        "{failed} of the last {episodes} episodes failed ({reasons}), the last one: {detail}\nhint: `--debug-one` shows one \
+         episode in full; roll.max_failure_rate, {allowed}, is the share of the last 64 that may fail"
     )]
-    NothingEnds {
-        /// How many in a row.
-        failures: usize,
+    TooManyFailures {
+        /// How many.
+        failed: usize,
+        /// Of how many.
+        episodes: usize,
+        /// Failures by reason.
+        reasons: String,
+        /// The share that may fail.
+        allowed: f64,
         /// Of the last one.
         detail: String,
     },

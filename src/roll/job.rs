@@ -63,6 +63,11 @@ pub struct Roll {
     #[serde(default = "default_retries")]
     #[schemars(range(min = 0, max = 1_000_000))]
     pub retries: u32,
+    /// Share of the last 64 episodes that may fail; above it the run stops with the reasons. Episodes that the server lost do
+    /// not count; 1 is no limit.
+    #[serde(default = "default_failure_rate")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub max_failure_rate: f64,
     /// Seed of the order of tasks.
     #[serde(default)]
     #[schemars(range(min = 0, max = i64::MAX))]
@@ -118,6 +123,10 @@ fn default_idle() -> u64 {
 
 fn default_wait() -> f64 {
     600.0
+}
+
+fn default_failure_rate() -> f64 {
+    0.5
 }
 
 fn default_retries() -> u32 {
@@ -258,6 +267,11 @@ impl Job {
 }
 
 impl Roll {
+    /// Episodes that run at once: `max_parallel`, or fewer where the agent allows no more.
+    pub fn parallel(&self) -> usize {
+        self.max_parallel.min(self.agent.most_parallel().unwrap_or(usize::MAX))
+    }
+
     /// Reads the `roll:` part of a job.
     fn read(node: &Node) -> Result<Self, Vec<Problem>> {
         let mut roll: Self = config::fit(schema(), "roll", node, &[template::FORMAT])?;
@@ -385,16 +399,16 @@ mod tests {
             (
                 "{agnet: {type: chat}}",
                 "roll.agnet: unknown key; did you mean `roll.agent`?\n\
-                 roll.agent: is missing; it is a section whose `type` is one of chat, command (What turns a task into an \
+                 roll.agent: is missing; it is a section whose `type` is one of chat, command, worker, http (What turns a task into an \
                  answer, such as `{type: chat}`)",
             ),
             (
                 "{agent: {type: chta}}",
-                "roll.agent.type: \"chta\" is not one of chat, command",
+                "roll.agent.type: \"chta\" is not one of chat, command, worker, http",
             ),
             (
                 "{agent: {argv: [sh]}}",
-                "roll.agent.type: is missing; it is one of chat, command",
+                "roll.agent.type: is missing; it is one of chat, command, worker, http",
             ),
             (
                 "{agent: {type: chat, sytem: x}}",

@@ -10,6 +10,7 @@ mod concerns;
 mod debug;
 mod episode;
 mod error;
+mod failures;
 mod interrupt;
 pub mod job;
 mod joining;
@@ -25,6 +26,7 @@ mod server;
 pub mod tasks;
 pub mod template;
 mod training;
+mod transcript;
 
 pub use debug::{Api, debug_one, play_on_api};
 pub use error::RollError;

@@ -8,6 +8,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::episode::{Episodes, Player};
 use super::error::RollError;
+use super::failures::Failures;
 use super::interrupt::Interrupt;
 use super::job::{Eval, Job};
 use super::progress::Progress;
@@ -40,6 +41,8 @@ pub struct Options {
     pub fresh: bool,
     /// Stop the engine at the end even where it was running before, or others use it.
     pub stop_engine_at_end: bool,
+    /// Leave the engine running at the end, and a server that was started for it.
+    pub keep_engine: bool,
     /// `ajet-swarm`, to start a server with.
     pub program: PathBuf,
 }
@@ -71,7 +74,8 @@ pub async fn run(job: Job, options: Options, interrupt: Interrupt) -> Result<End
     let ended = run.whole().await;
     let _ = tokio::time::timeout(SETTLE, run.swarm.settle()).await;
     match server {
-        Some(server) if run.is_shared().await => run.leave(server).await,
+        Some(server) if run.options.keep_engine && ended.is_ok() => run.leave(server, "as asked").await,
+        Some(server) if run.is_shared().await => run.leave(server, "since other clients use it").await,
         Some(server) => server.stop().await,
         None => {}
     }
@@ -229,8 +233,8 @@ impl Run {
             agent: roll.agent.clone(),
             reward: roll.reward().clone(),
         };
-        let most_failures = (2 * roll.max_parallel).max(20);
-        let mut episodes = Episodes::new(self.swarm.clone(), player, self.progress.clone(), most_failures);
+        let failures = Failures::new(roll.max_failure_rate, roll.parallel());
+        let mut episodes = Episodes::new(self.swarm.clone(), player, self.progress.clone(), failures);
         episodes.model_name = model_name;
         episodes.discard_episode_timeout = roll.discard_episode_timeout;
         episodes.abort = self.options.abort;
@@ -256,7 +260,7 @@ impl Run {
             repeats.extend((0..eval.repeat).map(|_| self.evaluate_task(episodes, task)));
         }
         let reports = stream::iter(repeats)
-            .buffer_unordered(self.job.roll.max_parallel)
+            .buffer_unordered(self.job.roll.parallel())
             .try_collect::<Vec<_>>();
         let reports = tokio::select! {
             reports = reports => reports?,
@@ -288,7 +292,7 @@ impl Run {
     async fn wind_up(&mut self, started: Started) -> Result<(), RollError> {
         let _ = tokio::time::timeout(SETTLE, self.swarm.settle()).await;
         let ours = started == Started::Fresh && !self.engine_is_done && !self.is_shared().await;
-        if ours || self.options.stop_engine_at_end {
+        if ours && !self.options.keep_engine || self.options.stop_engine_at_end {
             self.swarm.stop_engine().await?;
         } else if !self.engine_is_done {
             self.progress
@@ -304,11 +308,11 @@ impl Run {
         lately || self.others_are_active().await.unwrap_or(false)
     }
 
-    /// Leaves a server that was started for this run to the clients that use it.
-    async fn leave(&self, server: OwnServer) {
+    /// Leaves a server that was started for this run.
+    async fn leave(&self, server: OwnServer, why: &str) {
         let process = server.leave().await;
         self.progress.note(&format!(
-            "the swarm server at {} keeps running, since other clients use it{}",
+            "the swarm server at {} keeps running, {why}{}",
             self.swarm.url(),
             process.map_or_else(String::new, |process| format!("\nhint: `kill {process}` ends it"))
         ));
@@ -358,9 +362,10 @@ pub async fn dry_run(job: &Job) -> Result<Vec<String>, RollError> {
         tasks.training.len(),
         tasks.validation.len()
     )];
-    if let (Some(program), Some(task)) = (job.roll.agent.program(), tasks.training.first()) {
-        let found = program.check(task).map_err(RollError::Check)?;
-        lines.push(format!("agent: {}", found.display()));
+    if let Some(task) = tasks.training.first()
+        && let Some(program) = job.roll.agent.check(task).map_err(RollError::Check)?
+    {
+        lines.push(format!("agent: {}", program.display()));
     }
     let swarm = SwarmClient::new(&job.roll.swarm_url)?;
     lines.push(match swarm.health().await {

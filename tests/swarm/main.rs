@@ -1,5 +1,6 @@
 //! A swarm in this process: server, client library and `roll` against fake engines.
 
+mod agents;
 mod batches;
 mod fuzz;
 mod killed_clients;

@@ -30,6 +30,32 @@ pub(super) fn in_text(stdout: &str) -> Result<Rollout, AgentError> {
     }
 }
 
+/// The answer to an episode in a line of a worker, or nothing where the line is none. An answer repeats `episode_uuid`, so
+/// that neither a line of a log nor a late answer is taken for it.
+///
+/// # Errors
+/// The line is meant to be an answer, but is not JSON or belongs to no or another episode.
+pub(super) fn in_line(line: &str, episode_uuid: &str) -> Result<Option<Map<String, Value>>, AgentError> {
+    if let Some(reason) = is_broken(line.trim()) {
+        return Err(AgentError::Answer(format!("a line that is not JSON ({reason}): {}", short(line))));
+    }
+    let Ok(fields) = serde_json::from_str::<Map<String, Value>>(line) else {
+        return Ok(None);
+    };
+    let is_meant = FIELDS.iter().any(|field| fields.contains_key(*field));
+    match fields.get("episode_uuid") {
+        Some(uuid) if uuid == episode_uuid => Ok(Some(fields)),
+        None if !is_meant => Ok(None),
+        None => Err(AgentError::Answer(format!(
+            "no `episode_uuid`: {}\nhint: repeat the `episode_uuid` of the line that the worker read",
+            short(line)
+        ))),
+        Some(other) => Err(AgentError::Answer(format!(
+            "the `episode_uuid` {other}, but the worker was given {episode_uuid:?}"
+        ))),
+    }
+}
+
 /// Why a line that names a field of an answer, as JSON or as Python prints a dictionary, is no JSON object.
 fn is_broken(line: &str) -> Option<String> {
     let names_field = || {
@@ -121,6 +147,30 @@ mod tests {
         ] {
             let answer = in_text(text).unwrap();
             assert_eq!((answer.output.as_str(), answer.reward), (text.trim(), None), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_line_of_a_worker_is_an_answer_to_its_episode_only() {
+        for (line, is_answer) in [
+            (r#"{"episode_uuid": "e", "reward": 1}"#, true),
+            (r#" {"episode_uuid": "e"}"#, true),
+            ("loading…", false),
+            (r#"{"level": "info", "message": "hi"}"#, false),
+            ("[1]", false),
+            ("", false),
+        ] {
+            assert_eq!(in_line(line, "e").unwrap().is_some(), is_answer, "{line}");
+        }
+        for (line, message) in [
+            (r#"{"reward": 1}"#, "no `episode_uuid`"),
+            (r#"{"episode_uuid": "d", "reward": 1}"#, "the `episode_uuid` \"d\", but the worker was given \"e\""),
+            (r#"{"episode_uuid": "d"}"#, "the `episode_uuid` \"d\""),
+            (r#"{"episode_uuid": "e", "reward": NaN}"#, "not JSON"),
+        ] {
+            let error = in_line(line, "e").unwrap_err();
+            assert!(error.to_string().contains(message), "{error}");
+            assert_eq!(error.reason(), "bad_answer");
         }
     }
 

@@ -1,29 +1,24 @@
-//! The agent that is any program, in any language.
+//! The agent that is any program, in any language, started for each episode.
 
-use std::os::unix::fs::PermissionsExt;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::launch::Launch;
 use super::{Access, AgentError, Rollout, answer};
-use crate::client::ModelApi;
 use crate::config::small_file::{DOCUMENT_BYTES, read_text};
-use crate::roll::process::{self, Program};
+use crate::roll::process;
 use crate::roll::tasks::Task;
-use crate::roll::template::Template;
 
 /// `roll.agent` of type `command`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 pub struct Command {
-    /// The program and its arguments, templates over the task, `base_url`, `api_key`, `model` and `episode_uuid`.
-    #[schemars(length(min = 1))]
-    argv: Vec<Template>,
-    /// Working directory. Default: that of `roll`.
-    #[serde(default)]
-    cwd: Option<PathBuf>,
+    /// The program; its templates see the task, `base_url`, `api_key`, `model` and `episode_uuid`.
+    #[serde(flatten)]
+    launch: Launch,
     /// Maximum seconds of an episode, after which its processes are killed.
     #[serde(default = "default_timeout")]
     #[schemars(range(min = 0.001, max = 31_536_000.0))]
@@ -34,7 +29,7 @@ fn default_timeout() -> f64 {
     600.0
 }
 
-/// What the templates of `argv` see.
+/// What the templates see.
 #[derive(Serialize)]
 struct Context<'a> {
     #[serde(flatten)]
@@ -46,7 +41,28 @@ struct Context<'a> {
 }
 
 impl Command {
-    fn argv(&self, task: &Task, access: &Access) -> Result<Vec<String>, AgentError> {
+    /// Finds the program that a task would run.
+    ///
+    /// # Errors
+    /// A sentence: a template does not fit the task, or there is no such program or directory.
+    pub(super) fn check(&self, task: &Task) -> Result<PathBuf, String> {
+        let context = Context {
+            task,
+            base_url: "",
+            api_key: "",
+            model: "",
+            episode_uuid: "",
+        };
+        self.launch.check("roll.agent", &context)
+    }
+
+    pub(super) async fn run(&self, task: &Task, access: &Access) -> Result<Rollout, AgentError> {
+        let files = tempfile::Builder::new().prefix("ajet-episode-").tempdir()?;
+        let (task_file, output_file) = (files.path().join("task.json"), files.path().join("output.json"));
+        let directory = files.path().join("work");
+        let text = serde_json::to_vec(task).map_err(std::io::Error::from)?;
+        std::fs::write(&task_file, &text)?;
+        std::fs::create_dir(&directory)?;
         let context = Context {
             task,
             base_url: access.model.base_url(),
@@ -54,90 +70,34 @@ impl Command {
             model: &access.model_name,
             episode_uuid: &access.episode_uuid,
         };
-        Ok(self
-            .argv
-            .iter()
-            .map(|argument| argument.render(&context))
-            .collect::<Result<_, _>>()?)
-    }
-
-    /// Finds the program that a task would run.
-    ///
-    /// # Errors
-    /// A sentence: nowhere on the path, or not a file that may be run.
-    pub fn check(&self, task: &Task) -> Result<PathBuf, String> {
-        let nowhere = Access {
-            model: ModelApi::new("http://localhost", "").map_err(|error| error.to_string())?,
-            model_name: String::new(),
-            episode_uuid: String::new(),
-        };
-        let argv = self.argv(task, &nowhere).map_err(|error| error.to_string())?;
-        let name = argv.first().map(String::as_str).unwrap_or_default();
-        if let Some(cwd) = &self.cwd
-            && !cwd.is_dir()
-        {
-            return Err(format!("roll.agent.cwd: {} is not a directory", cwd.display()));
-        }
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let candidates: Vec<PathBuf> = match name.contains('/') {
-            true => vec![self.cwd.as_deref().unwrap_or(Path::new("")).join(name)],
-            false => std::env::split_paths(&path)
-                .map(|directory| directory.join(name))
-                .collect(),
-        };
-        candidates
-            .into_iter()
-            .find(|candidate| is_program(candidate))
-            .ok_or_else(|| format!("roll.agent.argv: the program {name:?} is not there, or may not be run"))
-    }
-
-    pub(super) async fn run(&self, task: &Task, access: &Access) -> Result<Rollout, AgentError> {
-        let files = tempfile::Builder::new().prefix("ajet-episode-").tempdir()?;
-        let (task_file, output_file) = (files.path().join("task.json"), files.path().join("output.json"));
-        let text = serde_json::to_vec(task).map_err(std::io::Error::from)?;
-        std::fs::write(&task_file, &text)?;
-        let program = Program {
-            argv: self.argv(task, access)?,
-            cwd: self.cwd.clone(),
-            env: environment(task, access, &task_file, &output_file),
-            stdin: text,
-            timeout: Duration::from_secs_f64(self.timeout),
-            ..Program::default()
-        };
+        let mut program = self
+            .launch
+            .program(&context, &directory, Duration::from_secs_f64(self.timeout))?;
+        // What the job says of its environment wins.
+        program.env = [environment(task, access, &task_file, &output_file), program.env].concat();
+        program.stdin = text;
         let finished = process::run(program).await?;
-        if !finished.stderr.is_empty() {
-            tracing::debug!(
-                "stderr of the agent, task {}: {}",
-                task.task_id,
-                finished.stderr.trim_end()
-            );
-        }
-        match read_text(&output_file, DOCUMENT_BYTES) {
-            Ok(text) => match serde_json::from_str(&text) {
-                Ok(fields) => answer::in_object(fields),
-                Err(reason) => Err(AgentError::Answer(format!(
-                    "no JSON object in AJET_OUTPUT_FILE ({reason})"
-                ))),
-            },
-            Err(_) => answer::in_text(&finished.stdout),
-        }
+        let rollout = match read_text(&output_file, DOCUMENT_BYTES) {
+            Ok(text) => {
+                let wrong = |reason| AgentError::Answer(format!("no JSON object in AJET_OUTPUT_FILE ({reason})"));
+                answer::in_object(serde_json::from_str(&text).map_err(wrong)?)
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => answer::in_text(&finished.stdout),
+            Err(error) => Err(AgentError::Answer(format!("an AJET_OUTPUT_FILE that cannot be read ({error})"))),
+        };
+        Ok(Rollout {
+            stderr: finished.stderr,
+            ..rollout?
+        })
     }
-}
-
-fn is_program(path: &Path) -> bool {
-    let metadata = std::fs::metadata(path);
-    metadata.is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
 fn environment(task: &Task, access: &Access, task_file: &Path, output_file: &Path) -> Vec<(String, String)> {
-    let (base_url, api_key) = (access.model.base_url(), access.model.api_key());
-    // Anthropic's SDKs append `/v1/messages` themselves.
-    let anthropic_base_url = base_url.trim_end_matches("/v1");
     [
-        ("OPENAI_BASE_URL", base_url.to_string()),
-        ("OPENAI_API_KEY", api_key.to_string()),
-        ("ANTHROPIC_BASE_URL", anthropic_base_url.to_string()),
-        ("ANTHROPIC_API_KEY", api_key.to_string()),
+        ("OPENAI_BASE_URL", access.model.base_url().to_string()),
+        ("OPENAI_API_KEY", access.model.api_key().to_string()),
+        ("ANTHROPIC_BASE_URL", access.anthropic_base_url().to_string()),
+        ("ANTHROPIC_API_KEY", access.model.api_key().to_string()),
         ("AJET_EPISODE_UUID", access.episode_uuid.clone()),
         ("AJET_TASK_ID", task.task_id.clone()),
         ("AJET_TASK_SEED", task.seed().to_string()),
@@ -151,52 +111,80 @@ fn environment(task: &Task, access: &Access, task_file: &Path, output_file: &Pat
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::ModelApi;
     use crate::roll::job::test_section;
 
     fn command(yaml: &str) -> Command {
         test_section("roll.agent", yaml)
     }
 
-    fn access() -> Access {
-        Access {
-            model: ModelApi::new("http://localhost:1/v1", "sk-ajet-1").unwrap(),
-            model_name: "m".into(),
-            episode_uuid: "e".into(),
-        }
+    /// A command of a shell's script.
+    fn shell(script: &str, more: &str) -> Command {
+        command(&format!("{{argv: [sh, -c, {script:?}, '{{{{ main_query }}}}'] {more}}}"))
     }
 
-    #[tokio::test]
-    async fn a_program_sees_task_and_model_and_its_answer_comes_back() {
-        let script = "read -r line; test \"$line\" = \"$(cat $AJET_TASK_FILE)\" || exit 1; \
-            echo \"{\\\"reward\\\": 1, \\\"output\\\": \\\"$0 $OPENAI_BASE_URL $ANTHROPIC_BASE_URL $OPENAI_API_KEY $AJET_TASK_ID\\\"}\"";
-        let agent = command(&format!("argv: [sh, -c, {script:?}, '{{{{ main_query }}}}']"));
+    async fn run(agent: &Command) -> Result<Rollout, AgentError> {
         let task = Task {
             task_id: "t".into(),
             main_query: "hi".into(),
             ..Task::default()
         };
-        let rollout = agent.run(&task, &access()).await.unwrap();
+        let access = Access {
+            model: ModelApi::new("http://localhost:1/v1", "sk-ajet-1").unwrap(),
+            model_name: "m".into(),
+            episode_uuid: "e".into(),
+        };
+        agent.run(&task, &access).await
+    }
+
+    #[tokio::test]
+    async fn a_program_sees_task_and_model_and_its_answer_comes_back() {
+        let script = "read -r line; test \"$line\" = \"$(cat $AJET_TASK_FILE)\" || exit 1; \
+            echo \"{\\\"reward\\\": 1, \\\"output\\\": \\\"$0 $OPENAI_BASE_URL $ANTHROPIC_BASE_URL $OPENAI_API_KEY $AJET_TASK_ID\\\"}\"; \
+            echo note >&2";
+        let rollout = run(&shell(script, "")).await.unwrap();
         assert_eq!(
             rollout.output,
             "hi http://localhost:1/v1 http://localhost:1 sk-ajet-1 t"
         );
-        assert_eq!(rollout.reward, Some(1.0));
+        assert_eq!((rollout.reward, rollout.stderr.as_str()), (Some(1.0), "note\n"));
+    }
+
+    #[tokio::test]
+    async fn an_episode_has_a_directory_and_an_environment_of_its_own() {
+        let script = "pwd; ls; echo $GREETING $OPENAI_API_KEY $CARGO_MANIFEST_DIR $HOME";
+        let own = ", env: {GREETING: '{{ episode_uuid }}', OPENAI_API_KEY: mine, HOME: .}";
+        let output = run(&shell(script, own)).await.unwrap().output;
+        let (directory, variables) = output.split_once('\n').unwrap();
+        assert_eq!(variables, "e mine .");
+        assert!(directory.contains("ajet-episode-") && !Path::new(directory).exists(), "{directory}");
+        let passed = run(&shell(script, ", cwd: /, env_pass: [CARGO_MANIFEST_*], env: {HOME: .}")).await.unwrap().output;
+        let root = env!("CARGO_MANIFEST_DIR");
+        assert!(passed.starts_with("/\n") && passed.ends_with(&format!("sk-ajet-1 {root} .")), "{passed}");
     }
 
     #[tokio::test]
     async fn the_output_file_wins_over_stdout() {
-        let agent =
-            command("argv: [sh, -c, 'echo \"{\\\"reward\\\": 2}\" > $AJET_OUTPUT_FILE; echo \"{\\\"reward\\\": 1}\"']");
-        let rollout = agent.run(&Task::default(), &access()).await.unwrap();
+        let answer = |text: &str| format!("echo '{text}' > $AJET_OUTPUT_FILE; echo '{{\"reward\": 1}}'");
+        let rollout = run(&shell(&answer("{\"reward\": 2}"), "")).await.unwrap();
         assert_eq!(rollout.reward, Some(2.0));
+        let broken = run(&shell(&answer("2"), "")).await.unwrap_err();
+        assert!(broken.to_string().contains("no JSON object in AJET_OUTPUT_FILE"), "{broken}");
     }
 
-    #[test]
-    fn a_program_that_is_not_there_is_told_before_the_run() {
-        assert!(command("argv: [sh]").check(&Task::default()).is_ok());
-        let missing = command("argv: [no-such-program-here]").check(&Task::default());
-        assert!(missing.unwrap_err().contains("\"no-such-program-here\" is not there"));
-        let nowhere = command("{argv: [sh], cwd: /no/such/dir}").check(&Task::default());
-        assert!(nowhere.unwrap_err().contains("/no/such/dir is not a directory"));
+    #[tokio::test]
+    async fn every_failure_has_a_reason_of_its_own() {
+        for (script, more, reason) in [
+            ("exit 3", "", "agent_failed"),
+            ("kill -9 $$", "", "agent_killed"),
+            ("sleep 600", ", timeout: 0.2", "agent_timeout"),
+            ("yes", ", max_output_mb: 1", "agent_output"),
+            ("head -c 200m /dev/zero | tail -c 150m | sleep 600", ", memory_mb: 50", "agent_memory"),
+            ("echo '{\"reward\": \"good\"}'", "", "bad_reward"),
+            ("echo '{\"reward\": NaN}'", "", "bad_answer"),
+        ] {
+            let error = run(&shell(script, more)).await.unwrap_err();
+            assert_eq!((error.reason(), error.is_permanent()), (reason, false), "{script}: {error}");
+        }
     }
 }

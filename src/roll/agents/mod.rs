@@ -3,8 +3,15 @@
 mod answer;
 mod chat;
 mod command;
+mod http;
+mod launch;
+mod request;
+mod schema;
+mod tools;
+mod worker;
 
 use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 
 use indexmap::IndexMap;
 use schemars::JsonSchema;
@@ -13,6 +20,8 @@ use serde_json::Value;
 
 pub use chat::Chat;
 pub use command::Command;
+pub use http::{Http, ServiceError};
+pub use worker::Worker;
 
 use super::process::ProgramError;
 use super::tasks::Task;
@@ -20,16 +29,21 @@ use super::template::TemplateError;
 use crate::client::{ClientError, ModelApi};
 use crate::config::Problem;
 use crate::protocol::openai::ChatMessage;
+use crate::protocol::swarm::RecordedAnswer;
 
 /// `roll.agent`: what turns a task into an answer.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[expect(clippy::large_enum_variant, reason = "a job has one")]
 pub enum Agent {
-    /// A prompt, or a fixed list of user turns.
+    /// A prompt, or a fixed list of user turns, with tools that are commands.
     Chat(Chat),
-    /// Any program in any language.
+    /// Any program in any language, started for each episode.
     Command(Command),
+    /// Long-lived programs in any language, one episode at a time each: a JSON line in, a JSON line out.
+    Worker(Worker),
+    /// A service of yours that runs an episode: the task is posted to a URL, which answers with an object.
+    Http(Http),
 }
 
 /// The model that an episode may call.
@@ -41,6 +55,14 @@ pub struct Access {
     pub model_name: String,
     /// The episode; empty without a swarm server.
     pub episode_uuid: String,
+}
+
+impl Access {
+    /// Where Anthropic's SDKs find the model: they append `/v1/messages` themselves.
+    pub fn anthropic_base_url(&self) -> &str {
+        let base_url = self.model.base_url();
+        base_url.strip_suffix("/v1").unwrap_or(base_url)
+    }
 }
 
 /// What an agent did with a task.
@@ -62,6 +84,12 @@ pub struct Rollout {
     pub llm_calls: Option<u64>,
     /// Tokens that the model wrote, where known.
     pub response_tokens: Option<u64>,
+    /// Which of `messages` are the model's answers and what they took, where known.
+    #[serde(skip)]
+    pub answers: Vec<RecordedAnswer>,
+    /// The end of its program's standard error.
+    #[serde(skip)]
+    pub stderr: String,
 }
 
 /// Why an agent gave no answer. The episode is aborted, never given a reward of 0.
@@ -76,6 +104,17 @@ pub enum AgentError {
     /// The program failed.
     #[error(transparent)]
     Program(#[from] ProgramError),
+    /// The service failed.
+    #[error(transparent)]
+    Service(#[from] ServiceError),
+    /// A tool failed that may not.
+    #[error("the tool {name} failed: {reason}")]
+    Tool {
+        /// The tool.
+        name: String,
+        /// Why.
+        reason: ProgramError,
+    },
     /// The program's files could not be made.
     #[error("the task's file could not be written: {0}")]
     Files(#[from] std::io::Error),
@@ -95,6 +134,10 @@ impl AgentError {
             Self::Model(_) => "model_error",
             Self::Template(_) => "template_error",
             Self::Program(error) => program_reason(error),
+            Self::Service(ServiceError::Unreachable { .. }) => "agent_unreachable",
+            Self::Service(ServiceError::Timeout { .. }) => "agent_timeout",
+            Self::Service(ServiceError::Status { .. }) => "agent_failed",
+            Self::Tool { .. } => "tool_failed",
             Self::Files(_) => "agent_not_started",
             Self::Answer(_) => "bad_answer",
             Self::Reward(_) => "bad_reward",
@@ -124,31 +167,47 @@ impl Agent {
     pub(super) fn problems(&self) -> Vec<Problem> {
         match self {
             Self::Chat(chat) => chat.problems(),
-            Self::Command(_) => vec![],
+            Self::Http(http) => http.problems(),
+            Self::Command(_) | Self::Worker(_) => vec![],
         }
     }
 
     /// Runs one episode of the task.
     ///
     /// # Errors
-    /// The model or the program failed; the episode is to be aborted.
+    /// The model, the program or the service failed; the episode is to be aborted.
     pub async fn run(&self, task: &Task, access: &Access) -> Result<Rollout, AgentError> {
         match self {
             Self::Chat(chat) => chat.run(task, access).await,
             Self::Command(command) => command.run(task, access).await,
+            Self::Worker(worker) => worker.run(task, access).await,
+            Self::Http(http) => http.run(task, access).await,
         }
     }
 
-    /// The program that has to be there, where there is one.
-    pub fn program(&self) -> Option<&Command> {
+    /// Finds the programs that a task would run; the agent's own, where it is one.
+    ///
+    /// # Errors
+    /// A sentence: one is not there.
+    pub fn check(&self, task: &Task) -> Result<Option<PathBuf>, String> {
         match self {
-            Self::Chat(_) => None,
-            Self::Command(command) => Some(command),
+            Self::Chat(chat) => chat.check(task).map(|()| None),
+            Self::Command(command) => command.check(task).map(Some),
+            Self::Worker(worker) => worker.check().map(Some),
+            Self::Http(_) => Ok(None),
+        }
+    }
+
+    /// Maximum number of episodes that it runs at once, if there is one.
+    pub fn most_parallel(&self) -> Option<usize> {
+        match self {
+            Self::Worker(worker) => worker.workers,
+            Self::Chat(_) | Self::Command(_) | Self::Http(_) => None,
         }
     }
 
     /// Whether it may bring its own reward.
     pub fn brings_reward(&self) -> bool {
-        matches!(self, Self::Command(_))
+        !matches!(self, Self::Chat(_))
     }
 }

@@ -83,6 +83,13 @@ impl Default for Program {
     }
 }
 
+impl Program {
+    /// Bytes of standard output beyond which it is killed.
+    pub fn max_output(&self) -> usize {
+        usize::try_from(self.max_output_mb.saturating_mul(MIB)).unwrap_or(usize::MAX)
+    }
+}
+
 /// What a program that ended with success left.
 #[derive(Debug)]
 pub(super) struct Finished {
@@ -142,6 +149,8 @@ pub enum ProgramError {
         program: String,
         /// Code or signal.
         status: ExitStatus,
+        /// Its standard output; empty of a worker.
+        stdout: String,
         /// The end of its standard error.
         stderr: String,
     },
@@ -155,6 +164,7 @@ fn tail(stderr: &str) -> String {
 }
 
 /// The process group of a running program; killed when this is dropped.
+#[derive(Debug)]
 struct Group(Pid);
 
 impl Drop for Group {
@@ -165,29 +175,36 @@ impl Drop for Group {
 }
 
 /// A program that was started. Dropping it ends the program and everything that it started.
+#[derive(Debug)]
 pub(super) struct Running {
     name: String,
     child: Child,
     /// Without a supervisor only.
     group: Option<Group>,
-    /// Its standard input. A supervisor ends the program when this closes.
+    /// Its standard input, a pipe, until someone takes it. A supervisor ends the program when this closes.
     pub stdin: Option<ChildStdin>,
-    /// Its standard output, until someone takes it.
+    /// Its standard output, a pipe, until someone takes it.
     pub stdout: Option<ChildStdout>,
     /// The end of its standard error.
     pub stderr: Captured,
     stderr_is_read: Option<JoinHandle<()>>,
+    timeout: Duration,
     memory_mb: Option<u64>,
+    max_output_mb: u64,
     /// How long it may take to end.
     patience: Duration,
 }
 
 /// How a program came to its end.
-enum End {
+#[derive(Debug)]
+pub(super) enum End {
+    /// By itself.
     Exited(std::io::Result<ExitStatus>),
+    /// It ran longer than it may.
     Timeout,
     /// MiB held.
     Memory(u64),
+    /// It printed more than it may.
     Output,
 }
 
@@ -238,7 +255,9 @@ impl Running {
             child,
             stderr,
             stderr_is_read: Some(stderr_is_read),
+            timeout: program.timeout,
             memory_mb: program.memory_mb,
+            max_output_mb: program.max_output_mb,
             patience: match program.stop.is_empty() {
                 true => END,
                 false => END + supervisor::STOP,
@@ -246,8 +265,13 @@ impl Running {
         })
     }
 
+    /// Whether it still runs.
+    pub fn is_alive(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
     /// Waits until the program ends or holds too much memory.
-    async fn end(&mut self) -> End {
+    pub async fn end(&mut self) -> End {
         let memory = table::memory_above(self.child.id(), self.memory_mb.map(|limit| limit.saturating_mul(MIB)));
         tokio::select! {
             status = self.child.wait() => End::Exited(status),
@@ -269,7 +293,8 @@ impl Running {
         }
     }
 
-    async fn fail(mut self, end: End, timeout: Duration, max_output_mb: u64) -> ProgramError {
+    /// Ends the program, unless it has ended, and says why it failed.
+    pub async fn fail(mut self, end: End) -> ProgramError {
         self.close().await;
         let stderr = self.stderr.text();
         let program = std::mem::take(&mut self.name);
@@ -283,12 +308,13 @@ impl Running {
                 None => ProgramError::Exit {
                     program,
                     status,
+                    stdout: String::new(),
                     stderr,
                 },
             },
             End::Timeout => ProgramError::Timeout {
                 program,
-                seconds: timeout.as_secs_f64(),
+                seconds: self.timeout.as_secs_f64(),
                 stderr,
             },
             End::Memory(used) => ProgramError::Memory {
@@ -299,7 +325,7 @@ impl Running {
             },
             End::Output => ProgramError::Output {
                 program,
-                limit: max_output_mb,
+                limit: self.max_output_mb,
                 stderr,
             },
         }
@@ -312,9 +338,8 @@ impl Running {
 /// It cannot be started, exceeds a limit or ends with anything but 0.
 pub(super) async fn run(program: Program) -> Result<Finished, ProgramError> {
     let mut running = Running::start(&program, program.stdin.len() as u64)?;
-    let most = usize::try_from(program.max_output_mb.saturating_mul(MIB)).unwrap_or(usize::MAX);
     let (stdout, exceeded) = (Captured::default(), Arc::new(Notify::new()));
-    let reading = stdout.clone().keep_all(running.stdout.take(), most);
+    let reading = stdout.clone().keep_all(running.stdout.take(), program.max_output());
     let notified = exceeded.clone();
     let reader = tokio::spawn(async move {
         let is_whole = reading.await;
@@ -351,7 +376,20 @@ pub(super) async fn run(program: Program) -> Result<Finished, ProgramError> {
             stdout: stdout.text(),
             stderr: running.stderr.text(),
         }),
-        end => Err(running.fail(end, program.timeout, program.max_output_mb).await),
+        end => Err(match running.fail(end).await {
+            ProgramError::Exit {
+                program,
+                status,
+                stderr,
+                ..
+            } => ProgramError::Exit {
+                program,
+                status,
+                stdout: stdout.text(),
+                stderr,
+            },
+            error => error,
+        }),
     }
 }
 

@@ -14,6 +14,11 @@ impl Captured {
         String::from_utf8_lossy(&self.bytes()).into_owned()
     }
 
+    /// Forgets the text so far.
+    pub fn clear(&self) {
+        self.bytes().clear();
+    }
+
     /// Reads a stream to its end and keeps the last `most` bytes.
     pub(super) async fn keep_end(self, stream: Option<impl AsyncRead + Unpin>, most: usize) {
         let Some(mut stream) = stream else { return };

@@ -7,10 +7,11 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use tokio::time::{Instant, timeout_at};
 
+use crate::protocol::engine::DropReason;
 use crate::protocol::swarm::{
     AgreeSyncWeightRequest, CanContinueEpisodeAnswer, CanContinueEpisodeRequest, ClaimEpisodeAnswer,
     ClaimEpisodeRequest, EndEpisodeRequest, EpisodeBufferAnswer, IsEpisodeClaimedRequest, PoolInformation,
-    SuccessAnswer, SuccessOrReason,
+    EndEpisodeAnswer, SuccessAnswer, SuccessOrReason,
 };
 use crate::server::engine::client::EngineCallError;
 use crate::server::handlers::is_ours;
@@ -53,7 +54,7 @@ pub async fn claim(
 pub async fn end(
     State(shared): Server,
     JsonBody(request): JsonBody<EndEpisodeRequest, END_BYTES>,
-) -> Result<Json<SuccessAnswer>, Error> {
+) -> Result<Json<EndEpisodeAnswer>, Error> {
     let timeout = shared.options.end_timeout;
     // A separate task: once the engine is called, neither a disconnected client nor our own timeout leaves the end half
     // done.
@@ -62,11 +63,15 @@ pub async fn end(
     let ended = tokio::time::timeout(timeout, ended)
         .await
         .map_err(|_| Error::EngineUnreachable(busy.into()))?;
-    ended.map_err(|error| Error::Internal(error.to_string()))??;
-    Ok(Json(SuccessAnswer { success: true }))
+    let dropped = ended.map_err(|error| Error::Internal(error.to_string()))??;
+    Ok(Json(EndEpisodeAnswer {
+        success: true,
+        dropped: dropped.map(|reason| reason.as_str().to_owned()),
+    }))
 }
 
-async fn end_once(shared: &Shared, mut request: EndEpisodeRequest) -> Result<(), Error> {
+/// Ends an episode; why it will not be trained, where the engine says so.
+async fn end_once(shared: &Shared, mut request: EndEpisodeRequest) -> Result<Option<DropReason>, Error> {
     let uuid = request.episode_uuid.clone();
     let declare_active = request.declare_client_active;
     let (end, generation) = loop {
@@ -74,7 +79,7 @@ async fn end_once(shared: &Shared, mut request: EndEpisodeRequest) -> Result<(),
         let through = shared.end_is_through.notified();
         let (step, generation) = shared.with(|core, now| (core.begin_end(request, now), core.generation()));
         match step? {
-            EndStep::AlreadyEnded => return Ok(()),
+            EndStep::AlreadyEnded => return Ok(None),
             EndStep::Wait(same) => {
                 through.await;
                 request = *same;
@@ -88,8 +93,9 @@ async fn end_once(shared: &Shared, mut request: EndEpisodeRequest) -> Result<(),
     };
     let result = match outcome {
         Ok(outcome) => {
+            let dropped = outcome.dropped;
             shared.with(|core, now| core.finish_end(&uuid, generation, declare_active, outcome, now));
-            Ok(())
+            Ok(dropped)
         }
         Err(error) => {
             shared.with(|core, _| core.end_failed(&uuid));

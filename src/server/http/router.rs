@@ -44,7 +44,7 @@ fn routes() -> Vec<Route> {
             "Return the server's directory of checkpoints and metrics"),
         post("/claim_episode", episodes::claim, json::<ClaimEpisodeRequest>(), json::<ClaimEpisodeAnswer>(),
             "Claim an episode; a refusal is an answer with `success: false` and the reason"),
-        post("/end_episode", episodes::end, json::<EndEpisodeRequest>(), json::<SuccessAnswer>(),
+        post("/end_episode", episodes::end, json::<EndEpisodeRequest>(), json::<EndEpisodeAnswer>(),
             "End an episode with its reward; answers when it is on disk, and may be repeated"),
         post("/abort_episode", episodes::abort, json::<EndEpisodeRequest>(), json::<SuccessAnswer>(),
             "Abort an episode and delete its calls"),
