@@ -116,7 +116,7 @@ impl<'a> Training<'a> {
         };
         let order = TaskOrder::new(tasks.len(), roll.seed, position, end);
         let ids = tasks.iter().map(|task| task.task_id.clone()).collect();
-        let (now, parallel) = (Instant::now(), roll.max_parallel);
+        let (now, parallel) = (Instant::now(), roll.parallel());
         let (claims, claimed) = mpsc::unbounded_channel();
         Self {
             plan: Plan::new(target, ids, order, offset(run.swarm.client_uuid())),
