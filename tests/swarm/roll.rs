@@ -315,7 +315,7 @@ async fn a_job_in_which_nothing_works_ends_with_the_reason() {
         .unwrap_err()
         .to_string();
     assert!(
-        error.contains("the last 20 episodes all came to nothing") && error.contains("why"),
+        error.contains("20 of the last 20 episodes failed (20 reward_error)") && error.contains("why"),
         "{error}"
     );
     let hole = json!({"steps": 1, "agent": {"type": "chat", "user": "{{ metadata.qestion }}"}});
