@@ -9,8 +9,8 @@ use super::http::{Call, Retry, backoff, jitter};
 use super::throttle::{self, BegunTasks};
 use super::{ClientError, ModelApi, SwarmClient};
 use crate::protocol::swarm::{
-    CanContinueEpisodeAnswer, CanContinueEpisodeRequest, ClaimEpisodeAnswer, ClaimEpisodeRequest, EndEpisodeRequest,
-    EndEpisodeAnswer, EpisodeType, ThrottlePolicy, WorkflowOutput,
+    CanContinueEpisodeAnswer, CanContinueEpisodeRequest, ClaimEpisodeAnswer, ClaimEpisodeRequest, EndEpisodeAnswer,
+    EndEpisodeRequest, EpisodeType, ThrottlePolicy, WorkflowOutput,
 };
 
 /// Maximum lifetime of an episode in discard timeouts; ending it later aborts it.

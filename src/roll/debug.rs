@@ -62,7 +62,12 @@ pub async fn debug_one(job: &Job, api: Option<&Api>, program: &Path, keep_engine
         let started = Instant::now();
         let played = player_of(job).play(task, &api.access()?).await;
         let said = played.as_ref().ok().map(|(rollout, _)| told_by(rollout));
-        return Ok(transcript(task, said.as_ref(), &played, started.elapsed().as_secs_f64()));
+        return Ok(transcript(
+            task,
+            said.as_ref(),
+            &played,
+            started.elapsed().as_secs_f64(),
+        ));
     }
     let swarm = SwarmClient::new(&job.roll.swarm_url)?;
     let server = server_for(job, &swarm, program, &progress).await?;

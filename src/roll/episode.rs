@@ -175,9 +175,11 @@ impl Episodes {
 /// Why the server does not train an episode that ended.
 fn why_dropped(reason: &str) -> String {
     match reason {
-        "no_llm_call" => "the agent never called the model\nhint: it has to call the base URL with the key that it is given \
+        "no_llm_call" => {
+            "the agent never called the model\nhint: it has to call the base URL with the key that it is given \
                           (OPENAI_BASE_URL and OPENAI_API_KEY, or ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY)"
-            .into(),
+                .into()
+        }
         reason => format!("the server does not train the episode: {reason}"),
     }
 }

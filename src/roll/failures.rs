@@ -81,12 +81,19 @@ impl Failures {
             });
         }
         let (counts, episodes, streak) = self.push(Some(failure.reason.clone()));
-        let blamed: usize = counts.iter().filter(|(reason, _)| *reason != LOST).map(|(_, count)| count).sum();
+        let blamed: usize = counts
+            .iter()
+            .filter(|(reason, _)| *reason != LOST)
+            .map(|(_, count)| count)
+            .sum();
         let is_too_many = episodes == WINDOW && blamed as f64 > self.max_rate * WINDOW as f64;
         if !is_too_many && (streak < self.max_streak || self.max_rate >= 1.0) {
             return Ok(());
         }
-        let reasons: Vec<_> = counts.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+        let reasons: Vec<_> = counts
+            .iter()
+            .map(|(reason, count)| format!("{count} {reason}"))
+            .collect();
         Err(RollError::TooManyFailures {
             failed: counts.values().sum(),
             episodes,
@@ -152,7 +159,11 @@ mod tests {
             (0.5, 64, "l".repeat(200), Some(128)),
         ] {
             let stop = stops_after(max_rate, max_parallel, &episodes);
-            assert_eq!(stop.as_ref().map(|(number, _)| *number), expected, "{max_rate} {max_parallel} {stop:?}");
+            assert_eq!(
+                stop.as_ref().map(|(number, _)| *number),
+                expected,
+                "{max_rate} {max_parallel} {stop:?}"
+            );
         }
     }
 
@@ -160,7 +171,9 @@ mod tests {
     fn it_says_how_many_failed_and_why() {
         let (_, message) = stops_after(0.5, 4, &("..ff".to_string() + &"h".repeat(30))).unwrap();
         assert!(
-            message.starts_with("20 of the last 22 episodes failed (2 agent_failed, 18 agent_timeout), the last one: it hung\nhint: "),
+            message.starts_with(
+                "20 of the last 22 episodes failed (2 agent_failed, 18 agent_timeout), the last one: it hung\nhint: "
+            ),
             "{message}"
         );
         let permanent = Failure {

@@ -12,7 +12,10 @@ use crate::protocol::swarm::{EpisodeConversations, RecordedAnswer, RecordedConve
 
 /// What an agent without a recording server tells of its conversation.
 pub(super) fn told_by(rollout: &Rollout) -> EpisodeConversations {
-    let messages = rollout.messages.iter().map(|message| serde_json::to_value(message).unwrap_or_default());
+    let messages = rollout
+        .messages
+        .iter()
+        .map(|message| serde_json::to_value(message).unwrap_or_default());
     let conversation = RecordedConversation {
         messages: messages.collect(),
         answers: rollout.answers.clone(),
@@ -20,7 +23,11 @@ pub(super) fn told_by(rollout: &Rollout) -> EpisodeConversations {
     };
     EpisodeConversations {
         llm_calls: rollout.llm_calls.unwrap_or_default(),
-        conversations: if rollout.messages.is_empty() { vec![] } else { vec![conversation] },
+        conversations: if rollout.messages.is_empty() {
+            vec![]
+        } else {
+            vec![conversation]
+        },
         ..EpisodeConversations::default()
     }
 }
@@ -42,10 +49,17 @@ pub(super) fn transcript(
         Ok((rollout, score)) => outcome(&mut text, rollout, score),
         Err(failure) => writeln!(text, "\nfailed ({}): {}", failure.reason, failure.detail),
     };
-    let answers = || said.iter().flat_map(|said| &said.conversations).flat_map(|said| &said.answers);
+    let answers = || {
+        said.iter()
+            .flat_map(|said| &said.conversations)
+            .flat_map(|said| &said.answers)
+    };
     if let Some(said) = said {
         let sum = |tokens: fn(&RecordedAnswer) -> u64| answers().map(tokens).sum::<u64>();
-        let (prompt, completion) = (sum(|answer| answer.prompt_tokens), sum(|answer| answer.completion_tokens));
+        let (prompt, completion) = (
+            sum(|answer| answer.prompt_tokens),
+            sum(|answer| answer.completion_tokens),
+        );
         let _ = writeln!(
             text,
             "LLM calls: {}, prompt tokens: {prompt}, completion tokens: {completion}",
@@ -67,9 +81,18 @@ fn conversations(text: &mut String, said: &EpisodeConversations) {
     }
     for (place, conversation) in said.conversations.iter().enumerate() {
         if count > 1 {
-            let _ = writeln!(text, "\n==== conversation {} of {count}, model {:?}", place + 1, conversation.model);
+            let _ = writeln!(
+                text,
+                "\n==== conversation {} of {count}, model {:?}",
+                place + 1,
+                conversation.model
+            );
         }
-        let names: Vec<_> = conversation.tools.iter().filter_map(|tool| tool["function"]["name"].as_str()).collect();
+        let names: Vec<_> = conversation
+            .tools
+            .iter()
+            .filter_map(|tool| tool["function"]["name"].as_str())
+            .collect();
         if !names.is_empty() {
             let _ = writeln!(text, "\ntools: {}", names.join(", "));
         }
@@ -97,10 +120,16 @@ fn one_message(text: &mut String, message: &Value, answer: Option<&RecordedAnswe
             seconds,
             ..
         } = answer;
-        write!(text, " {prompt_tokens} → {completion_tokens} tokens, {seconds:.2} s, {finish_reason}")?;
+        write!(
+            text,
+            " {prompt_tokens} → {completion_tokens} tokens, {seconds:.2} s, {finish_reason}"
+        )?;
     }
     text.push('\n');
-    if let Some(thinking) = message["reasoning_content"].as_str().filter(|thinking| !thinking.is_empty()) {
+    if let Some(thinking) = message["reasoning_content"]
+        .as_str()
+        .filter(|thinking| !thinking.is_empty())
+    {
         writeln!(text, "(thinking) {thinking}")?;
     }
     match &message["content"] {
@@ -203,7 +232,10 @@ mod tests {
         let failed = || Err(Failure::passing("agent_failed", "\"sh\" ended with exit status: 1"));
         let text = transcript(&task(), Some(&said()), &failed(), 1.5);
         assert!(text.contains("[user]\n1+1?\n"), "{text}");
-        assert!(text.contains("\nfailed (agent_failed): \"sh\" ended with exit status: 1\n"), "{text}");
+        assert!(
+            text.contains("\nfailed (agent_failed): \"sh\" ended with exit status: 1\n"),
+            "{text}"
+        );
         let silent = transcript(&task(), Some(&EpisodeConversations::default()), &failed(), 0.0);
         assert!(silent.contains("the model was never called\n"), "{silent}");
         let unknown = transcript(&task(), None, &failed(), 0.0);

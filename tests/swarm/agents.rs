@@ -40,7 +40,10 @@ echo '{"reward": 1}'
 
 /// A job whose tasks have these ids, with batches of all of them.
 fn job(swarm: &Swarm, directory: &Path, tasks: &[&str], mut agent: Value, mut roll: Value) -> Job {
-    let lines: Vec<_> = tasks.iter().map(|task| json!({"task_id": task, "main_query": "q"}).to_string()).collect();
+    let lines: Vec<_> = tasks
+        .iter()
+        .map(|task| json!({"task_id": task, "main_query": "q"}).to_string())
+        .collect();
     let file = directory.join("tasks.jsonl");
     std::fs::write(&file, lines.join("\n")).unwrap();
     let ajet = json!({
@@ -81,10 +84,20 @@ async fn each_way_to_fail_is_counted_and_the_run_goes_on_without_orphans() {
     let tasks = [
         "crash", "kill", "hang", "garbage", "nan", "text", "memory", "flood", "silent", "good", "better", "best",
     ];
-    let job = job(&swarm, directory.path(), &tasks, agent, json!({"epochs": 1, "max_parallel": 4}));
+    let job = job(
+        &swarm,
+        directory.path(),
+        &tasks,
+        agent,
+        json!({"epochs": 1, "max_parallel": 4}),
+    );
     let end = run_to_end(job).await.unwrap();
     assert_eq!((end.outcome, end.steps), (Outcome::Done, 1));
-    let mut dropped: Vec<_> = end.dropped.iter().map(|(reason, count)| (reason.as_str(), *count)).collect();
+    let mut dropped: Vec<_> = end
+        .dropped
+        .iter()
+        .map(|(reason, count)| (reason.as_str(), *count))
+        .collect();
     dropped.sort();
     let expected = [
         "agent_failed",
@@ -113,10 +126,18 @@ async fn a_run_of_agents_that_never_call_the_model_stops_and_says_so() {
     let agent = json!({"argv": ["echo", r#"{"reward": 1}"#]});
     let tasks: Vec<_> = (0..30).map(|number| format!("t{number}")).collect();
     let tasks: Vec<_> = tasks.iter().map(String::as_str).collect();
-    let job = job(&swarm, directory.path(), &tasks, agent, json!({"steps": 1, "max_parallel": 4}));
+    let job = job(
+        &swarm,
+        directory.path(),
+        &tasks,
+        agent,
+        json!({"steps": 1, "max_parallel": 4}),
+    );
     let error = run_to_end(job).await.unwrap_err().to_string();
     assert!(
-        error.contains("20 of the last 20 episodes failed (20 no_llm_call), the last one: the agent never called the model"),
+        error.contains(
+            "20 of the last 20 episodes failed (20 no_llm_call), the last one: the agent never called the model"
+        ),
         "{error}"
     );
     swarm.shut_down().await;
@@ -127,17 +148,28 @@ async fn a_run_of_agents_that_never_call_the_model_stops_and_says_so() {
 async fn what_an_episode_leaves_is_stopped_however_it_ends() {
     let swarm = Swarm::start().await;
     let directory = tempfile::tempdir().unwrap();
-    let script = format!("touch {}/$AJET_EPISODE_UUID.running; {AGENT}", directory.path().display());
+    let script = format!(
+        "touch {}/$AJET_EPISODE_UUID.running; {AGENT}",
+        directory.path().display()
+    );
     let stop = "mv \"$0/$1.running\" \"$0/$1.stopped\"";
     let agent = json!({
         "argv": ["bash", "-c", script, directory.path(), "70001"], "timeout": 1,
         "stop_argv": ["sh", "-c", stop, directory.path(), "{{ episode_uuid }}"],
     });
     let tasks = ["crash", "kill", "hang", "good"];
-    let job = job(&swarm, directory.path(), &tasks, agent, json!({"epochs": 1, "max_parallel": 2}));
+    let job = job(
+        &swarm,
+        directory.path(),
+        &tasks,
+        agent,
+        json!({"epochs": 1, "max_parallel": 2}),
+    );
     assert_eq!(run_to_end(job).await.unwrap().steps, 1);
     let files = |ending: &str| {
-        let names = std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        let names = std::fs::read_dir(directory.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name());
         names.filter(|name| name.to_str().unwrap().ends_with(ending)).count()
     };
     assert_eq!((files(".running"), files(".stopped")), (0, 7));
@@ -166,7 +198,13 @@ async fn workers_run_a_whole_job_and_end_with_it() {
     let tasks: Vec<_> = (0..12).map(|number| format!("t{number}")).collect();
     let mut tasks: Vec<_> = tasks.iter().map(String::as_str).collect();
     tasks.push("silent");
-    let job = job(&swarm, directory.path(), &tasks, agent, json!({"epochs": 1, "max_parallel": 64}));
+    let job = job(
+        &swarm,
+        directory.path(),
+        &tasks,
+        agent,
+        json!({"epochs": 1, "max_parallel": 64}),
+    );
     let end = run_to_end(job).await.unwrap();
     assert_eq!((end.steps, end.dropped["no_llm_call"], end.dropped.len()), (1, 1, 1));
     for _ in 0..500 {

@@ -37,7 +37,10 @@ pub(super) fn in_text(stdout: &str) -> Result<Rollout, AgentError> {
 /// The line is meant to be an answer, but is not JSON or belongs to no or another episode.
 pub(super) fn in_line(line: &str, episode_uuid: &str) -> Result<Option<Map<String, Value>>, AgentError> {
     if let Some(reason) = is_broken(line.trim()) {
-        return Err(AgentError::Answer(format!("a line that is not JSON ({reason}): {}", short(line))));
+        return Err(AgentError::Answer(format!(
+            "a line that is not JSON ({reason}): {}",
+            short(line)
+        )));
     }
     let Ok(fields) = serde_json::from_str::<Map<String, Value>>(line) else {
         return Ok(None);
@@ -164,7 +167,10 @@ mod tests {
         }
         for (line, message) in [
             (r#"{"reward": 1}"#, "no `episode_uuid`"),
-            (r#"{"episode_uuid": "d", "reward": 1}"#, "the `episode_uuid` \"d\", but the worker was given \"e\""),
+            (
+                r#"{"episode_uuid": "d", "reward": 1}"#,
+                "the `episode_uuid` \"d\", but the worker was given \"e\"",
+            ),
             (r#"{"episode_uuid": "d"}"#, "the `episode_uuid` \"d\""),
             (r#"{"episode_uuid": "e", "reward": NaN}"#, "not JSON"),
         ] {

@@ -164,7 +164,12 @@ impl Chat {
         let choice = answer.choices.into_iter().next();
         let choice = choice.ok_or_else(|| AgentError::Answer("no choice".into()))?;
         let finish_reason = serde_json::to_value(&choice.finish_reason);
-        let finish_reason = finish_reason.ok().as_ref().and_then(Value::as_str).unwrap_or_default().to_string();
+        let finish_reason = finish_reason
+            .ok()
+            .as_ref()
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_string();
         conversation.answers.push(RecordedAnswer {
             message: conversation.messages.len(),
             prompt_tokens: answer.usage.prompt_tokens,
@@ -227,7 +232,11 @@ mod tests {
             let mut requests = kept.lock().unwrap();
             let message = answers[requests.len()].clone();
             requests.push(request);
-            let finish_reason = if message["tool_calls"].is_null() { "stop" } else { "tool_calls" };
+            let finish_reason = if message["tool_calls"].is_null() {
+                "stop"
+            } else {
+                "tool_calls"
+            };
             std::future::ready(Json(json!({
                 "id": "1", "object": "chat.completion", "created": 1, "model": "m",
                 "choices": [{"index": 0, "message": message, "finish_reason": finish_reason}],
@@ -268,20 +277,33 @@ mod tests {
     #[tokio::test]
     async fn tool_calls_run_in_order_and_their_results_go_back_to_the_model() {
         let (access, requests) = model(vec![
-            calls(&[("1", "write", "{\"text\": \"hi\"}"), ("2", "read", ""), ("3", "write", "{}")]),
+            calls(&[
+                ("1", "write", "{\"text\": \"hi\"}"),
+                ("2", "read", ""),
+                ("3", "write", "{}"),
+            ]),
             text("done"),
         ])
         .await;
         let rollout = chat(WITH_TOOLS).run(&Task::default(), &access).await.unwrap();
         assert_eq!(rollout.output, "done");
         assert_eq!((rollout.llm_calls, rollout.response_tokens), (Some(2), Some(6)));
-        assert_eq!((&rollout.log_metrics["tool_calls"], &rollout.log_metrics["tool_errors"]), (&json!(3), &json!(1)));
+        assert_eq!(
+            (&rollout.log_metrics["tool_calls"], &rollout.log_metrics["tool_errors"]),
+            (&json!(3), &json!(1))
+        );
         let requests = requests.lock().unwrap();
         assert_eq!(requests[0]["tools"][0]["function"]["name"], "write");
         assert_eq!(requests[0]["tools"][1]["function"]["parameters"]["type"], "object");
         let results: Vec<_> = requests[1]["messages"].as_array().unwrap()[2..]
             .iter()
-            .map(|message| (message["role"].as_str(), message["tool_call_id"].as_str(), message["content"].as_str()))
+            .map(|message| {
+                (
+                    message["role"].as_str(),
+                    message["tool_call_id"].as_str(),
+                    message["content"].as_str(),
+                )
+            })
             .collect();
         let tool = Some("tool");
         assert_eq!(
@@ -345,8 +367,14 @@ mod tests {
     fn tools_of_one_name_exclude_each_other() {
         let chat = chat("{tools: [{name: a, argv: [sh]}, {name: a, argv: [no-such-program]}]}");
         let problems: Vec<_> = chat.problems().iter().map(ToString::to_string).collect();
-        assert_eq!(problems, ["roll.agent.tools[1].name: \"a\" is the name of an earlier tool too"]);
+        assert_eq!(
+            problems,
+            ["roll.agent.tools[1].name: \"a\" is the name of an earlier tool too"]
+        );
         let missing = chat.check(&Task::default()).unwrap_err();
-        assert!(missing.starts_with("roll.agent.tools[1].argv: there is no program"), "{missing}");
+        assert!(
+            missing.starts_with("roll.agent.tools[1].argv: there is no program"),
+            "{missing}"
+        );
     }
 }

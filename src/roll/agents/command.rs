@@ -83,7 +83,9 @@ impl Command {
                 answer::in_object(serde_json::from_str(&text).map_err(wrong)?)
             }
             Err(error) if error.kind() == ErrorKind::NotFound => answer::in_text(&finished.stdout),
-            Err(error) => Err(AgentError::Answer(format!("an AJET_OUTPUT_FILE that cannot be read ({error})"))),
+            Err(error) => Err(AgentError::Answer(format!(
+                "an AJET_OUTPUT_FILE that cannot be read ({error})"
+            ))),
         };
         Ok(Rollout {
             stderr: finished.stderr,
@@ -120,7 +122,9 @@ mod tests {
 
     /// A command of a shell's script.
     fn shell(script: &str, more: &str) -> Command {
-        command(&format!("{{argv: [sh, -c, {script:?}, '{{{{ main_query }}}}'] {more}}}"))
+        command(&format!(
+            "{{argv: [sh, -c, {script:?}, '{{{{ main_query }}}}'] {more}}}"
+        ))
     }
 
     async fn run(agent: &Command) -> Result<Rollout, AgentError> {
@@ -157,10 +161,19 @@ mod tests {
         let output = run(&shell(script, own)).await.unwrap().output;
         let (directory, variables) = output.split_once('\n').unwrap();
         assert_eq!(variables, "e mine .");
-        assert!(directory.contains("ajet-episode-") && !Path::new(directory).exists(), "{directory}");
-        let passed = run(&shell(script, ", cwd: /, env_pass: [CARGO_MANIFEST_*], env: {HOME: .}")).await.unwrap().output;
+        assert!(
+            directory.contains("ajet-episode-") && !Path::new(directory).exists(),
+            "{directory}"
+        );
+        let passed = run(&shell(script, ", cwd: /, env_pass: [CARGO_MANIFEST_*], env: {HOME: .}"))
+            .await
+            .unwrap()
+            .output;
         let root = env!("CARGO_MANIFEST_DIR");
-        assert!(passed.starts_with("/\n") && passed.ends_with(&format!("sk-ajet-1 {root} .")), "{passed}");
+        assert!(
+            passed.starts_with("/\n") && passed.ends_with(&format!("sk-ajet-1 {root} .")),
+            "{passed}"
+        );
     }
 
     #[tokio::test]
@@ -169,7 +182,10 @@ mod tests {
         let rollout = run(&shell(&answer("{\"reward\": 2}"), "")).await.unwrap();
         assert_eq!(rollout.reward, Some(2.0));
         let broken = run(&shell(&answer("2"), "")).await.unwrap_err();
-        assert!(broken.to_string().contains("no JSON object in AJET_OUTPUT_FILE"), "{broken}");
+        assert!(
+            broken.to_string().contains("no JSON object in AJET_OUTPUT_FILE"),
+            "{broken}"
+        );
     }
 
     #[tokio::test]
@@ -179,12 +195,20 @@ mod tests {
             ("kill -9 $$", "", "agent_killed"),
             ("sleep 600", ", timeout: 0.2", "agent_timeout"),
             ("yes", ", max_output_mb: 1", "agent_output"),
-            ("head -c 200m /dev/zero | tail -c 150m | sleep 600", ", memory_mb: 50", "agent_memory"),
+            (
+                "head -c 200m /dev/zero | tail -c 150m | sleep 600",
+                ", memory_mb: 50",
+                "agent_memory",
+            ),
             ("echo '{\"reward\": \"good\"}'", "", "bad_reward"),
             ("echo '{\"reward\": NaN}'", "", "bad_answer"),
         ] {
             let error = run(&shell(script, more)).await.unwrap_err();
-            assert_eq!((error.reason(), error.is_permanent()), (reason, false), "{script}: {error}");
+            assert_eq!(
+                (error.reason(), error.is_permanent()),
+                (reason, false),
+                "{script}: {error}"
+            );
         }
     }
 }

@@ -218,7 +218,12 @@ mod tests {
             (&url, "garbage", "bad_answer", "no JSON object as its body"),
             (&url, "hang", "agent_timeout", "did not answer within 0.3 s"),
             (&url, "text", "bad_reward", "the reward \"1\""),
-            ("http://127.0.0.1:1/", "", "agent_unreachable", "cannot reach the agent at http://127.0.0.1:1/"),
+            (
+                "http://127.0.0.1:1/",
+                "",
+                "agent_unreachable",
+                "cannot reach the agent at http://127.0.0.1:1/",
+            ),
         ] {
             let error = run(url, query).await.unwrap_err();
             assert!(error.to_string().contains(message), "{error}");
@@ -230,7 +235,10 @@ mod tests {
     fn a_wrong_url_or_header_is_named() {
         let agent: Http = test_section("roll.agent", "{url: 'localhost:9000', headers: {'a b': x}}");
         let problems: Vec<_> = agent.problems().iter().map(ToString::to_string).collect();
-        assert!(problems[0].starts_with("roll.agent.url: \"localhost:9000\" is not an http://"), "{problems:?}");
+        assert!(
+            problems[0].starts_with("roll.agent.url: \"localhost:9000\" is not an http://"),
+            "{problems:?}"
+        );
         assert!(problems[1].starts_with("roll.agent.headers.a b: "), "{problems:?}");
     }
 }

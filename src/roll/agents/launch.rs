@@ -89,7 +89,9 @@ impl Launch {
     /// A sentence: a template does not fit, or there is no such program or directory.
     pub fn check(&self, key: &str, context: &impl Serialize) -> Result<PathBuf, String> {
         let here = Path::new(".");
-        let program = self.program(context, here, Duration::MAX).map_err(|error| error.to_string())?;
+        let program = self
+            .program(context, here, Duration::MAX)
+            .map_err(|error| error.to_string())?;
         if let Some(cwd) = self.cwd.as_ref().filter(|cwd| !cwd.is_dir()) {
             return Err(format!("{key}.cwd: {} is not a directory", cwd.display()));
         }
@@ -98,7 +100,9 @@ impl Launch {
         let path = own_path.map_or_else(|| std::env::var_os("PATH").unwrap_or_default(), |(_, path)| path.into());
         let candidates: Vec<PathBuf> = match name.contains('/') {
             true => vec![self.cwd.as_deref().unwrap_or(here).join(name)],
-            false => std::env::split_paths(&path).map(|directory| directory.join(name)).collect(),
+            false => std::env::split_paths(&path)
+                .map(|directory| directory.join(name))
+                .collect(),
         };
         candidates.into_iter().find(|candidate| is_program(candidate)).ok_or_else(|| {
             format!("{key}.argv: there is no program {name:?} that may be run\nhint: give its whole path, or add it to PATH")
@@ -141,17 +145,32 @@ mod tests {
     fn a_programs_files_are_found_from_here_though_it_runs_elsewhere() {
         let context = json!({ "main_query": "Cargo.toml" });
         let argv = |yaml: &str| {
-            let program = launch(yaml).program(&context, Path::new("/tmp/x"), Duration::MAX).unwrap();
+            let program = launch(yaml)
+                .program(&context, Path::new("/tmp/x"), Duration::MAX)
+                .unwrap();
             (program.argv, program.cwd.unwrap())
         };
         let root = env!("CARGO_MANIFEST_DIR");
-        let (fresh, cwd) = argv("argv: [src/main.rs, Cargo.toml, src/main.rs, src, LICENSE, ./no.py, '{{ main_query }}']");
+        let (fresh, cwd) =
+            argv("argv: [src/main.rs, Cargo.toml, src/main.rs, src, LICENSE, ./no.py, '{{ main_query }}']");
         assert_eq!(cwd, Path::new("/tmp/x"));
         assert_eq!(fresh[0], format!("{root}/src/main.rs"));
         assert_eq!(fresh[1], format!("{root}/Cargo.toml"));
-        assert_eq!(fresh[2..], [&format!("{root}/src/main.rs"), "src", "LICENSE", "./no.py", "Cargo.toml"]);
+        assert_eq!(
+            fresh[2..],
+            [
+                &format!("{root}/src/main.rs"),
+                "src",
+                "LICENSE",
+                "./no.py",
+                "Cargo.toml"
+            ]
+        );
         let (fixed, cwd) = argv("{argv: [sh, Cargo.toml], cwd: src}");
-        assert_eq!((fixed, cwd), (vec!["sh".to_string(), "Cargo.toml".to_string()], PathBuf::from("src")));
+        assert_eq!(
+            (fixed, cwd),
+            (vec!["sh".to_string(), "Cargo.toml".to_string()], PathBuf::from("src"))
+        );
     }
 
     #[test]
@@ -159,10 +178,19 @@ mod tests {
         let check = |yaml: &str| launch(yaml).check("roll.agent", &json!({}));
         assert!(check("argv: [sh]").is_ok());
         for (yaml, message) in [
-            ("argv: [no-such-program-here]", "roll.agent.argv: there is no program \"no-such-program-here\""),
+            (
+                "argv: [no-such-program-here]",
+                "roll.agent.argv: there is no program \"no-such-program-here\"",
+            ),
             ("argv: [./Cargo.toml]", "roll.agent.argv: there is no program"),
-            ("{argv: [sh], cwd: /no/such/dir}", "roll.agent.cwd: /no/such/dir is not a directory"),
-            ("{argv: [sh], env: {PATH: /nowhere}}", "roll.agent.argv: there is no program \"sh\""),
+            (
+                "{argv: [sh], cwd: /no/such/dir}",
+                "roll.agent.cwd: /no/such/dir is not a directory",
+            ),
+            (
+                "{argv: [sh], env: {PATH: /nowhere}}",
+                "roll.agent.argv: there is no program \"sh\"",
+            ),
             ("argv: ['{{ nothing }}']", "roll.agent.argv"),
         ] {
             let error = check(yaml).unwrap_err();

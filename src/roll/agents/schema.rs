@@ -27,7 +27,10 @@ fn check(schema: &Value, value: &Value, path: &str, depth: usize) -> Option<Stri
     if let Some(types) = of("type")
         && !names(types).iter().any(|name| is_of_type(value, name))
     {
-        return Some(format!("{path} must be of type {}, not {value}", names(types).join(" or ")));
+        return Some(format!(
+            "{path} must be of type {}, not {value}",
+            names(types).join(" or ")
+        ));
     }
     if let Some(Value::Array(allowed)) = of("enum")
         && !allowed.iter().any(|allowed| equal(allowed, value))
@@ -50,7 +53,9 @@ fn members(schema: &Keywords, value: &Value, path: &str, depth: usize) -> Option
     match value {
         Value::Object(fields) => {
             let required = schema.get("required").and_then(Value::as_array).into_iter().flatten();
-            let mut missing = required.filter_map(Value::as_str).filter(|name| !fields.contains_key(*name));
+            let mut missing = required
+                .filter_map(Value::as_str)
+                .filter(|name| !fields.contains_key(*name));
             if let Some(name) = missing.next() {
                 return Some(format!("{path}.{name} is missing"));
             }
@@ -71,7 +76,8 @@ fn members(schema: &Keywords, value: &Value, path: &str, depth: usize) -> Option
 
 fn alternatives(schema: &Keywords, value: &Value, path: &str, depth: usize) -> Option<String> {
     let schemas = |name: &str| schema.get(name).and_then(Value::as_array);
-    if let Some(error) = schemas("allOf").and_then(|all| all.iter().find_map(|one| check(one, value, path, depth + 1))) {
+    if let Some(error) = schemas("allOf").and_then(|all| all.iter().find_map(|one| check(one, value, path, depth + 1)))
+    {
         return Some(error);
     }
     for (name, exactly_one) in [("anyOf", false), ("oneOf", true)] {
@@ -176,31 +182,79 @@ mod tests {
         );
         for (arguments, wrong) in [
             (r#"{"city": "Graz"}"#, None),
-            (r#"{"city": "Graz", "days": 7.0, "unit": "F", "tags": ["a", null], "at": null, "version": 1.0}"#, None),
+            (
+                r#"{"city": "Graz", "days": 7.0, "unit": "F", "tags": ["a", null], "at": null, "version": 1.0}"#,
+                None,
+            ),
             (r#"{"city": "Graz", "free": {"a": true}}"#, None),
             ("{}", Some("arguments.city is missing")),
             ("[]", Some("arguments must be of type object, not []")),
             (r#"{"city": 5}"#, Some("arguments.city must be of type string, not 5")),
-            (r#"{"city": "G"}"#, Some("the length of arguments.city must be at least 2, not 1")),
-            (r#"{"city": "Grazzz"}"#, Some("the length of arguments.city must be at most 5, not 6")),
-            (r#"{"city": "Graz", "days": 0}"#, Some("arguments.days must be at least 1, not 0")),
-            (r#"{"city": "Graz", "days": 8}"#, Some("arguments.days must be below 8, not 8")),
-            (r#"{"city": "Graz", "days": 1.5}"#, Some("arguments.days must be of type integer, not 1.5")),
+            (
+                r#"{"city": "G"}"#,
+                Some("the length of arguments.city must be at least 2, not 1"),
+            ),
+            (
+                r#"{"city": "Grazzz"}"#,
+                Some("the length of arguments.city must be at most 5, not 6"),
+            ),
+            (
+                r#"{"city": "Graz", "days": 0}"#,
+                Some("arguments.days must be at least 1, not 0"),
+            ),
+            (
+                r#"{"city": "Graz", "days": 8}"#,
+                Some("arguments.days must be below 8, not 8"),
+            ),
+            (
+                r#"{"city": "Graz", "days": 1.5}"#,
+                Some("arguments.days must be of type integer, not 1.5"),
+            ),
             // No float holds it; seen to be a panic elsewhere.
-            (r#"{"city": "Graz", "days": 1e999}"#, Some("arguments.days must be of type integer, not 1e+999")),
-            (r#"{"city": "Graz", "unit": "K"}"#, Some(r#"arguments.unit must be one of "C", "F", not "K""#)),
-            (r#"{"city": "Graz", "town": 1}"#, Some("arguments.town is not a parameter")),
-            (r#"{"city": "Graz", "tags": [1]}"#, Some("arguments.tags[0] must be of type string or null, not 1")),
-            (r#"{"city": "Graz", "tags": ["", "", ""]}"#, Some("the length of arguments.tags must be at most 2, not 3")),
-            (r#"{"city": "Graz", "at": "x"}"#, Some("arguments.at must be of type number, not \"x\", or ")),
-            (r#"{"city": "Graz", "kind": 1}"#, Some("arguments.kind fits more than one of the allowed forms")),
-            (r#"{"city": "Graz", "version": 2}"#, Some("arguments.version must be 1, not 2")),
-            (r#"{"city": "Graz", "free": {"a": 1}}"#, Some("arguments.free.a must be of type boolean, not 1")),
+            (
+                r#"{"city": "Graz", "days": 1e999}"#,
+                Some("arguments.days must be of type integer, not 1e+999"),
+            ),
+            (
+                r#"{"city": "Graz", "unit": "K"}"#,
+                Some(r#"arguments.unit must be one of "C", "F", not "K""#),
+            ),
+            (
+                r#"{"city": "Graz", "town": 1}"#,
+                Some("arguments.town is not a parameter"),
+            ),
+            (
+                r#"{"city": "Graz", "tags": [1]}"#,
+                Some("arguments.tags[0] must be of type string or null, not 1"),
+            ),
+            (
+                r#"{"city": "Graz", "tags": ["", "", ""]}"#,
+                Some("the length of arguments.tags must be at most 2, not 3"),
+            ),
+            (
+                r#"{"city": "Graz", "at": "x"}"#,
+                Some("arguments.at must be of type number, not \"x\", or "),
+            ),
+            (
+                r#"{"city": "Graz", "kind": 1}"#,
+                Some("arguments.kind fits more than one of the allowed forms"),
+            ),
+            (
+                r#"{"city": "Graz", "version": 2}"#,
+                Some("arguments.version must be 1, not 2"),
+            ),
+            (
+                r#"{"city": "Graz", "free": {"a": 1}}"#,
+                Some("arguments.free.a must be of type boolean, not 1"),
+            ),
         ] {
             let found = mismatch(&schema, &json(arguments), "arguments");
             match wrong {
                 None => assert_eq!(found, None, "{arguments}"),
-                Some(wrong) => assert!(found.as_ref().is_some_and(|found| found.contains(wrong)), "{arguments}: {found:?}"),
+                Some(wrong) => assert!(
+                    found.as_ref().is_some_and(|found| found.contains(wrong)),
+                    "{arguments}: {found:?}"
+                ),
             }
         }
         assert_eq!(mismatch(&json("true"), &json("1"), "x"), None);

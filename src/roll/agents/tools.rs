@@ -127,7 +127,13 @@ impl Tool {
     ///
     /// # Errors
     /// The job is wrong, or the call failed and `on_error` is `abort`.
-    async fn call(&self, call: &ToolCall, task: &Task, access: &Access, directory: &Path) -> Result<ToolResult, AgentError> {
+    async fn call(
+        &self,
+        call: &ToolCall,
+        task: &Task,
+        access: &Access,
+        directory: &Path,
+    ) -> Result<ToolResult, AgentError> {
         let arguments = match arguments(&call.function.arguments) {
             Ok(arguments) => arguments,
             Err(reason) => return Ok(error(reason)),
@@ -140,8 +146,13 @@ impl Tool {
             arguments: &arguments,
             episode_uuid: &access.episode_uuid,
         };
-        let mut program = self.launch.program(&context, directory, Duration::from_secs_f64(self.timeout))?;
-        let own = [("AJET_EPISODE_UUID", &access.episode_uuid), ("AJET_TASK_ID", &task.task_id)];
+        let mut program = self
+            .launch
+            .program(&context, directory, Duration::from_secs_f64(self.timeout))?;
+        let own = [
+            ("AJET_EPISODE_UUID", &access.episode_uuid),
+            ("AJET_TASK_ID", &task.task_id),
+        ];
         let own = own.map(|(name, value)| (name.to_string(), value.clone()));
         program.env = own.into_iter().chain(program.env).collect();
         program.stdin = arguments.to_string().into_bytes();
@@ -164,7 +175,11 @@ impl Tool {
                 status, stdout, stderr, ..
             }) => {
                 let parts = [format!("error: {status}"), stdout, stderr];
-                let parts: Vec<_> = parts.iter().map(|part| part.trim()).filter(|part| !part.is_empty()).collect();
+                let parts: Vec<_> = parts
+                    .iter()
+                    .map(|part| part.trim())
+                    .filter(|part| !part.is_empty())
+                    .collect();
                 Ok(ToolResult {
                     text: cut(&parts.join("\n"), self.max_result),
                     is_error: true,
@@ -190,7 +205,11 @@ pub(super) async fn run_call(
         Some(tool) => tool.call(call, task, access, directory).await,
         None => {
             let known: Vec<_> = tools.iter().map(|tool| tool.name.as_str()).collect();
-            Ok(error(format!("there is no tool {:?}; the tools are {}", call.function.name, known.join(", "))))
+            Ok(error(format!(
+                "there is no tool {:?}; the tools are {}",
+                call.function.name,
+                known.join(", ")
+            )))
         }
     }
 }
@@ -228,8 +247,10 @@ mod tests {
     fn tools() -> Vec<Tool> {
         let tool = |yaml: &str| test_section("roll.agent.tools", yaml);
         vec![
-            tool("{name: add, argv: [sh, -c, 'cat; echo; echo $0 $AJET_TASK_ID', '{{ arguments.a + 1 }}'], \
-                parameters: {type: object, required: [a], properties: {a: {type: integer}}}}"),
+            tool(
+                "{name: add, argv: [sh, -c, 'cat; echo; echo $0 $AJET_TASK_ID', '{{ arguments.a + 1 }}'], \
+                parameters: {type: object, required: [a], properties: {a: {type: integer}}}}",
+            ),
             tool("{name: fail, argv: [sh, -c, 'echo two tests failed; echo why >&2; exit 3']}"),
             tool("{name: long, max_result: 5, argv: [sh, -c, 'echo 12345678']}"),
             tool("{name: hang, timeout: 0.2, argv: [sleep, '600']}"),
@@ -266,8 +287,18 @@ mod tests {
             ("add", r#"{"a": 41}"#, "{\"a\":41}\n42 t", false),
             ("add", "", "error: arguments.a is missing", true),
             ("add", "null", "error: arguments.a is missing", true),
-            ("add", r#"{"a": "1"}"#, "error: arguments.a must be of type integer, not \"1\"", true),
-            ("add", "{", "error: the arguments are not JSON: EOF while parsing an object at line 1 column 1", true),
+            (
+                "add",
+                r#"{"a": "1"}"#,
+                "error: arguments.a must be of type integer, not \"1\"",
+                true,
+            ),
+            (
+                "add",
+                "{",
+                "error: the arguments are not JSON: EOF while parsing an object at line 1 column 1",
+                true,
+            ),
             ("fail", "{}", "error: exit status: 3\ntwo tests failed\nwhy", true),
             ("long", "", "12345\n[3 more characters]", false),
             ("keep", "", "", false),
@@ -280,7 +311,11 @@ mod tests {
             ),
         ] {
             let result = run(name, arguments, directory.path()).await.unwrap();
-            assert_eq!((result.text.as_str(), result.is_error), (text, is_error), "{name} {arguments}");
+            assert_eq!(
+                (result.text.as_str(), result.is_error),
+                (text, is_error),
+                "{name} {arguments}"
+            );
         }
         let hung = run("hang", "", directory.path()).await.unwrap();
         assert!(hung.is_error && hung.text.contains("ran longer than 0.2 s"), "{hung:?}");
@@ -291,17 +326,35 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let strict = run("strict", "", directory.path()).await.unwrap_err();
         assert_eq!((strict.reason(), strict.is_permanent()), ("tool_failed", false));
-        assert!(strict.to_string().contains("the tool strict failed: \"false\" ended with exit status: 1"), "{strict}");
+        assert!(
+            strict
+                .to_string()
+                .contains("the tool strict failed: \"false\" ended with exit status: 1"),
+            "{strict}"
+        );
         let missing = run("none", "", directory.path()).await.unwrap_err();
         assert!(missing.is_permanent(), "{missing}");
     }
 
     #[test]
     fn a_wrong_tool_is_named_before_the_run() {
-        let tool: Tool = test_section("roll.agent.tools[0]", "{name: 'a b', argv: [sh], parameters: {type: list}}");
-        let problems: Vec<_> = tool.problems("roll.agent.tools[0]").iter().map(ToString::to_string).collect();
-        assert!(problems[0].starts_with("roll.agent.tools[0].name: \"a b\" is not a name"), "{problems:?}");
-        assert!(problems[1].starts_with("roll.agent.tools[0].parameters: its `type` must be"), "{problems:?}");
+        let tool: Tool = test_section(
+            "roll.agent.tools[0]",
+            "{name: 'a b', argv: [sh], parameters: {type: list}}",
+        );
+        let problems: Vec<_> = tool
+            .problems("roll.agent.tools[0]")
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert!(
+            problems[0].starts_with("roll.agent.tools[0].name: \"a b\" is not a name"),
+            "{problems:?}"
+        );
+        assert!(
+            problems[1].starts_with("roll.agent.tools[0].parameters: its `type` must be"),
+            "{problems:?}"
+        );
         assert!(tools()[0].problems("t").is_empty() && tools()[1].problems("t").is_empty());
         assert!(tools()[0].check("t", &Task::default()).is_ok());
         assert!(tools()[6].check("t", &Task::default()).is_err());

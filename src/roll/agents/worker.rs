@@ -53,7 +53,9 @@ struct Pool {
 
 impl Pool {
     async fn place(&self, most: Option<usize>) -> Option<SemaphorePermit<'_>> {
-        let places = self.places.get_or_init(|| Semaphore::new(most.unwrap_or(Semaphore::MAX_PERMITS)));
+        let places = self
+            .places
+            .get_or_init(|| Semaphore::new(most.unwrap_or(Semaphore::MAX_PERMITS)));
         // It is never closed.
         places.acquire().await.ok()
     }
@@ -233,7 +235,10 @@ mod tests {
     "#;
 
     fn worker(more: &str) -> Worker {
-        test_section("roll.agent", &format!("{{argv: [sh, -c, {SCRIPT:?}], max_output_mb: 1{more}}}"))
+        test_section(
+            "roll.agent",
+            &format!("{{argv: [sh, -c, {SCRIPT:?}], max_output_mb: 1{more}}}"),
+        )
     }
 
     async fn run(worker: &Worker, query: &str) -> Result<String, AgentError> {
@@ -272,7 +277,11 @@ mod tests {
         let first = run(&worker, "hi").await.unwrap();
         assert_eq!(run(&worker, "hi").await.unwrap(), first);
         for (query, reason, message) in [
-            ("do:die", "agent_failed", "exit status: 7; the end of its stderr:\nno memory"),
+            (
+                "do:die",
+                "agent_failed",
+                "exit status: 7; the end of its stderr:\nno memory",
+            ),
             ("do:close", "bad_answer", "the worker closed its standard output"),
             ("do:flood", "agent_output", "more than `max_output_mb: 1`"),
             ("do:forget", "bad_answer", "no `episode_uuid`"),
@@ -298,7 +307,11 @@ mod tests {
         assert_eq!(run(&worker, "do:hang").await.unwrap_err().reason(), "agent_timeout");
         assert!(is_gone(&hung).await);
         let given_up = run(&worker, "hi").await.unwrap();
-        assert!(tokio::time::timeout(Duration::from_millis(100), run(&worker, "do:hang")).await.is_err());
+        assert!(
+            tokio::time::timeout(Duration::from_millis(100), run(&worker, "do:hang"))
+                .await
+                .is_err()
+        );
         assert!(is_gone(&given_up).await);
         let idle = run(&worker, "hi").await.unwrap();
         drop(worker);

@@ -10,8 +10,8 @@ use tokio::time::{Instant, timeout_at};
 use crate::protocol::engine::DropReason;
 use crate::protocol::swarm::{
     AgreeSyncWeightRequest, CanContinueEpisodeAnswer, CanContinueEpisodeRequest, ClaimEpisodeAnswer,
-    ClaimEpisodeRequest, EndEpisodeRequest, EpisodeBufferAnswer, IsEpisodeClaimedRequest, PoolInformation,
-    EndEpisodeAnswer, SuccessAnswer, SuccessOrReason,
+    ClaimEpisodeRequest, EndEpisodeAnswer, EndEpisodeRequest, EpisodeBufferAnswer, IsEpisodeClaimedRequest,
+    PoolInformation, SuccessAnswer, SuccessOrReason,
 };
 use crate::server::engine::client::EngineCallError;
 use crate::server::handlers::is_ours;
