@@ -33,9 +33,13 @@ fn episode(number: u32) -> TrainEpisode {
 
 /// An experiment with a checkpoint of one update.
 fn experiment(lora: &str) -> tempfile::TempDir {
+    experiment_with(MODEL, lora)
+}
+
+fn experiment_with(model: &str, lora: &str) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let yaml = format!(
-        "ajet: {{model: {{path: {MODEL}}}, lora: {lora}, engine: {{device: cpu, threads: 1}}, \
+        "ajet: {{model: {{path: {model}}}, lora: {lora}, engine: {{device: cpu, threads: 1}}, \
          trainer_common: {{optim: {{lr: 1.0e-2}}}}}}"
     );
     let config = load_config(&yaml, Strictness::Job).unwrap().ajet;
@@ -166,6 +170,56 @@ fn an_adapter_comes_with_its_tokenizer_or_merged() {
     }
     let moved = values(&merged.tensors["model.layers.0.self_attn.q_proj.weight"]);
     assert_ne!(moved, values(&base.tensors["model.layers.0.self_attn.q_proj.weight"]));
+}
+
+/// Tools vanished from the prompts of Command-R and Hermes 3 where these were left behind.
+#[test]
+fn additional_chat_templates_are_in_checkpoints_and_every_export() {
+    let (model, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for file in names(Path::new(MODEL)) {
+        std::fs::copy(Path::new(MODEL).join(&file), model.path().join(&file)).unwrap();
+    }
+    let text = "{{ messages[0].content }} tools: {{ tools | length }}\r\n";
+    std::fs::create_dir(model.path().join("additional_chat_templates")).unwrap();
+    for name in ["tool_use", "rag"] {
+        let file = model.path().join(format!("additional_chat_templates/{name}.jinja"));
+        std::fs::write(file, text).unwrap();
+    }
+    let has_them = |dir: &Path| {
+        let additional = dir.join("additional_chat_templates");
+        assert_eq!(names(&additional), ["rag.jinja", "tool_use.jinja"], "{}", dir.display());
+        let kept = std::fs::read_to_string(additional.join("tool_use.jinja")).unwrap();
+        assert_eq!(kept, text, "{}", dir.display());
+    };
+    let renders_them = |dir: &Path| {
+        let messages = [serde_json::json!({"role": "user", "content": "hi"})];
+        let tools = [serde_json::json!({"type": "function", "function": {"name": "f"}})];
+        let template = read(dir).chat_template;
+        let rendered = template.render(&messages, Some(&tools), true, &Default::default());
+        assert_eq!(rendered.unwrap(), "hi tools: 1", "{}", dir.display());
+    };
+    let path = model.path().to_str().unwrap();
+
+    let whole = experiment_with(path, "{}");
+    let to = out.path().join("whole");
+    run(&options(whole.path(), &to)).unwrap();
+    for dir in [checkpoint(whole.path()), to] {
+        has_them(&dir);
+        renders_them(&dir);
+    }
+
+    let lora = experiment_with(path, "{lora_rank: 2, target_modules: [q_proj]}");
+    let (adapter, merged) = (out.path().join("adapter"), out.path().join("merged"));
+    run(&options(lora.path(), &adapter)).unwrap();
+    let merging = Options {
+        merge_lora: true,
+        ..options(lora.path(), &merged)
+    };
+    run(&merging).unwrap();
+    for dir in [&checkpoint(lora.path()), &adapter, &merged] {
+        has_them(dir);
+    }
+    renders_them(&merged);
 }
 
 #[test]

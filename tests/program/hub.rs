@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
-const FILES: [&str; 5] = [
+const FILES: [&str; 6] = [
+    TEMPLATE,
     "config.json",
     "generation_config.json",
     "model.safetensors",
@@ -27,6 +28,9 @@ const DATA_SET: [&str; 5] = [
     "socratic/test-00000-of-00001.parquet",
     "socratic/train-00000-of-00001.parquet",
 ];
+/// A template of its own for requests with tools.
+const TEMPLATE: &str = "additional_chat_templates/tool_use.jinja";
+const TEMPLATE_SOURCE: &str = "tests/fixtures/chat_templates/qwen3.jinja";
 /// Nobody listens there.
 const NOWHERE: &str = "http://127.0.0.1:9";
 
@@ -55,7 +59,7 @@ async fn hub() -> String {
             "/api/models/acme/tiny/revision/main",
             get(async move || axum::Json(listing)),
         )
-        .route("/acme/tiny/resolve/main/{file}", get(resolve))
+        .route("/acme/tiny/resolve/main/{*file}", get(resolve))
         .route(
             "/large/{file}",
             get(async |UrlPath(file): UrlPath<String>, request: Request| part(&model(&file), &request)),
@@ -67,7 +71,10 @@ async fn hub() -> String {
 }
 
 fn model(file: &str) -> PathBuf {
-    Path::new("assets/models/tiny").join(file)
+    match file {
+        TEMPLATE => TEMPLATE_SOURCE.into(),
+        file => Path::new("assets/models/tiny").join(file),
+    }
 }
 
 async fn resolve(UrlPath(file): UrlPath<String>, request: Request) -> Response<Body> {
@@ -154,6 +161,9 @@ async fn a_hub_id_is_fetched_once_and_then_needs_no_hub() {
         let eval = events.iter().find(|event| event["event"] == "eval").unwrap();
         assert_eq!(eval["episodes"], 4, "{eval}");
     }
+    let snapshot = home.path().join("hub/models--acme--tiny/snapshots").join(COMMIT);
+    let text = |path: &Path| std::fs::read_to_string(path).unwrap();
+    assert_eq!(text(&snapshot.join(TEMPLATE)), text(Path::new(TEMPLATE_SOURCE)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
