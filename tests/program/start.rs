@@ -6,6 +6,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use ajet_swarm::client::{BeginEpisode, SwarmClient};
+use ajet_swarm::engine::storage::lock::DirectoryLock;
 use ajet_swarm::protocol::openai::ChatRequest;
 use ajet_swarm::protocol::swarm::{EngineStatus, WorkflowOutput};
 use nix::sys::signal::{Signal, kill};
@@ -390,5 +391,32 @@ async fn after_the_last_update_that_is_allowed_there_is_a_checkpoint_and_no_engi
             "{refused}"
         );
     }
+    assert_eq!(server.end_by(Signal::SIGTERM), 0);
+}
+
+/// The second engine gives up before the server does, so that clients which print nothing else learn who has the directory.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_in_a_directory_that_is_in_use_names_the_engine_that_uses_it() {
+    let server = Running::start(&["--swarm-port=0"]);
+    let held = server.dir.path().join("saved_experiments/held");
+    std::fs::create_dir_all(&held).unwrap();
+    let _lock = DirectoryLock::acquire(&held, Duration::ZERO, |_| ()).unwrap();
+    let ajet = json!({
+        "experiment_name": "held", "model": {"path": "builtin:tiny"}, "engine": {"device": "cpu", "threads": 1},
+    });
+    let url = |path: &str| format!("http://127.0.0.1:{}{path}", server.port());
+    let client = SwarmClient::new(&url("")).unwrap();
+    client
+        .sync_train_config(&json!({ "ajet": ajet }).to_string())
+        .await
+        .unwrap();
+    let started = reqwest::Client::new()
+        .post(url("/start_engine"))
+        .timeout(Duration::from_secs(30));
+    let refused = started.send().await.unwrap();
+    assert_eq!(refused.status(), 400);
+    let detail = refused.text().await.unwrap();
+    let holder = format!("another engine (pid {} ", std::process::id());
+    assert!(detail.contains(&holder), "{detail}");
     assert_eq!(server.end_by(Signal::SIGTERM), 0);
 }

@@ -363,27 +363,44 @@ async fn bodies_over_their_limit_are_refused_by_their_length_before_they_are_sen
 #[tokio::test]
 async fn more_calls_at_once_than_there_are_places_are_told_to_come_again() {
     let swarm = limited(Limits {
-        calls: 2,
+        calls: 4,
         ..Limits::default()
     })
     .await;
-    swarm.rolling(TASKS, 2, 2).await;
-    let episode = swarm.claim("a").await;
+    swarm.rolling(TASKS, 2, 3).await;
+    let [greedy, second, third] = [swarm.claim("a").await, swarm.claim("a").await, swarm.claim("b").await];
+    let late = swarm.claim("c").await;
     swarm.engines.behave(|engine| engine.hold_chats = true);
     let body = json!({"messages": [{"role": "user", "content": "hi"}]});
-    let held = async { tokio::join!(swarm.chat(&episode.key), swarm.chat(&episode.key)) };
-    let third = async {
+    let held = async { tokio::join!(swarm.chat(&greedy.key), swarm.chat(&greedy.key)) };
+    let others = async {
         calls_in_flight(&swarm, 2).await;
-        let response = swarm.chat_request(&episode.key, &body).send().await.unwrap();
+        tokio::join!(swarm.chat(&second.key), async {
+            calls_in_flight(&swarm, 3).await;
+            swarm.chat(&third.key).await
+        })
+    };
+    let refused = async |key: &str, why: &str| {
+        let response = swarm.chat_request(key, &body).send().await.unwrap();
         assert_eq!(response.status(), 429);
         assert!(response.headers().contains_key("retry-after"));
         let error: Value = response.json().await.unwrap();
         assert_eq!(error["error"]["type"], "rate_limit_error");
+        assert!(error["error"]["message"].as_str().unwrap().contains(why), "{error}");
+    };
+    let further = async {
+        calls_in_flight(&swarm, 2).await;
+        // There is room, but not for the episode that has half of it.
+        refused(&greedy.key, "the episode has 2 concurrent LLM calls").await;
+        calls_in_flight(&swarm, 4).await;
+        refused(&late.key, "limit of 4 concurrent LLM calls").await;
         swarm.engines.behave(|engine| engine.hold_chats = false);
     };
-    let ((first, second), ()) = tokio::join!(held, third);
-    assert_eq!((first.0, second.0), (200, 200));
-    assert_eq!(swarm.chat(&episode.key).await.0, 200, "there is room again");
+    let (of_greedy, of_others, ()) = tokio::join!(held, others, further);
+    for answer in [of_greedy.0, of_greedy.1, of_others.0, of_others.1] {
+        assert_eq!(answer.0, 200);
+    }
+    assert_eq!(swarm.chat(&greedy.key).await.0, 200, "there is room again");
 }
 
 #[tokio::test]

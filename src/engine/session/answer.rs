@@ -48,6 +48,8 @@ pub struct Answer {
     pub reasoning_tokens: usize,
     /// Stop string that ended the answer.
     pub stop_string: Option<String>,
+    /// Whether the model ended its turn within a tool call, which is text then.
+    cut_call: bool,
     /// Beginning of the answer from the request, as far as the parser has emitted it.
     opening: String,
     /// Rest of that beginning.
@@ -146,7 +148,10 @@ impl AnswerWriter {
             text += &stops.finish();
         }
         let mut pieces = parser.push(&text);
-        pieces.extend(parser.finish());
+        let ending = parser.finish();
+        pieces.extend(ending.pieces);
+        // A stop string cuts where the request wanted it.
+        answer.cut_call = ending.cut_call && answer.stop_string.is_none();
         let deltas = answer.add(pieces, self.parallel_tool_calls);
         let message = &mut answer.message;
         if message.content.is_null() && message.tool_calls.is_none() {
@@ -238,11 +243,13 @@ impl Answer {
         }
     }
 
-    /// Returns why the answer ended, for the agent.
+    /// Returns why the answer ended, for the agent. An answer whose tool call the model itself did not finish is
+    /// [`Length`](openai::FinishReason::Length) too: agents must not take half a call for a final answer.
     pub fn finish_reason(&self, reason: FinishReason) -> openai::FinishReason {
         match reason {
             FinishReason::Length => openai::FinishReason::Length,
             _ if self.message.tool_calls.is_some() => openai::FinishReason::ToolCalls,
+            _ if self.cut_call => openai::FinishReason::Length,
             _ => openai::FinishReason::Stop,
         }
     }

@@ -68,7 +68,7 @@ impl Sampled<'_> {
         };
         let mut parser = AnswerParser::new(self.reasoning, self.tools, self.prompt, &[]);
         let mut pieces = parser.push(self.text);
-        pieces.extend(parser.finish());
+        pieces.extend(parser.finish().pieces);
         let marked = |piece: &Piece| matches!(piece, Piece::Content(text) if text.contains(marker));
         pieces.iter().any(marked)
     }

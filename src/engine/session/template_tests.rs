@@ -314,3 +314,37 @@ async fn calls_without_content_are_one_row_however_clients_replay_them() {
         }
     }
 }
+
+/// Seen with small models, whose agents took half a call for the final answer.
+#[tokio::test]
+async fn a_call_that_the_model_does_not_end_is_an_answer_that_is_not_whole() {
+    use crate::protocol::openai::FinishReason;
+    let cases = [
+        (
+            "qwen2_5",
+            "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1",
+            FinishReason::Length,
+        ),
+        (
+            "qwen2_5",
+            "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}",
+            FinishReason::ToolCalls,
+        ),
+        ("qwen2_5", "<tool_call>\n{name}\n</tool_call>", FinishReason::Stop),
+        (
+            "llama3_2",
+            "{\"name\": \"f\", \"parameters\": {\"a",
+            FinishReason::Length,
+        ),
+    ];
+    for (name, spelled, expected) in cases {
+        let bench = Bench::with_model(model(name), [Script::Spells(spelled)], &Ajet::default());
+        let body = json!({"messages": [{"role": "user", "content": "q"}], "tools": tools()});
+        let choice = bench.whole(body).await.choices[0].clone();
+        assert_eq!(choice.finish_reason, Some(expected), "{spelled}");
+        let told = choice.message.content.as_str().unwrap_or_default();
+        assert_eq!(told.is_empty(), choice.message.tool_calls.is_some(), "{spelled}");
+        let record = bench.session.finish();
+        assert!(!record.rows[0].truncated, "the turn itself was not cut");
+    }
+}

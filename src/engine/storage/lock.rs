@@ -12,8 +12,9 @@ use super::durable;
 use crate::config::small_file::open_regular_with;
 use crate::protocol::engine::LOCK_FILE;
 
-/// Maximum wait for an earlier engine, which ends at most 2 s after its server was killed unless its disk is slow.
-pub const TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum wait for an earlier engine, which ends at most 2 s after its server was killed unless its disk is slow. Shorter
+/// than the 30 s for which `start_engine` waits for the boot, so that its answer names the holder.
+pub const TIMEOUT: Duration = Duration::from_secs(25);
 /// Delay between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Maximum bytes read of the holder's description.

@@ -20,6 +20,8 @@ pub struct Hermes {
     /// White space around calls since the last text, which is text if more follows.
     around_calls: String,
     last: Last,
+    /// Whether the block that became text last was cut by the answer's end.
+    cut: bool,
 }
 
 /// What came last.
@@ -41,6 +43,8 @@ enum Block {
     Calls(Vec<ParsedCall>, usize),
     /// No call.
     Text,
+    /// The answer ended inside of it.
+    Cut,
 }
 
 impl Hermes {
@@ -49,12 +53,14 @@ impl Hermes {
         self.take(false, out);
     }
 
-    /// The answer has ended. A block that is open now is text, what follows its tag may hold a good one.
-    pub fn finish(mut self, out: &mut Pieces) {
+    /// The answer has ended. A block that is open now is text, what follows its tag may hold a good one. Whether the last
+    /// block was cut.
+    pub fn finish(mut self, out: &mut Pieces) -> bool {
         self.take(true, out);
         if matches!(self.last, Last::Nothing | Last::Text) || !self.held.trim().is_empty() {
             self.release(self.held.len(), out);
         }
+        self.cut
     }
 
     fn take(&mut self, ended: bool, out: &mut Pieces) {
@@ -75,8 +81,12 @@ impl Hermes {
                         Last::Nothing | Last::CallAtStart => Last::CallAtStart,
                     };
                     calls.into_iter().for_each(|call| out.call(call));
+                    self.cut = false;
                 }
-                Block::Text => _ = self.release(tag + OPEN.len(), out),
+                text => {
+                    self.cut = matches!(text, Block::Cut);
+                    self.release(tag + OPEN.len(), out);
+                }
             }
         }
     }
@@ -102,6 +112,9 @@ fn read_block(text: &str, ended: bool) -> Block {
     if !begun.is_empty() && !begun.starts_with(['{', '[']) {
         return Block::Text;
     }
+    if begun.is_empty() && ended {
+        return Block::Cut;
+    }
     // JSON is read once it may be whole, not after each of its tokens.
     if !(ended || text.contains(CLOSE) || text.contains(OPEN)) {
         return Block::Open;
@@ -110,6 +123,7 @@ fn read_block(text: &str, ended: bool) -> Block {
         Ok(parts) => parts,
         // The tag so far is inside of a JSON string.
         Err(error) if error.is_eof() && !ended => return Block::Open,
+        Err(error) if error.is_eof() => return Block::Cut,
         Err(_) => return Block::Text,
     };
     let rest = rest.trim_start();

@@ -71,6 +71,11 @@ pub fn split_value(text: &str) -> serde_json::Result<(&str, &str)> {
     }
 }
 
+/// Whether a text is JSON that ends too early.
+pub fn is_cut(text: &str) -> bool {
+    split_value(text).is_err_and(|error| error.is_eof())
+}
+
 /// Whether a text may still become a call or a list of calls: it begins with `{`, perhaps behind `[`, and its first key
 /// is one of a call's, as far as it is there.
 pub fn could_be_call(text: &str) -> bool {

@@ -26,6 +26,15 @@ pub enum Piece {
     ToolCall(ParsedCall),
 }
 
+/// The end of an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ending {
+    /// What was undecided.
+    pub pieces: Vec<Piece>,
+    /// Whether the last of it is text only because the answer ended in the middle of a call.
+    pub cut_call: bool,
+}
+
 /// A function call as the model wrote it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParsedCall {
@@ -163,14 +172,17 @@ impl AnswerParser {
     }
 
     /// The answer has ended; gives the rest. What is open now is text.
-    pub fn finish(mut self) -> Vec<Piece> {
+    pub fn finish(mut self) -> Ending {
         let mut out = Pieces::default();
         if let Some(thinking) = self.thinking {
             let rest = thinking.finish();
             self.tools.push(&rest, &mut out);
         }
-        self.tools.finish(&mut out);
-        out.0
+        let cut_call = self.tools.finish(&mut out);
+        Ending {
+            pieces: out.0,
+            cut_call,
+        }
     }
 }
 
@@ -197,11 +209,12 @@ impl ToolParser {
         }
     }
 
-    fn finish(self, out: &mut Pieces) {
+    /// Gives out the rest; whether a call was cut.
+    fn finish(self, out: &mut Pieces) -> bool {
         match self {
             Self::Hermes(parser) => parser.finish(out),
             Self::WholeJson(parser) => parser.finish(out),
-            Self::None => {}
+            Self::None => false,
         }
     }
 }

@@ -8,7 +8,7 @@ fn parse(reasoning: ReasoningFormat, tools: ToolFormat, prompt: &str, parts: &[&
     let mut parser = AnswerParser::new(reasoning, tools, prompt, &["offered".to_owned()]);
     let mut out = Pieces::default();
     let mut pieces: Vec<Piece> = parts.iter().flat_map(|part| parser.push(part)).collect();
-    pieces.extend(parser.finish());
+    pieces.extend(parser.finish().pieces);
     for piece in pieces {
         match piece {
             Piece::Content(text) => out.content(&text),
@@ -356,5 +356,50 @@ proptest! {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn an_answer_that_ends_in_the_middle_of_a_call_says_so() {
+    use ToolFormat::{Hermes, Json, Llama3Json, None};
+    let whole = "{\"name\": \"f\", \"arguments\": {}}";
+    let cases = [
+        (
+            Hermes,
+            "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1".to_owned(),
+            true,
+        ),
+        (Hermes, "I look.\n<tool_call>\n{\"name\": \"f".to_owned(), true),
+        (Hermes, "<tool_call>\n".to_owned(), true),
+        (
+            Hermes,
+            format!("<tool_call>{whole}</tool_call><tool_call>{{\"name\""),
+            true,
+        ),
+        (Hermes, format!("<tool_call>[{whole},"), true),
+        (Hermes, format!("<tool_call>{whole}"), false),
+        (Hermes, format!("<tool_call>{whole}</tool_call> done"), false),
+        (Hermes, "<tool_call>{name: f}</tool_call>".to_owned(), false),
+        (Hermes, "<tool_call>never</tool_call>".to_owned(), false),
+        (Hermes, "{\"name\": \"f".to_owned(), false),
+        (Hermes, "a <tool".to_owned(), false),
+        (Hermes, String::new(), false),
+        (Llama3Json, "{\"name\": \"f\", \"parameters\": {\"a\"".to_owned(), true),
+        (Llama3Json, "<|python_tag|>{\"name\": \"f".to_owned(), true),
+        (Llama3Json, "no call {".to_owned(), false),
+        (Llama3Json, String::new(), false),
+        (Json, format!("[{whole}"), true),
+        (Json, format!("[{whole}]"), false),
+        (Json, "{\"answer\": 1".to_owned(), false),
+        (None, "<tool_call>{\"name\"".to_owned(), false),
+    ];
+    for (format, text, cut) in cases {
+        let mut parser = AnswerParser::new(ReasoningFormat::None, format, "", &[]);
+        let mut pieces = parser.push(&text);
+        let ending = parser.finish();
+        assert_eq!(ending.cut_call, cut, "{format:?} {text}");
+        pieces.extend(ending.pieces);
+        let shown = |piece: &Piece| matches!(piece, Piece::Content(text) if text.contains("\"f") || text.contains('<') || text.contains("name") || text.contains('['));
+        assert!(!cut || pieces.iter().any(shown), "what is cut is text: {text}");
     }
 }

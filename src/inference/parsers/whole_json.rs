@@ -1,7 +1,7 @@
 //! The whole answer is calls: JSON objects `{"name": …, "parameters": …}`, several separated by `;`, or a list of them,
 //! perhaps behind `<|python_tag|>` (Llama 3). Anything else is text.
 
-use super::json_call::{JsonCall, could_be_call, parse, split_value};
+use super::json_call::{JsonCall, could_be_call, is_cut, parse, split_value};
 use super::tag::could_become;
 use super::{ParsedCall, Pieces};
 
@@ -39,11 +39,14 @@ impl WholeJson {
         }
     }
 
-    pub fn finish(self, out: &mut Pieces) {
+    /// Gives out the answer; whether it was cut in the middle of a call.
+    pub fn finish(self, out: &mut Pieces) -> bool {
         match self.calls() {
             Some(calls) => calls.into_iter().for_each(|call| out.call(call)),
             None => out.content(&self.held),
         }
+        let begun = self.held.trim_start();
+        is_cut(begun.strip_prefix(TAG).unwrap_or(begun))
     }
 
     fn calls(&self) -> Option<Vec<ParsedCall>> {

@@ -205,7 +205,8 @@ impl InFlight {
         let place = Arc::clone(&shared.calls).try_acquire_owned();
         let limit = shared.options.limits.calls;
         let place = place.map_err(|_| Error::TooManyCalls { limit })?;
-        let (episode, kind) = shared.with(|core, now| core.begin_call(key, now))?;
+        let free = shared.calls.available_permits();
+        let (episode, kind) = shared.with(|core, now| core.begin_call(key, free, now))?;
         Ok(Self {
             shared: Arc::clone(shared),
             episode,

@@ -91,6 +91,17 @@ pub enum Error {
         /// Maximum number of calls at once.
         limit: usize,
     },
+    /// An episode has its share of the LLM calls.
+    #[error(
+        "the episode has {in_flight} concurrent LLM calls, and the server has room for {free} more, reserved for other \
+         episodes; hint: try again shortly"
+    )]
+    EpisodeCalls {
+        /// Number of the episode's calls.
+        in_flight: usize,
+        /// Number of calls that others may begin.
+        free: usize,
+    },
     /// A limit shared by all clients is reached.
     #[error("the server is busy: {0}; hint: try again shortly")]
     Busy(String),
@@ -184,7 +195,7 @@ impl Error {
             Self::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyStalled { .. } | Self::BodySlow { .. } => StatusCode::REQUEST_TIMEOUT,
-            Self::TooManyCalls { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Self::TooManyCalls { .. } | Self::EpisodeCalls { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::EngineUnreachable(_) | Self::BrokenOff(_) | Self::Busy(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Engine { status, .. } => *status,
             Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
@@ -197,7 +208,7 @@ impl Error {
             Self::KeyMissing | Self::KeyUnknown | Self::TokenMissing => Some("invalid_api_key"),
             Self::EpisodeGone => Some("episode_not_found"),
             Self::EngineUnreachable(_) | Self::BrokenOff(_) => Some("engine_unavailable"),
-            Self::TooManyCalls { .. } => Some("rate_limit_exceeded"),
+            Self::TooManyCalls { .. } | Self::EpisodeCalls { .. } => Some("rate_limit_exceeded"),
             Self::ResponseNotFound(_) => Some("previous_response_not_found"),
             _ => None,
         }

@@ -55,6 +55,11 @@ impl Episode {
     pub fn is_ending(&self) -> bool {
         self.ending
     }
+
+    /// LLM requests that have not finished.
+    pub fn calls_in_flight(&self) -> usize {
+        self.in_flight as usize
+    }
 }
 
 /// Parameters of a claim.

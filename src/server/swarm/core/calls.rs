@@ -10,7 +10,7 @@ use crate::protocol::swarm::{ClaimEpisodeAnswer, ClaimEpisodeRequest, EndEpisode
 use crate::server::http::error::Error;
 use crate::server::model_api::responses::{Kept, resolve_references};
 use crate::server::swarm::episode_outcome::checked_reward;
-use crate::server::swarm::episodes::{Claim, EndCheck, Fate, KeyOwner};
+use crate::server::swarm::episodes::{Claim, EndCheck, Episode, Fate, KeyOwner};
 use crate::server::swarm::state::{Event, State};
 
 /// Maximum discard timeout of an episode in seconds: a year.
@@ -238,17 +238,22 @@ impl Core {
         self.episodes.get(uuid).is_some()
     }
 
-    /// Begins an LLM request with this key. [`Self::finish_call`] must follow.
+    /// Begins an LLM request with this key, after which there is room for `free` more. [`Self::finish_call`] must follow.
+    /// An episode has at most one call more than there is room for, so one alone takes half of all.
     ///
     /// # Errors
     ///
-    /// Fails if the key is unknown or its episode has ended.
-    pub fn begin_call(&mut self, key: &str, now: f64) -> Result<(String, EpisodeType), Error> {
+    /// Fails if the key is unknown, its episode has ended, or the episode has its share of calls.
+    pub fn begin_call(&mut self, key: &str, free: usize, now: f64) -> Result<(String, EpisodeType), Error> {
         let uuid = match self.episodes.owner_of(key) {
             KeyOwner::Running(uuid) => uuid.to_owned(),
             KeyOwner::Gone => return Err(Error::EpisodeGone),
             KeyOwner::Unknown => return Err(Error::KeyUnknown),
         };
+        let in_flight = self.episodes.get(&uuid).map_or(0, Episode::calls_in_flight);
+        if in_flight > free {
+            return Err(Error::EpisodeCalls { in_flight, free });
+        }
         let Some(episode) = self.episodes.begin_call(&uuid, now) else {
             return Err(Error::EpisodeGone);
         };

@@ -356,7 +356,10 @@ impl World {
                     let step = self.core.begin_end(request, self.now);
                     assert!(matches!(step, Ok(EndStep::AlreadyEnded)), "{step:?}");
                     self.refresh(&episode.client);
-                    assert_eq!(self.core.begin_call(&episode.key, self.now), Err(Error::EpisodeGone));
+                    assert_eq!(
+                        self.core.begin_call(&episode.key, usize::MAX, self.now),
+                        Err(Error::EpisodeGone)
+                    );
                 }
             }
             Op::Abort { pick, foreign, declare } => {
@@ -416,7 +419,7 @@ impl World {
     fn begin_call(&mut self, pick: usize) {
         if let Some(at) = picked(&self.running, pick) {
             let episode = &mut self.running[at];
-            let (uuid, kind) = self.core.begin_call(&episode.key, self.now).unwrap();
+            let (uuid, kind) = self.core.begin_call(&episode.key, usize::MAX, self.now).unwrap();
             assert_eq!((uuid, kind == EpisodeType::Eval), (episode.uuid.clone(), episode.eval));
             (episode.in_flight, episode.last) = (episode.in_flight + 1, self.now);
             let client = episode.client.clone();
