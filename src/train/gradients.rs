@@ -6,8 +6,8 @@ use indexmap::IndexMap;
 
 use super::error::Result;
 use crate::model::Weights;
+use crate::model::kernels::Into;
 use crate::model::kernels::Pool;
-use crate::model::kernels::gemm::Into;
 use crate::model::kernels::sums;
 use crate::model::kernels::tensors::{Numbers, with_mut, zeros};
 

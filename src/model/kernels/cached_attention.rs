@@ -7,7 +7,7 @@
 //! whatever other rows are computed beside it, and whoever computes a segment.
 
 use super::isa::{Isa, kernel};
-use super::matmul::{Ahead, MultiplyAdd, Start, Tile};
+use super::product::{Ahead, Start, Tile};
 use super::threads::{Pool, SharedMut};
 use super::vector::{Vector, exp, first};
 
@@ -205,56 +205,69 @@ struct Part {
     running: Vec<(f32, f32)>,
 }
 
-kernel! {
-    unsafe fn attend<V>(item: &Item<'_>, segment: usize, scratch: &mut Scratch, part: &mut Part) {
-        let (layout, width) = (item.layout, item.layout.width());
-        let rows = item.rows * item.group;
-        item.gather_queries(&mut scratch.queries);
-        scratch.scores.resize(rows * BLOCK_TOKENS, 0.0);
-        part.sums.clear();
-        part.sums.resize(rows * width, 0.0);
-        part.running.clear();
-        part.running.resize(rows, (f32::NEG_INFINITY, 0.0));
+/// Attention of an item's rows to the keys of a segment.
+///
+/// # Safety
+/// Blocks and queries have the lengths that [`attention`] checks.
+unsafe fn attend(isa: Isa, item: &Item, segment: usize, scratch: &mut Scratch, part: &mut Part) {
+    let (layout, width, tile) = (item.layout, item.layout.width(), Tile::F32(isa));
+    let rows = item.rows * item.group;
+    item.gather_queries(&mut scratch.queries);
+    scratch.scores.resize(rows * BLOCK_TOKENS, 0.0);
+    part.sums.clear();
+    part.sums.resize(rows * width, 0.0);
+    part.running.clear();
+    part.running.resize(rows, (f32::NEG_INFINITY, 0.0));
 
-        let first_position = item.sequence.start + item.first;
-        let first_block = segment * SEGMENT_BLOCKS;
-        let end_block = item.end().div_ceil(BLOCK_TOKENS).min(first_block + SEGMENT_BLOCKS);
-        for (b, block) in item.sequence.blocks[first_block..end_block].iter().enumerate() {
-            let block_start = (first_block + b) * BLOCK_TOKENS;
-            // Blocks, queries, scratch and part have the lengths that the strides below assume: checked by `attention`
-            // and set above.
-            {
-                let keys = block.as_ptr().add(layout.keys(item.layer, item.kv_head));
-                let values = block.as_ptr().add(layout.values(item.layer, item.kv_head));
-                for half in (0..BLOCK_TOKENS).step_by(2 * V::LANES) {
-                    tiles::<V>(
-                        rows,
-                        (scratch.queries.as_ptr(), layout.head_dim),
-                        (keys.add(half), BLOCK_TOKENS),
-                        layout.head_dim,
-                        (scratch.scores.as_mut_ptr().add(half), BLOCK_TOKENS),
-                        Start::Zero,
-                    );
-                }
-                for row in 0..rows {
-                    let position = first_position + row / item.group;
-                    let seen = (position + 1).saturating_sub(block_start).min(BLOCK_TOKENS);
-                    let scores = &mut scratch.scores[row * BLOCK_TOKENS..(row + 1) * BLOCK_TOKENS];
-                    let sums = &mut part.sums[row * width..(row + 1) * width];
-                    update_softmax::<V>(scores, seen, &mut part.running[row], sums);
-                }
-                let filled = (item.end() - block_start).min(BLOCK_TOKENS);
-                for column in (0..width).step_by(2 * V::LANES) {
-                    tiles::<V>(
-                        rows,
-                        (scratch.scores.as_ptr(), BLOCK_TOKENS),
-                        (values.add(column), width),
-                        filled,
-                        (part.sums.as_mut_ptr().add(column), width),
-                        Start::Output,
-                    );
-                }
+    let first_block = segment * SEGMENT_BLOCKS;
+    let end_block = item.end().div_ceil(BLOCK_TOKENS).min(first_block + SEGMENT_BLOCKS);
+    for (b, block) in item.sequence.blocks[first_block..end_block].iter().enumerate() {
+        let block_start = (first_block + b) * BLOCK_TOKENS;
+        let (keys, values) = (
+            layout.keys(item.layer, item.kv_head),
+            layout.values(item.layer, item.kv_head),
+        );
+        // SAFETY: queries, scratch and part are rows long, keys and values as the layout says.
+        unsafe {
+            for half in (0..BLOCK_TOKENS).step_by(tile.width()) {
+                tiles(
+                    tile,
+                    rows,
+                    (scratch.queries.as_ptr(), layout.head_dim),
+                    (block.as_ptr().add(keys + half), BLOCK_TOKENS),
+                    layout.head_dim,
+                    (scratch.scores.as_mut_ptr().add(half), BLOCK_TOKENS),
+                    Start::Zero,
+                );
             }
+            update_softmax(isa, item, block_start, &mut scratch.scores, part);
+            let filled = (item.end() - block_start).min(BLOCK_TOKENS);
+            for column in (0..width).step_by(tile.width()) {
+                tiles(
+                    tile,
+                    rows,
+                    (scratch.scores.as_ptr(), BLOCK_TOKENS),
+                    (block.as_ptr().add(values + column), width),
+                    filled,
+                    (part.sums.as_mut_ptr().add(column), width),
+                    Start::Output,
+                );
+            }
+        }
+    }
+}
+
+kernel! {
+    /// Turns the scores of a block, whose first token is at `block_start`, into weights against the rows' running maxima,
+    /// and brings what was summed so far to those.
+    fn update_softmax<V>(item: &Item<'_>, block_start: usize, scores: &mut [f32], part: &mut Part) {
+        let first_position = item.sequence.start + item.first;
+        let width = item.layout.width();
+        let rows = scores.chunks_exact_mut(BLOCK_TOKENS).zip(part.sums.chunks_exact_mut(width));
+        for (row, ((scores, sums), running)) in rows.zip(&mut part.running).enumerate() {
+            let position = first_position + row / item.group;
+            let seen = (position + 1).saturating_sub(block_start).min(BLOCK_TOKENS);
+            update_row::<V>(scores, seen, running, sums);
         }
     }
 }
@@ -338,9 +351,12 @@ impl Item<'_> {
     }
 }
 
-/// A register tile after the other, over any number of rows.
-#[inline(always)]
-unsafe fn tiles<V: Vector>(
+/// One register tile after the other, over any number of rows.
+///
+/// # Safety
+/// As [`Tile::run`].
+unsafe fn tiles(
+    tile: Tile,
     rows: usize,
     x: (*const f32, usize),
     w: (*const f32, usize),
@@ -348,13 +364,13 @@ unsafe fn tiles<V: Vector>(
     y: (*mut f32, usize),
     start: Start,
 ) {
-    let count = rows.div_ceil(V::TILE_ROWS);
-    for tile in 0..count {
-        let (from, to) = (rows * tile / count, rows * (tile + 1) / count);
+    let (w, count) = ((w.0.cast(), w.1), rows.div_ceil(tile.rows()));
+    for number in 0..count {
+        let (from, to) = (rows * number / count, rows * (number + 1) / count);
         // SAFETY: as the caller promises for all rows.
         unsafe {
-            let (x, y) = ((x.0.add(from * x.1), x.1), (y.0.add(from * y.1), y.1));
-            MultiplyAdd::<V, f32>::run(to - from, x, w, length, y, start, Ahead::none(w.0));
+            let (x, y) = ((x.0.add(from * x.1).cast(), x.1), (y.0.add(from * y.1), y.1));
+            tile.run(to - from, x, w, length, y, start, Ahead::none(w.0));
         }
     }
 }
@@ -362,7 +378,7 @@ unsafe fn tiles<V: Vector>(
 /// Turns the scores of a block's first `seen` tokens into weights against the running maximum, the rest to 0, and
 /// brings what was summed so far to that maximum.
 #[inline(always)]
-unsafe fn update_softmax<V: Vector>(scores: &mut [f32], seen: usize, running: &mut (f32, f32), sums: &mut [f32]) {
+unsafe fn update_row<V: Vector>(scores: &mut [f32], seen: usize, running: &mut (f32, f32), sums: &mut [f32]) {
     if seen == 0 {
         return scores.fill(0.0);
     }

@@ -4,9 +4,10 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use super::isa::{Bf16Product, Isa, kernel};
+use super::memory::{CACHE_LINE, prefetch};
 #[cfg(target_arch = "x86_64")]
-use super::matmul;
-use super::matmul::Precision;
+use super::product;
+use super::product::Precision;
 use super::threads::Pool;
 
 /// More than any cache holds.
@@ -49,10 +50,10 @@ fn multiply_registers(isa: Isa, precision: Precision) -> usize {
         (Precision::F32, _) | (_, Bf16Product::Widen) => multiply_adds(isa),
         // SAFETY: `isa` has these products, and only registers are touched.
         #[cfg(target_arch = "x86_64")]
-        (_, Bf16Product::Dot) => unsafe { matmul::dot::peak() },
+        (_, Bf16Product::Dot) => unsafe { product::pairs::peak() },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        (_, Bf16Product::Tiles) => unsafe { matmul::amx::peak() },
+        (_, Bf16Product::Tiles) => unsafe { product::amx::peak() },
     }
 }
 
@@ -71,8 +72,8 @@ kernel! {
         let step = 4 * V::LANES;
         let (mut even, mut odd) = ([V::splat(0.0); 2], [V::splat(0.0); 2]);
         for i in (0..part.len() / step * step).step_by(step) {
-            for line in (0..step).step_by(64 / size_of::<f32>()) {
-                V::prefetch(part.as_ptr().wrapping_add(i + 1024 + line).cast());
+            for line in (0..step).step_by(CACHE_LINE / size_of::<f32>()) {
+                prefetch(part.as_ptr().wrapping_add(i + 1024 + line));
             }
             let p = part.as_ptr().add(i);
             even = [even[0].add(V::load(p)), even[1].add(V::load(p.add(2 * V::LANES)))];

@@ -6,8 +6,8 @@
 
 use std::ops::Range;
 
-use super::gemm::{Compute, Into, Matrix, gemm};
 use super::isa::Isa;
+use super::product::{Compute, Into, Matrix, gemm};
 use super::softmax::{softmax, softmax_backward};
 use super::sums::add_slice;
 use super::threads::SharedMut;

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use super::gemm::{Compute, Into, Matrix, gemm};
+use super::product::{Compute, Into, Matrix, gemm};
 use super::softmax::{LogitSums, logit_gradients, logit_sums};
 
 /// Most tokens that are taken at a time. Few in tests, so that small models have several blocks.
@@ -196,7 +196,7 @@ impl Head<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::matmul::Precision;
+    use super::super::product::Precision;
     use super::super::threads::Pool;
     use super::*;
 

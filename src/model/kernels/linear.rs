@@ -1,6 +1,6 @@
 //! y = x·Wᵀ + bias, with a low-rank adapter where there is one, and backward passes that leave out what is frozen.
 
-use super::gemm::{Compute, Into, Matrix, gemm};
+use super::product::{Compute, Into, Matrix, gemm};
 use super::sums::add_to_rows;
 
 /// A projection. Weights are out × in.

@@ -7,7 +7,8 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-const CACHE_LINE: usize = 64;
+/// Bytes of a cache line.
+pub(super) const CACHE_LINE: usize = 64;
 /// A huge page of x86-64 and of aarch64 with small pages.
 const HUGE_PAGE: usize = 2 << 20;
 
@@ -112,6 +113,18 @@ impl<T> DerefMut for Part<T> {
         // SAFETY: as above, and no other part has these numbers.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
+}
+
+/// Asks for the cache line at `p`, which need not be valid.
+#[inline(always)]
+pub(super) fn prefetch<T>(p: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 has this instruction, and it changes nothing but caches.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast())
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = p;
 }
 
 /// Not on the bounds of huge pages: what is allocated and freed again on such bounds leaves holes in the heap.

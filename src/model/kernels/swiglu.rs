@@ -1,7 +1,7 @@
 //! silu(gate) · up element by element, forward and backward, and the first half of an MLP that ends with it.
 
 use super::isa::kernel;
-use super::matmul::{PackedMatrix, RowScratch};
+use super::product::{PackedMatrix, RowScratch};
 use super::threads::{Pool, SharedMut};
 use super::vector::{exp, load, store, vectors};
 
@@ -105,7 +105,7 @@ pub fn gated_mlp(
 #[cfg(test)]
 mod tests {
     use super::super::isa::Isa;
-    use super::super::matmul::Precision;
+    use super::super::product::Precision;
     use super::super::testing::{assert_close, random};
     use super::*;
 

@@ -48,8 +48,6 @@ pub(super) trait Vector: Copy {
     unsafe fn zero_below(self, x: Self, limit: Self) -> Self;
     unsafe fn reduce_add(self) -> f32;
     unsafe fn reduce_max(self) -> f32;
-    /// Asks for the cache line at `p`, which need not be valid.
-    unsafe fn prefetch(p: *const u8);
 }
 
 /// Iterates over the vectors that cover `0..len`: offset and number of lanes in use, all but for the last.
@@ -210,8 +208,6 @@ impl Vector for [f32; 8] {
     unsafe fn reduce_max(self) -> f32 {
         self.into_iter().fold(f32::NEG_INFINITY, f32::max)
     }
-    #[inline(always)]
-    unsafe fn prefetch(_: *const u8) {}
 }
 
 #[cfg(test)]

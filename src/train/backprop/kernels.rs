@@ -3,7 +3,7 @@
 
 use super::arena::{Arena, Rest};
 use super::layer::{Kept, Layer, Norm, Pass, Scratch};
-use crate::model::kernels::gemm::Compute;
+use crate::model::kernels::Compute;
 use crate::model::kernels::head::{Distributions, Head};
 use crate::model::kernels::sums::add_rows;
 use crate::model::kernels::tensors::Numbers;

@@ -3,8 +3,8 @@
 use super::arena::Rest;
 use super::projection::Projection;
 use crate::model::kernels::forest_attention::{AttentionGradients, AttentionInputs, ForestAttention};
-use crate::model::kernels::gemm::{Compute, Into};
 use crate::model::kernels::tensors::Numbers;
+use crate::model::kernels::{Compute, Into};
 use crate::model::kernels::{Pool, Rotation, rms_norm, rms_norm_backward, rope_tokens, swiglu, swiglu_backward};
 use crate::model::packed::PackedBatch;
 use crate::model::{ModelConfig, Transformer};

@@ -20,7 +20,7 @@ use super::error::{Result, TrainError};
 use super::gradients::Gradients;
 use super::packing::MicroBatch;
 use crate::config::schema::{Dtype, Kernels};
-use crate::model::kernels::gemm::Compute;
+use crate::model::kernels::Compute;
 use crate::model::kernels::{Pool, Precision};
 use crate::model::{Transformer, Weights};
 use arena::Arena;

@@ -1,10 +1,10 @@
 //! A linear layer's numbers, and where its gradients go.
 
 use crate::model::Transformer;
-use crate::model::kernels::gemm::{Compute, Into};
 use crate::model::kernels::linear::{Adapter, Linear};
 use crate::model::kernels::sums::add_columns;
 use crate::model::kernels::tensors::Numbers;
+use crate::model::kernels::{Compute, Into};
 use crate::train::error::Result;
 use crate::train::gradients::Gradients;
 

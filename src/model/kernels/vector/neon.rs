@@ -89,6 +89,4 @@ impl Vector for Neon {
     unsafe fn reduce_max(self) -> f32 {
         vmaxvq_f32(vmaxq_f32(self.0, self.1))
     }
-    #[inline(always)]
-    unsafe fn prefetch(_: *const u8) {}
 }

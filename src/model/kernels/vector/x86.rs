@@ -85,10 +85,6 @@ impl Vector for Avx2 {
         let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
         _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps::<1>(two, two)))
     }
-    #[inline(always)]
-    unsafe fn prefetch(p: *const u8) {
-        _mm_prefetch::<_MM_HINT_T0>(p.cast())
-    }
 }
 
 #[derive(Clone, Copy)]
@@ -170,9 +166,5 @@ impl Vector for Avx512 {
     #[inline(always)]
     unsafe fn reduce_max(self) -> f32 {
         _mm512_reduce_max_ps(self.0)
-    }
-    #[inline(always)]
-    unsafe fn prefetch(p: *const u8) {
-        _mm_prefetch::<_MM_HINT_T0>(p.cast())
     }
 }

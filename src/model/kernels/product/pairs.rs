@@ -1,23 +1,12 @@
-//! bfloat16 by AVX-512's products of pairs.
+//! Tiles of AVX-512's products of bfloat16 pairs.
 
 use std::arch::x86_64::*;
 use std::hint::black_box;
 
-use super::super::vector::Avx512;
-use super::{Ahead, Product, Start, Tile};
+use super::tile::{Ahead, Start};
 
-/// Rounded rows times panels of pairs; sums are f32.
-struct Pairs;
-
-/// Multiplies with it.
-///
-/// # Safety
-/// The machine has AVX-512 with bfloat16; the product is valid.
-#[target_feature(enable = "avx512f,avx512bw,avx512bf16,avx2,fma")]
-pub(super) unsafe fn run(product: Product<u32, u32>) {
-    // SAFETY: the caller's promise.
-    unsafe { product.run::<Pairs>() }
-}
+/// Maximum number of rows of a tile.
+pub(super) const ROWS: usize = 12;
 
 /// Multiplies registers with nothing to wait for; returns the operations.
 ///
@@ -39,39 +28,32 @@ pub(in crate::model::kernels) unsafe fn peak() -> usize {
     TIMES * sums.len() * 2 * 2 * 16
 }
 
-impl Tile for Pairs {
-    type Input = u32;
-    type Word = u32;
-    const ROWS: usize = 12;
-    const WIDTH: usize = 32;
-    const INPUT_K: usize = 2;
-    const WEIGHT_BYTES: usize = 2;
-
-    #[inline(always)]
-    unsafe fn run(
-        rows: usize,
-        x: (*const u32, usize),
-        w: (*const u32, usize),
-        length: usize,
-        y: (*mut f32, usize),
-        start: Start,
-        ahead: Ahead,
-    ) {
-        macro_rules! heights {
-            ($($rows:literal)*) => {
-                match rows {
-                    // SAFETY: the caller's promise.
-                    $($rows => unsafe { tile::<$rows>(x, w, length, y, start, ahead) },)*
-                    _ => debug_assert!(rows == 0, "a tile of {rows} rows"),
-                }
-            };
-        }
-        heights!(1 2 3 4 5 6 7 8 9 10 11 12)
+/// # Safety
+/// As [`Tile::run`](super::tile::Tile::run); the machine has AVX-512 with bfloat16.
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16,avx2,fma")]
+pub(super) unsafe fn tile(
+    height: usize,
+    x: (*const u32, usize),
+    w: (*const u32, usize),
+    length: usize,
+    y: (*mut f32, usize),
+    start: Start,
+    ahead: Ahead,
+) {
+    macro_rules! heights {
+        ($($rows:literal)*) => {
+            match height {
+                // SAFETY: the caller's promise.
+                $($rows => unsafe { rows::<$rows>(x, w, length, y, start, ahead) },)*
+                _ => debug_assert!(height == 0, "a tile of {height} rows"),
+            }
+        };
     }
+    heights!(1 2 3 4 5 6 7 8 9 10 11 12)
 }
 
 #[inline(always)]
-unsafe fn tile<const ROWS: usize>(
+unsafe fn rows<const ROWS: usize>(
     (x, x_stride): (*const u32, usize),
     (w, w_stride): (*const u32, usize),
     length: usize,
@@ -92,7 +74,7 @@ unsafe fn tile<const ROWS: usize>(
             }
         }
         for pair in 0..length / 2 {
-            ahead.fetch::<Avx512>(2 * pair, 2, 128);
+            ahead.fetch(2 * pair, 2, 128);
             let line = w.add(pair * w_stride);
             let left = bf16s(_mm512_loadu_si512(line.cast()));
             let right = bf16s(_mm512_loadu_si512(line.add(16).cast()));

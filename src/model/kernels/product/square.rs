@@ -1,18 +1,8 @@
-//! bf16 operands on AVX-512: rounding, splitting, turning, and tiles of dot products of pairs.
+//! Squares of 16 lines and 32 inner steps on AVX-512: rounded to bfloat16, split and transposed.
 
 use std::arch::x86_64::*;
 
-use super::{Matrix, Shape, Side, Target};
-
-pub(super) const SHAPE: Shape = Shape {
-    rows: ROWS,
-    columns: COLUMNS,
-    depth: 2,
-    words: [ROWS, COLUMNS],
-    k_block: 512,
-};
-const ROWS: usize = 12;
-const COLUMNS: usize = 32;
+use super::matrix::Matrix;
 
 /// Lines and pairs of inner steps of a square.
 pub(super) const SQUARE: usize = 16;
@@ -79,14 +69,14 @@ pub(super) unsafe fn square<const PARTS: usize>(lines: Matrix, scale: f32, order
     }
     if found != order {
         for part in &mut parts {
-            turn(part);
+            transpose(part);
         }
     }
     parts
 }
 
 /// The lowest `count` lanes.
-fn mask(count: usize) -> __mmask16 {
+pub(super) fn mask(count: usize) -> __mmask16 {
     if count >= 16 { u16::MAX } else { (1 << count) - 1 }
 }
 
@@ -121,7 +111,7 @@ fn widen(narrow: __m256i) -> __m512 {
 
 /// Transposes 16 × 16 words.
 #[target_feature(enable = "avx512f")]
-fn turn(rows: &mut [__m512i; 16]) {
+fn transpose(rows: &mut [__m512i; 16]) {
     let mut pairs = [_mm512_setzero_si512(); 16];
     for i in 0..8 {
         pairs[2 * i] = _mm512_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
@@ -147,70 +137,5 @@ fn turn(rows: &mut [__m512i; 16]) {
         rows[4 + c] = _mm512_shuffle_i32x4::<0b10_00_10_00>(odd, odd_late);
         rows[8 + c] = _mm512_shuffle_i32x4::<0b11_01_11_01>(even, even_late);
         rows[12 + c] = _mm512_shuffle_i32x4::<0b11_01_11_01>(odd, odd_late);
-    }
-}
-
-/// Lines side by side for each pair of inner steps.
-pub(super) fn pack(side: Side, lines: Matrix, scale: f32, into: &mut [u32]) {
-    let width = match side {
-        Side::First => ROWS,
-        Side::Second => COLUMNS,
-    };
-    assert!(into.len() >= lines.columns.div_ceil(2) * width);
-    for step in (0..lines.columns).step_by(2 * SQUARE) {
-        let steps = (2 * SQUARE).min(lines.columns - step);
-        for line in (0..width).step_by(SQUARE) {
-            let count = SQUARE.min(lines.rows.saturating_sub(line));
-            let block = lines.part((line, count), (step, steps));
-            let lanes = mask(width - line);
-            // SAFETY: the machine has it, or this method would not be; stores stay within `into`, as asserted.
-            unsafe {
-                let [pairs] = square::<1>(block, scale, Order::ByPair);
-                for (i, pairs) in pairs.iter().take(steps.div_ceil(2)).enumerate() {
-                    store(into.as_mut_ptr().add((step / 2 + i) * width + line), lanes, *pairs);
-                }
-            }
-        }
-    }
-}
-
-/// # Safety
-/// The machine has AVX-512; `to` is valid for the lanes.
-#[target_feature(enable = "avx512f")]
-unsafe fn store(to: *mut u32, lanes: __mmask16, words: __m512i) {
-    // SAFETY: the caller's promise.
-    unsafe { _mm512_mask_storeu_epi32(to.cast(), lanes, words) }
-}
-
-/// # Safety
-/// As [`super::tile`]; the machine has AVX-512 with bfloat16.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-pub(super) unsafe fn tile(steps: usize, a: &[u32], b: &[u32], target: Target) {
-    assert!(a.len() >= steps * ROWS && b.len() >= steps * COLUMNS);
-    let mut sums = [[_mm512_setzero_ps(); 2]; ROWS];
-    // SAFETY: the operands were measured; the masks leave out what is outside the result; a vector of pairs is the same
-    // 64 bytes whatever it is called.
-    unsafe {
-        for step in 0..steps {
-            let b = b.as_ptr().add(step * COLUMNS).cast::<__m512bh>();
-            let (left, right) = (b.read_unaligned(), b.add(1).read_unaligned());
-            let a = a.as_ptr().add(step * ROWS);
-            for (row, sum) in sums.iter_mut().enumerate() {
-                let factor: __m512bh = std::mem::transmute(_mm512_set1_epi32(*a.add(row) as i32));
-                sum[0] = _mm512_dpbf16_ps(sum[0], factor, left);
-                sum[1] = _mm512_dpbf16_ps(sum[1], factor, right);
-            }
-        }
-        let lanes = [mask(target.columns), mask(target.columns.saturating_sub(16))];
-        for (row, sum) in sums.iter().enumerate().take(target.rows) {
-            for half in 0..2 {
-                let place = target.corner.wrapping_add(row * target.stride + 16 * half);
-                let before = match target.add {
-                    true => _mm512_maskz_loadu_ps(lanes[half], place),
-                    false => _mm512_setzero_ps(),
-                };
-                _mm512_mask_storeu_ps(place, lanes[half], _mm512_add_ps(before, sum[half]));
-            }
-        }
     }
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::model::kernels::isa::{Bf16Product, Isa};
 
 /// Values whose products need more than 8 bits.
 fn values(count: usize, seed: u32) -> Vec<f32> {
@@ -48,7 +49,7 @@ fn every_method_gives_what_a_plain_loop_gives() {
     ];
     for (pool, precision, tolerance) in ways() {
         let compute = Compute::new(&pool, precision);
-        let method = Method::of(compute);
+        let tile = compute.tile();
         for (m, n, k) in shapes {
             let (a, b) = (values(m * k, 1), values(k * n, 2));
             for (turned, into) in [(0, Into::Replace), (1, Into::Add), (2, Into::Replace), (3, Into::Add)] {
@@ -77,7 +78,7 @@ fn every_method_gives_what_a_plain_loop_gives() {
                             let limit = tolerance * (1.0 + (k as f64).sqrt() / 10.0);
                             assert!(
                                 error < limit,
-                                "{method:?}, {m} × {n} × {k}, {turned}: {error} at {i}, {j}"
+                                "{tile:?}, {m} × {n} × {k}, {turned}: {error} at {i}, {j}"
                             );
                         }
                     }
@@ -131,7 +132,7 @@ fn tiles_of_three_parts_are_as_exact_as_multiply_adds() {
 fn what_is_not_finite_stays_so() {
     for (pool, precision, _) in ways() {
         let compute = Compute::new(&pool, precision);
-        let method = Method::of(compute);
+        let tile = compute.tile();
         for bad in [f32::NAN, f32::INFINITY] {
             let mut a = values(5 * 40, 1);
             a[3] = bad;
@@ -139,8 +140,8 @@ fn what_is_not_finite_stays_so() {
             let mut out = vec![0.0; 15];
             let (a, b) = (Matrix::new(&a, 5, 40), Matrix::new(&b, 40, 3));
             gemm(compute, (&mut out, 3), Into::Replace, 1.0, a, b);
-            assert!(out[..3].iter().all(|x| !x.is_finite()), "{method:?}, {bad}: {out:?}");
-            assert!(out[3..].iter().all(|x| x.is_finite()), "{method:?}, {bad}: {out:?}");
+            assert!(out[..3].iter().all(|x| !x.is_finite()), "{tile:?}, {bad}: {out:?}");
+            assert!(out[3..].iter().all(|x| x.is_finite()), "{tile:?}, {bad}: {out:?}");
         }
     }
 }
@@ -151,7 +152,7 @@ fn rows_do_not_depend_on_each_other_or_on_threads() {
     let (a, b) = (values(m * k, 1), values(k * n, 2));
     for (pool, precision, _) in ways() {
         let compute = Compute::new(&pool, precision);
-        let method = Method::of(compute);
+        let tile = compute.tile();
         let product = |rows: usize, compute: Compute| {
             let mut out = vec![0.0; rows * n];
             let (a, b) = (Matrix::new(&a[..rows * k], rows, k), Matrix::new(&b, k, n));
@@ -159,8 +160,8 @@ fn rows_do_not_depend_on_each_other_or_on_threads() {
             out
         };
         let all = product(m, compute);
-        assert!(all == product(m, compute.on_this_thread()), "{method:?}");
-        assert!(all[..77 * n] == product(77, compute), "{method:?}");
+        assert!(all == product(m, compute.on_this_thread()), "{tile:?}");
+        assert!(all[..77 * n] == product(77, compute), "{tile:?}");
     }
 }
 

@@ -1,15 +1,11 @@
-//! Register tiles: a few rows of x times a panel, which is two vectors wide.
+//! Tiles of f32 multiply-adds, on the vectors of any instruction set.
 
-use super::super::vector::Vector;
-use super::{Start, Tile};
-use std::marker::PhantomData;
-
-const CACHE_LINE: usize = 64;
-/// How far ahead of its use a weight is asked for, where a panel is passed once.
-const PREFETCH_BYTES: usize = 4096;
+use super::tile::{Ahead, Start};
+use crate::model::kernels::isa::kernel;
+use crate::model::kernels::vector::Vector;
 
 /// How weights lie in a panel.
-pub(in crate::model::kernels) trait Weights: Copy {
+pub(super) trait Weights: Copy {
     /// Bytes of one weight.
     const BYTES: usize;
 
@@ -69,20 +65,11 @@ impl Weights for u32 {
     }
 }
 
-/// Multiply-adds in f32, over any vector and weights.
-pub(in crate::model::kernels) struct MultiplyAdd<V, W>(PhantomData<(V, W)>);
-
-impl<V: Vector, W: Weights> Tile for MultiplyAdd<V, W> {
-    type Input = f32;
-    type Word = W;
-    const ROWS: usize = V::TILE_ROWS;
-    const WIDTH: usize = 2 * V::LANES;
-    const INPUT_K: usize = 1;
-    const WEIGHT_BYTES: usize = W::BYTES;
-
-    #[inline(always)]
-    unsafe fn run(
-        rows: usize,
+kernel! {
+    /// # Safety
+    /// As [`Tile::run`](super::tile::Tile::run).
+    pub(super) unsafe fn tile<V, W: Weights>(
+        height: usize,
         x: (*const f32, usize),
         w: (*const W, usize),
         length: usize,
@@ -92,10 +79,10 @@ impl<V: Vector, W: Weights> Tile for MultiplyAdd<V, W> {
     ) {
         macro_rules! heights {
             ($($rows:literal)*) => {
-                match rows {
-                    // SAFETY: the caller's promise. Heights beyond TILE_ROWS are cut when compiling.
-                    $($rows if $rows <= V::TILE_ROWS => unsafe { tile::<V, W, $rows>(x, w, length, y, start, ahead) },)*
-                    _ => debug_assert!(rows == 0, "a tile of {rows} rows"),
+                match height {
+                    // Heights beyond TILE_ROWS are cut when compiling.
+                    $($rows if $rows <= V::TILE_ROWS => rows::<V, W, $rows>(x, w, length, y, start, ahead),)*
+                    _ => debug_assert!(height == 0, "a tile of {height} rows"),
                 }
             };
         }
@@ -104,7 +91,7 @@ impl<V: Vector, W: Weights> Tile for MultiplyAdd<V, W> {
 }
 
 #[inline(always)]
-unsafe fn tile<V: Vector, W: Weights, const ROWS: usize>(
+unsafe fn rows<V: Vector, W: Weights, const ROWS: usize>(
     (x, x_stride): (*const f32, usize),
     (w, w_stride): (*const W, usize),
     length: usize,
@@ -122,7 +109,7 @@ unsafe fn tile<V: Vector, W: Weights, const ROWS: usize>(
         }
         let pairs = length / 2 * 2;
         for k in (0..pairs).step_by(2) {
-            ahead.fetch::<V>(k, 2, 2 * V::LANES * 2 * W::BYTES);
+            ahead.fetch(k, 2, 2 * V::LANES * 2 * W::BYTES);
             let line = W::at(w, w_stride, k);
             add(&mut sums, (x.add(k), x_stride), W::pair::<V, false>(line, w_stride));
             add(&mut sums, (x.add(k + 1), x_stride), W::pair::<V, true>(line, w_stride));
@@ -151,54 +138,6 @@ unsafe fn add<V: Vector, const ROWS: usize>(
         unsafe {
             let factor = V::splat(*x.add(m * x_stride));
             *sum = [factor.mul_add(left, sum[0]), factor.mul_add(right, sum[1])];
-        }
-    }
-}
-
-/// Which memory a tile asks for while it computes: `step` bytes further at each k.
-#[derive(Clone, Copy)]
-pub(in crate::model::kernels) struct Ahead {
-    pub(super) from: *const u8,
-    pub(super) step: usize,
-}
-
-impl Ahead {
-    /// Nothing that the tile does not read anyway.
-    pub fn none<W>(w: *const W) -> Self {
-        Self {
-            from: w.cast(),
-            step: 0,
-        }
-    }
-
-    /// Where one tile passes the panel, what it needs itself soon. Where several do, they find the panel in the cache:
-    /// each asks for its part of the next panel, so that all the time is used to wait for memory. `line` is the bytes of
-    /// a k, `depth` how many there are in a panel, `length` those that the tile passes.
-    pub(super) fn of<W>(w: *const W, line: usize, depth: usize, length: usize, tile: usize, tiles: usize) -> Self {
-        match tiles {
-            1 => Self {
-                from: w.cast::<u8>().wrapping_add(PREFETCH_BYTES),
-                step: line,
-            },
-            _ => {
-                let next = w.cast::<u8>().wrapping_add(depth * line);
-                Self {
-                    from: next.wrapping_add(length * line / tiles * tile),
-                    step: line / tiles,
-                }
-            }
-        }
-    }
-
-    /// Asks for what belongs to `count` k from k on, at most `most` bytes.
-    #[inline(always)]
-    pub(super) unsafe fn fetch<V: Vector>(self, k: usize, count: usize, most: usize) {
-        let soon = self.from.wrapping_add(k * self.step);
-        for line in 0..most.div_ceil(CACHE_LINE) {
-            if line == 0 || line * CACHE_LINE < count * self.step {
-                // SAFETY: asking for a line needs no validity.
-                unsafe { V::prefetch(soon.wrapping_add(line * CACHE_LINE)) };
-            }
         }
     }
 }

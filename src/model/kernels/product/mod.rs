@@ -1,0 +1,236 @@
+//! Matrix products y(M,N) = x(M,K) · w(K,N).
+//!
+//! w is cut in panels of as many columns as two vectors have lanes, so that a register tile streams it in order; see
+//! `tile.rs` for how tiles compute. Weights are packed once per weight version ([`PackedMatrix`]) or for one product
+//! ([`gemm`]). Each output is one chain of sums over k from 0 to K−1, kept in f32: it depends neither on the other rows
+//! nor on how the work is split.
+
+#[cfg(target_arch = "x86_64")]
+pub(super) mod amx;
+mod fma;
+mod gemm;
+mod matrix;
+mod pack;
+mod packed_matrix;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod pairs;
+#[cfg(target_arch = "x86_64")]
+mod square;
+mod tile;
+mod transpose;
+
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use super::memory::{CACHE_LINE, Memory, prefetch};
+pub(super) use gemm::gemm;
+pub use gemm::{Compute, Into};
+pub(super) use matrix::Matrix;
+pub use packed_matrix::{PackedMatrix, RowScratch};
+pub(super) use tile::{Ahead, Start, Tile};
+use tile::{MAX_TILE, ROWS_BEHIND};
+
+/// Rows whose inputs stay in the second-level cache while the panels pass.
+const ROW_BLOCK: usize = 192;
+/// Rows up to which a panel is taken in one piece: decoding.
+const FEW_ROWS: usize = 24;
+
+/// What operands are computed in. Sums are always f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precision {
+    /// As exact as f32 multiply-adds.
+    F32,
+    /// Weights that are packed once are rounded to bfloat16; other operands where the machine has products of bfloat16.
+    Bf16,
+}
+
+impl Precision {
+    /// Bytes of a weight.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::Bf16 => 2,
+        }
+    }
+}
+
+/// The first operand of a product.
+#[derive(Clone, Copy)]
+enum Rows<'a> {
+    /// Rows as tiles take them, so many words apart.
+    InPlace(*const u32, usize),
+    /// To be packed, a block of rows and inner steps at a time.
+    Packed(Matrix<'a>),
+}
+
+/// Some panels times all rows.
+struct Product<'a> {
+    tile: Tile,
+    x: Rows<'a>,
+    rows: usize,
+    panels: *const u32,
+    /// Inner length of panels, and how much of it is summed.
+    depth: usize,
+    length: usize,
+    /// Added to each row; only where the sums do not start from the output.
+    bias: Option<&'a [f32]>,
+    /// Rows are so many numbers apart.
+    y: (*mut f32, usize),
+    /// Columns of all panels.
+    columns: usize,
+    start: Start,
+}
+
+impl Product<'_> {
+    /// Multiplies `panels`, keeping packed rows in `scratch`.
+    ///
+    /// # Safety
+    /// Lengths are as the fields say; nothing else touches these columns of y meanwhile.
+    unsafe fn run(&self, panels: Range<usize>, scratch: &mut Memory<u32>) {
+        let _session = self.tile.begin();
+        let k_block = match self.rows <= FEW_ROWS {
+            true => self.length,
+            false => self.tile.k_block(),
+        };
+        let row_block = ROW_BLOCK / self.tile.rows() * self.tile.rows();
+        for row in (0..self.rows).step_by(row_block) {
+            let rows = row_block.min(self.rows - row);
+            for k in (0..self.length).step_by(k_block) {
+                let length = k_block.min(self.length - k);
+                let x = self.piece((row, rows), (k, length), scratch);
+                for panel in panels.clone() {
+                    // SAFETY: row, k and panel are within the matrices.
+                    unsafe { self.panel(x, (row, rows), (k, length), panel) };
+                }
+            }
+        }
+    }
+
+    /// Some rows and inner steps as tiles take them, with their stride.
+    fn piece(
+        &self,
+        (row, rows): (usize, usize),
+        (k, length): (usize, usize),
+        scratch: &mut Memory<u32>,
+    ) -> (*const u32, usize) {
+        match self.x {
+            Rows::InPlace(x, stride) => (x.wrapping_add(row * stride + self.tile.row_words(k)), stride),
+            Rows::Packed(x) => {
+                // Not a power of two, so that rows begin in different sets of the caches.
+                let stride = self.tile.row_words(length) + CACHE_LINE / size_of::<u32>();
+                let words = (rows + ROWS_BEHIND) * stride;
+                if scratch.len() < words {
+                    *scratch = Memory::zeroed(words);
+                }
+                let part = x.part((row, rows), (k, length.min(x.columns() - k)));
+                pack::rows(self.tile, part, scratch, stride);
+                (scratch.as_ptr(), stride)
+            }
+        }
+    }
+
+    /// One panel's piece for a row block. The first piece starts from the bias, later ones add to y.
+    #[inline]
+    unsafe fn panel(
+        &self,
+        x: (*const u32, usize),
+        (row, rows): (usize, usize),
+        (k, length): (usize, usize),
+        panel: usize,
+    ) {
+        let (tile, width) = (self.tile, self.tile.width());
+        let columns = width.min(self.columns - panel * width);
+        let bias = self
+            .bias
+            .map(|bias| &bias[panel * width..][..columns])
+            .filter(|_| k == 0);
+        let start = if k == 0 { self.start } else { Start::Output };
+        // SAFETY: the panel lies within the matrix.
+        let w = unsafe {
+            self.panels
+                .add(panel * tile.panel_words(self.depth) + tile.panel_words(k))
+        };
+        let tiles = rows.div_ceil(tile.rows());
+        for number in 0..tiles {
+            let part = self.tile_rows(rows, number, tiles);
+            let ahead = tile.ahead(w, self.depth, length, (number, tiles));
+            // SAFETY: these rows are within x and y, the columns within y, k within the panel.
+            unsafe {
+                let x = (x.0.add(part.start * x.1), x.1);
+                let y = (self.y.0.add((row + part.start) * self.y.1 + panel * width), self.y.1);
+                if start == Start::Output && number + 1 < tiles {
+                    self.prefetch_sums((y.0, y.1), part.len(), self.tile_rows(rows, number + 1, tiles).len());
+                }
+                if columns == width && part.len().is_multiple_of(tile.rows_multiple()) && bias.is_none() {
+                    tile.run(part.len(), x, (w, width), length, y, start, ahead);
+                } else {
+                    let height = part.len();
+                    Edge {
+                        y,
+                        height,
+                        columns,
+                        bias,
+                        start,
+                    }
+                    .run(tile, x, w, length, ahead);
+                }
+            }
+        }
+    }
+
+    /// The rows of the `number`th tile: all alike, or the last one cut where tiles are whole registers of rows.
+    fn tile_rows(&self, rows: usize, number: usize, tiles: usize) -> Range<usize> {
+        match self.tile.rows_multiple() {
+            1 => rows * number / tiles..rows * (number + 1) / tiles,
+            _ => number * self.tile.rows()..rows.min((number + 1) * self.tile.rows()),
+        }
+    }
+
+    /// Asks for the sums that the next tile starts from, so that they are there when it does.
+    fn prefetch_sums(&self, (y, stride): (*mut f32, usize), above: usize, rows: usize) {
+        for row in above..above + rows {
+            let line = y.wrapping_add(row * stride);
+            prefetch(line);
+            prefetch(line.wrapping_add(self.tile.width() - 1));
+        }
+    }
+}
+
+/// A tile that does not fill its place in y, or starts from a bias: it is computed beside it.
+struct Edge<'a> {
+    y: (*mut f32, usize),
+    height: usize,
+    columns: usize,
+    bias: Option<&'a [f32]>,
+    start: Start,
+}
+
+impl Edge<'_> {
+    unsafe fn run(self, tile: Tile, x: (*const u32, usize), w: *const u32, length: usize, ahead: Ahead) {
+        let mut buffer = [MaybeUninit::<f32>::uninit(); MAX_TILE.0 * MAX_TILE.1];
+        let (buffer, width) = (buffer.as_mut_ptr().cast::<f32>(), tile.width());
+        // SAFETY: the buffer holds the tallest and widest tile; what of it was not written is computed with and thrown
+        // away.
+        unsafe {
+            let mut start = self.start;
+            for m in 0..self.height {
+                let line = buffer.add(m * width);
+                let from = match (self.bias, self.start) {
+                    (Some(bias), _) => bias.as_ptr(),
+                    (None, Start::Output) => self.y.0.add(m * self.y.1).cast_const(),
+                    (None, Start::Zero) => break,
+                };
+                line.copy_from_nonoverlapping(from, self.columns);
+                start = Start::Output;
+            }
+            tile.run(self.height, x, (w, width), length, (buffer, width), start, ahead);
+            for m in 0..self.height {
+                let line = self.y.0.add(m * self.y.1);
+                line.copy_from_nonoverlapping(buffer.add(m * width), self.columns);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod packed_matrix_tests;
