@@ -6,8 +6,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 
+use crate::client::ServerUrl;
 use crate::roll::job::Job;
-use crate::roll::tasks;
+use crate::roll::{check, tasks};
+use crate::server::engine::preflight;
 use crate::{note, say, terminal};
 
 /// Content written by `job init`.
@@ -79,6 +81,11 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
             for warning in job.warnings.iter().chain(&sets.warnings) {
                 note!("warning: {warning}");
             }
+            let mut problems = check::problems(&job, &sets);
+            problems.extend(missing_model(&job));
+            if !problems.is_empty() {
+                bail!("{} cannot run:\n{}", path.display(), problems.join("\n"));
+            }
             let (training, validation) = (sets.training.len(), sets.validation.len());
             say!(
                 "{} is valid: {training} training tasks, {validation} evaluation tasks",
@@ -88,6 +95,14 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Action::Show { path } => print_yaml(&Job::load(&path)?.document()),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Why the model cannot be there, where the server is this machine and that can be told.
+fn missing_model(job: &Job) -> Option<String> {
+    let is_local = ServerUrl::parse(&job.roll.swarm_url).is_ok_and(|url| url.is_local());
+    is_local
+        .then(|| preflight::check_model(&job.ajet.model.path).err())
+        .flatten()
 }
 
 /// Prints YAML: unchanged to a file or pipe, with control characters escaped on a terminal.

@@ -18,6 +18,8 @@ pub struct ModelApi {
     http: reqwest::Client,
     base_url: String,
     api_key: String,
+    /// Whether it is a swarm server's.
+    is_swarm: bool,
 }
 
 impl ModelApi {
@@ -30,6 +32,7 @@ impl ModelApi {
             http: http_client(base_url)?,
             base_url: base_url.trim_end_matches('/').to_string(),
             api_key: api_key.to_string(),
+            is_swarm: false,
         })
     }
 
@@ -39,6 +42,7 @@ impl ModelApi {
             http,
             base_url,
             api_key,
+            is_swarm: true,
         }
     }
 
@@ -106,11 +110,7 @@ impl ModelApi {
                 Ok(error) => error.error.message,
                 Err(_) => String::from_utf8_lossy(&body).chars().take(300).collect(),
             };
-            return Err(ClientError::Refused {
-                call,
-                status: status.as_u16(),
-                detail,
-            });
+            return Err(self.refused(call, status.as_u16(), detail));
         }
         serde_json::from_slice(&body).map_err(|error| ClientError::Answer {
             url: blank_token(&self.base_url),
@@ -119,10 +119,23 @@ impl ModelApi {
         })
     }
 
+    fn refused(&self, call: &'static str, status: u16, detail: String) -> ClientError {
+        match self.is_swarm {
+            true => ClientError::Refused { call, status, detail },
+            false => ClientError::Api {
+                url: blank_token(&self.base_url),
+                call,
+                status,
+                detail,
+            },
+        }
+    }
+
     fn unreachable(&self, error: &reqwest::Error) -> ClientError {
-        ClientError::Unreachable {
-            url: blank_token(&self.base_url),
-            reason: root_cause(error),
+        let (url, reason) = (blank_token(&self.base_url), root_cause(error));
+        match self.is_swarm {
+            true => ClientError::Unreachable { url, reason },
+            false => ClientError::ApiUnreachable { url, reason },
         }
     }
 }

@@ -36,6 +36,26 @@ pub enum ClientError {
         /// Message of the server.
         detail: String,
     },
+    /// A model API that is not a swarm's answered with an error.
+    #[error("the model API at {url} refused {call} ({status}): {detail}")]
+    Api {
+        /// Its base URL.
+        url: String,
+        /// Path of the call.
+        call: &'static str,
+        /// HTTP status.
+        status: u16,
+        /// Its own sentence.
+        detail: String,
+    },
+    /// A model API that is not a swarm's cannot be reached.
+    #[error("cannot reach the model API at {url}: {reason}\nhint: check the URL; it usually ends with /v1")]
+    ApiUnreachable {
+        /// Its base URL.
+        url: String,
+        /// The last try's error.
+        reason: String,
+    },
     /// The answer does not conform to the protocol.
     #[error("unexpected response of {url} to {call}: {reason}\nhint: check that this is the URL of a swarm server")]
     Answer {

@@ -85,7 +85,7 @@ pub(super) fn check_name(name: &str) -> Result<(), String> {
 }
 
 /// UTC as `20260315_142233`.
-fn timestamp(time: SystemTime) -> String {
+pub fn timestamp(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let (days, of_day) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = date(days);

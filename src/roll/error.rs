@@ -17,6 +17,9 @@ pub enum RollError {
     /// There is nothing to evaluate on.
     #[error("roll.eval asks for an evaluation, but the task reader has no validation tasks")]
     NoValidation,
+    /// The job cannot run with its tasks.
+    #[error("the job cannot run: {}", .0.join("\n"))]
+    Unfit(Vec<String>),
     /// Server or engine.
     #[error(transparent)]
     Swarm(#[from] ClientError),

@@ -6,6 +6,7 @@
 pub mod agents;
 mod batch_plan;
 mod batch_view;
+pub mod check;
 mod concerns;
 mod debug;
 mod episode;
@@ -19,6 +20,7 @@ mod lost_server;
 mod order;
 mod process;
 mod progress;
+mod record;
 pub mod report;
 pub mod rewards;
 mod runner;

@@ -2,16 +2,19 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
+use super::batch_plan::Rule;
+use super::check;
 use super::episode::{Episodes, Player};
 use super::error::RollError;
 use super::failures::Failures;
 use super::interrupt::Interrupt;
 use super::job::{Eval, Job};
 use super::progress::Progress;
+use super::record;
 use super::report::{End, EpisodeReport, Evaluation, Outcome, Summary};
 use super::server::OwnServer;
 use super::tasks::{self, Task, TaskSets};
@@ -54,9 +57,10 @@ pub struct Options {
 pub async fn run(job: Job, options: Options, interrupt: Interrupt) -> Result<End, RollError> {
     let progress = Arc::new(Progress::new(options.json, interrupt.clone()));
     let tasks = read_tasks(&job, &progress).await?;
-    if tasks.validation.is_empty() && (job.roll.eval.is_some() || options.eval_only) {
+    if tasks.validation.is_empty() && options.eval_only {
         return Err(RollError::NoValidation);
     }
+    refuse(check::problems(&job, &tasks))?;
     let swarm = SwarmClient::new(&job.roll.swarm_url)?;
     let server = server_for(&job, &swarm, &options.program, &progress).await?;
     let mut run = Run {
@@ -95,6 +99,14 @@ pub async fn read_tasks(job: &Job, progress: &Progress) -> Result<TaskSets, Roll
         progress.note(&format!("warning: {warning}"));
     }
     Ok(tasks)
+}
+
+/// Fails where a job has problems.
+fn refuse(problems: Vec<String>) -> Result<(), RollError> {
+    match problems.is_empty() {
+        true => Ok(()),
+        false => Err(RollError::Unfit(problems)),
+    }
 }
 
 /// A server of our own, where the job wants one and none is there.
@@ -161,6 +173,7 @@ impl Run {
                 "the engine was up already and continues with its own configuration; `roll.force_restart: true` starts it with the job's",
             );
         }
+        self.keep_job().await?;
         let batch = self.batch(&pool, started);
         let episodes = Arc::new(self.episodes(model));
         if self.job.roll.eval.is_some() || self.options.eval_only {
@@ -169,6 +182,14 @@ impl Run {
         if !self.options.eval_only && !self.interrupt.happened() {
             let step = self.swarm.status().await?.global_step;
             let method = self.swarm.collection_method(&pool);
+            // The engine may be another's, with other batches than the job's own.
+            let unfit = check::batch_problem(
+                batch.0,
+                Rule::of_method(&method),
+                self.job.roll.length(),
+                &self.tasks.training,
+            );
+            refuse(unfit.filter(|_| !self.options.abort).into_iter().collect())?;
             if self.job.roll.throttle.is_some() && !method.is_empty() && method != throttle::METHOD {
                 return Err(ClientError::Throttle(method).into());
             }
@@ -187,6 +208,26 @@ impl Run {
             return self.interrupted();
         }
         self.wind_up(started).await
+    }
+
+    /// Keeps the job as it runs with the experiment, where that is on this machine.
+    async fn keep_job(&self) -> Result<(), RollError> {
+        if !self.swarm.url().is_local() {
+            return Ok(());
+        }
+        let Some(dir) = self.swarm.experiment_dir().await? else {
+            return Ok(());
+        };
+        // A server behind a tunnel has no directory here.
+        let dir = Path::new(&dir).to_path_buf();
+        if dir.is_dir()
+            && let Ok(job) = std::fs::read_to_string(&self.job.path)
+            && let Err(error) = record::keep(&job, &dir, SystemTime::now())
+        {
+            self.progress
+                .note(&format!("warning: cannot keep the job in {}: {error}", dir.display()));
+        }
+        Ok(())
     }
 
     fn interrupted(&mut self) -> Result<(), RollError> {
@@ -354,9 +395,7 @@ impl Run {
 pub async fn dry_run(job: &Job) -> Result<Vec<String>, RollError> {
     let progress = Progress::new(false, Interrupt::default());
     let tasks = read_tasks(job, &progress).await?;
-    if tasks.validation.is_empty() && job.roll.eval.is_some() {
-        return Err(RollError::NoValidation);
-    }
+    refuse(check::problems(job, &tasks))?;
     let mut lines = vec![format!(
         "tasks: {} to train on, {} to evaluate on",
         tasks.training.len(),

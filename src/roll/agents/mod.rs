@@ -146,7 +146,13 @@ impl AgentError {
 
     /// Whether the next try must fail too, so that the run should end with a sentence instead of trying.
     pub fn is_permanent(&self) -> bool {
-        matches!(self, Self::Template(_) | Self::Program(ProgramError::Start { .. }))
+        match self {
+            Self::Template(_) | Self::Program(ProgramError::Start { .. }) => true,
+            // A wrong key, URL or model name of an API that is not a swarm's.
+            Self::Model(ClientError::Api { status, .. }) => matches!(status, 401 | 403 | 404),
+            Self::Model(ClientError::ApiUnreachable { .. }) => true,
+            _ => false,
+        }
     }
 }
 

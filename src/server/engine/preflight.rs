@@ -36,7 +36,11 @@ pub fn check(config: &Ajet) -> Result<Experiment, String> {
 }
 
 /// Checks that a model named by a path exists; `builtin:NAME` and hub ids are resolved by the engine.
-fn check_model(model: &str) -> Result<(), String> {
+///
+/// # Errors
+///
+/// It does not exist, or is no model; a sentence for the user.
+pub fn check_model(model: &str) -> Result<(), String> {
     if model.is_empty() {
         return Err("ajet.model.path is not set; hint: set it to a directory, a .gguf file or a hub id".into());
     }

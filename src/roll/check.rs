@@ -1,0 +1,84 @@
+//! What can be said of a job before it runs, such as sizes that do not go together.
+
+use std::collections::HashSet;
+
+use super::batch_plan::Rule;
+use super::job::{Job, Length};
+use super::tasks::{Task, TaskSets};
+
+/// Problems of a job with its tasks. Each is a sentence, most with a hint. Empty where the job can run.
+pub fn problems(job: &Job, tasks: &TaskSets) -> Vec<String> {
+    let method = job.ajet.swarm_mode_sample_collection_method.name();
+    let batch = job.ajet.data.train_batch_size as u64;
+    let mut problems: Vec<_> = batch_problem(batch, Rule::of_method(method), job.roll.length(), &tasks.training)
+        .into_iter()
+        .collect();
+    if job.roll.eval.is_some() && tasks.validation.is_empty() {
+        problems.push(
+            "roll.eval asks for an evaluation, but there are no validation tasks\nhint: name a validation file in \
+             ajet.task_reader, or remove roll.eval"
+                .into(),
+        );
+    }
+    problems
+}
+
+/// Why no batch of `batch` tasks can be filled, if so.
+pub(super) fn batch_problem(batch: u64, rule: Rule, length: Length, tasks: &[Task]) -> Option<String> {
+    let different = tasks.iter().map(|task| &task.task_id).collect::<HashSet<_>>().len() as u64;
+    if rule.counts_tasks() && different < batch {
+        return Some(format!(
+            "a batch needs ajet.data.train_batch_size = {batch} different tasks, and there are {different}\nhint: lower \
+             ajet.data.train_batch_size, or add training tasks"
+        ));
+    }
+    match length {
+        Length::Epochs(epochs) if epochs.saturating_mul(tasks.len() as u64) < batch => Some(format!(
+            "a batch needs ajet.data.train_batch_size = {batch} tasks, and the whole job has {} ({} tasks, roll.epochs = \
+             {epochs})\nhint: raise roll.epochs, or lower ajet.data.train_batch_size",
+            epochs * tasks.len() as u64,
+            tasks.len()
+        )),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tasks(ids: &[&str]) -> Vec<Task> {
+        let task = |id: &&str| Task {
+            task_id: (*id).into(),
+            ..Task::default()
+        };
+        ids.iter().map(task).collect()
+    }
+
+    /// Seen with 12 tasks and batches of 20: the run hung.
+    #[test]
+    fn a_batch_that_cannot_be_filled_is_named() {
+        let four = tasks(&["a", "b", "c", "c"]);
+        for (batch, rule, length, told) in [
+            (3, Rule::Tasks, Length::Steps(9), None),
+            (
+                4,
+                Rule::Tasks,
+                Length::Steps(9),
+                Some("4 different tasks, and there are 3"),
+            ),
+            (4, Rule::NonDummyTasks, Length::Epochs(9), Some("there are 3")),
+            (4, Rule::Episodes, Length::Steps(9), None),
+            (9, Rule::Episodes, Length::Epochs(2), Some("the whole job has 8")),
+            (8, Rule::Agreement, Length::Epochs(2), None),
+        ] {
+            let problem = batch_problem(batch, rule, length, &four);
+            let is_right = match (&problem, told) {
+                (Some(problem), Some(told)) => problem.contains(told) && problem.contains("\nhint: "),
+                (None, None) => true,
+                _ => false,
+            };
+            assert!(is_right, "{batch} {rule:?} {length:?}: {problem:?}");
+        }
+    }
+}
