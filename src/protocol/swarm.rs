@@ -48,6 +48,9 @@ pub const CLIENT_HEADER: &str = "x-ajet-client";
 /// What the detail of an engine that went OFFLINE contains where that is the regular end of the run.
 pub const UPDATES_DONE: &str = "updates of ajet.trainer_common.total_training_steps are done";
 
+/// Detail of an engine that is OFFLINE because its server ends. The server may come back.
+pub const SERVER_ENDS: &str = "the server is shutting down";
+
 /// Prefix of every episode key, by which agents are recognised in logs and redacted.
 pub const EPISODE_KEY_PREFIX: &str = "sk-ajet-";
 

@@ -160,7 +160,7 @@ pub enum Stragglers {
 #[serde(deny_unknown_fields)]
 pub struct Throttle {
     /// Share of a batch that this job may fill.
-    #[schemars(range(min = 0.001, max = 1.0))]
+    #[schemars(range(min = 0.001, max = 100.0))]
     pub ratio: f64,
 }
 
@@ -449,7 +449,7 @@ mod tests {
             ),
             (
                 "{throttle: {ratio: 0}}",
-                "roll.throttle.ratio: 0 is not a number from 0.001 to 1.0",
+                "roll.throttle.ratio: 0 is not a number from 0.001 to 100.0",
             ),
             (
                 "{epochs: 1, steps: 1, agent: {type: command, argv: [sh]}}",

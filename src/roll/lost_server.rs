@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::error::RollError;
 use super::runner::Run;
 use crate::client::{ClientError, Started};
-use crate::protocol::swarm::{EngineStatus, EngineStatusAnswer};
+use crate::protocol::swarm::{EngineStatus, EngineStatusAnswer, SERVER_ENDS};
 
 /// Between two tries to reach a server.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -19,6 +19,12 @@ impl Run {
         let status = self.swarm.status().await?;
         if status.engine_status != EngineStatus::Offline {
             return Ok(status);
+        }
+        if ends(&status) {
+            return Err(RollError::Swarm(ClientError::Unreachable {
+                url: self.swarm.url().to_string(),
+                reason: SERVER_ENDS.into(),
+            }));
         }
         // A server knows no directory before its first start.
         let was_restarted = status.engine_status_detail.is_none() && self.swarm.experiment_dir().await?.is_none();
@@ -39,6 +45,11 @@ impl Run {
         Ok(self.swarm.status().await?)
     }
 
+    /// Whether the server answers, and not only until it has shut down.
+    async fn is_back(&self) -> bool {
+        self.swarm.health().await.is_ok() && self.swarm.status().await.is_ok_and(|status| !ends(&status))
+    }
+
     /// Waits for a server that cannot be reached, as long as the job allows.
     ///
     /// # Errors
@@ -55,7 +66,7 @@ impl Run {
             patience.as_secs()
         ));
         let began = Instant::now();
-        while self.swarm.health().await.is_err() {
+        while !self.is_back().await {
             if began.elapsed() >= patience {
                 return Err(lost.into());
             }
@@ -71,4 +82,9 @@ impl Run {
         ));
         Ok(())
     }
+}
+
+/// Whether the engine is offline because its server ends.
+fn ends(status: &EngineStatusAnswer) -> bool {
+    status.engine_status == EngineStatus::Offline && status.engine_status_detail.as_deref() == Some(SERVER_ENDS)
 }

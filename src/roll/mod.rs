@@ -4,6 +4,7 @@
 //! what the training changed. The client keeps no state: a run that is started again goes on where the engine is.
 
 pub mod agents;
+mod attempt;
 mod batch_plan;
 mod batch_view;
 pub mod check;

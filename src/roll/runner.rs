@@ -26,6 +26,9 @@ use crate::protocol::swarm::{EngineStatus, EpisodeType, PoolInformation};
 /// How long the aborts of given-up episodes may take.
 const SETTLE: Duration = Duration::from_secs(3);
 
+/// How long after an update other clients have begun episodes.
+const MOMENT: Duration = Duration::from_millis(500);
+
 /// How long a client that was seen counts as one that uses the engine. Servers forget their clients at each update.
 const COMPANY: Duration = Duration::from_secs(60);
 
@@ -345,8 +348,15 @@ impl Run {
 
     /// Whether other clients use the engine, or did so a moment ago. A server that does not answer serves nobody.
     async fn is_shared(&self) -> bool {
-        let lately = self.others_seen.is_some_and(|seen| seen.elapsed() < COMPANY);
-        lately || self.others_are_active().await.unwrap_or(false)
+        if self.others_seen.is_some_and(|seen| seen.elapsed() < COMPANY) {
+            return true;
+        }
+        // During an update a server knows of no clients, and right after it of those only that have begun an episode.
+        let rolling = tokio::time::timeout(SETTLE, self.swarm.wait_until_rolling(|_| {})).await;
+        if matches!(rolling, Ok(Ok(_))) {
+            tokio::time::sleep(MOMENT).await;
+        }
+        self.others_are_active().await.unwrap_or(false)
     }
 
     /// Leaves a server that was started for this run.
@@ -359,16 +369,10 @@ impl Run {
         ));
     }
 
+    /// Whether another client has ended an episode of this batch lately, or runs one.
     pub async fn others_are_active(&self) -> Result<bool, RollError> {
-        let clients = self
-            .swarm
-            .pool_information()
-            .await?
-            .swarm_client_instruction
-            .active_clients;
-        Ok(clients
-            .iter()
-            .any(|client| client.client_uuid != self.swarm.client_uuid()))
+        let pool = self.swarm.pool_information().await?;
+        Ok(has_others(&pool, self.swarm.client_uuid()))
     }
 
     /// The newest checkpoint. On another machine, its folder is as near as can be told.
@@ -421,6 +425,19 @@ pub async fn dry_run(job: &Job) -> Result<Vec<String>, RollError> {
         Err(error) => return Err(error.into()),
     });
     Ok(lines)
+}
+
+/// Whether another client than `client` takes part in the batch.
+pub(super) fn has_others(pool: &PoolInformation, client: &str) -> bool {
+    let active = pool
+        .swarm_client_instruction
+        .active_clients
+        .iter()
+        .map(|other| &other.client_uuid);
+    let running = pool.running_episode_details.iter().flat_map(|running| running.values());
+    active
+        .chain(running.map(|episode| &episode.client_uuid))
+        .any(|other| other != client)
 }
 
 /// Whether a batch is complete and its update is yet to be done or under way.

@@ -9,6 +9,7 @@ use indexmap::IndexMap;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
+use super::attempt::{Attempt, Claimed, Joined, attempt};
 use super::batch_plan::{Company, Next, Plan, Rule, Target, Work};
 use super::batch_view::BatchView;
 use super::concerns;
@@ -18,10 +19,10 @@ use super::job::{Length, Stragglers};
 use super::learning::Learning;
 use super::order::{self, TaskOrder};
 use super::report::{EpisodeReport, Step};
-use super::runner::{Run, is_updating};
+use super::runner::{Run, has_others, is_updating};
 use super::tasks::Task;
 use crate::client::ClientError;
-use crate::protocol::swarm::{EngineStatus, EpisodeType, PoolInformation};
+use crate::protocol::swarm::EngineStatus;
 
 /// Between two looks at the engine.
 const TICK: Duration = Duration::from_millis(250);
@@ -44,13 +45,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long another client is expected to take part again.
 const COMPANY: Duration = Duration::from_secs(10);
-
-/// What became of an attempt to run an episode.
-enum Attempt {
-    /// The batch was over before it was claimed.
-    NotBegun,
-    Over(EpisodeReport),
-}
 
 /// A training under way.
 pub(super) struct Training<'a> {
@@ -368,6 +362,9 @@ impl<'a> Training<'a> {
         if self.run.progress.is_live() {
             self.run.progress.batch(&pool);
         }
+        if has_others(&pool, self.run.swarm.client_uuid()) {
+            self.run.others_seen = Some(asked);
+        }
         // A Python server tells of the last run's pool until its first update.
         if !is_rolling || pool.global_step != self.step || self.plan.target().rule == Rule::Never {
             return Ok(());
@@ -383,9 +380,8 @@ impl<'a> Training<'a> {
         if view.others_run() {
             self.busy = asked;
         }
-        if view.begun_by_others() > 0 || others_of(&pool, me) {
+        if view.begun_by_others() > 0 || has_others(&pool, me) {
             self.company = Some(asked);
-            self.run.others_seen = Some(asked);
         }
         self.plan.see(view);
         let ended = self
@@ -486,42 +482,6 @@ impl<'a> Training<'a> {
             .eval
             .is_some_and(|eval| eval.every > 0 && updates.is_multiple_of(eval.every))
     }
-}
-
-/// An attempt's ticket and the episode that it claimed.
-type Claimed = (u64, String);
-
-/// What a finished attempt leaves.
-type Joined = Result<(u64, Result<Attempt, RollError>), tokio::task::JoinError>;
-
-/// Claims an episode and runs it to its end, unless the gate closes before it is claimed.
-async fn attempt(
-    episodes: Arc<Episodes>,
-    tasks: Arc<[Task]>,
-    (work, place): (Work, OwnedSemaphorePermit),
-    mut gate: watch::Receiver<bool>,
-    claims: mpsc::UnboundedSender<Claimed>,
-) -> (u64, Result<Attempt, RollError>) {
-    let task = &tasks[work.task];
-    let attempt = async {
-        let episode = tokio::select! {
-            biased;
-            _ = gate.wait_for(|is_open| !is_open) => return Ok(Attempt::NotBegun),
-            episode = episodes.begin(task, EpisodeType::Train) => episode?,
-        };
-        // Nobody listens any more where the training is over.
-        let _ = claims.send((work.ticket, episode.uuid().to_owned()));
-        let report = episodes.run(episode, task, EpisodeType::Train).await;
-        drop(place);
-        report.map(Attempt::Over)
-    };
-    (work.ticket, attempt.await)
-}
-
-/// Whether another client takes part.
-fn others_of(pool: &PoolInformation, client: &str) -> bool {
-    let active = &pool.swarm_client_instruction.active_clients;
-    active.iter().any(|other| other.client_uuid != client)
 }
 
 /// Differs from client to client.

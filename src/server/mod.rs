@@ -29,6 +29,7 @@ use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
 use tower::ServiceExt;
 
+use crate::protocol::swarm::SERVER_ENDS;
 pub use crate::protocol::swarm::TOKEN_VARIABLE;
 pub use engine::process::{ChildLauncher, EngineHandle, EngineLauncher, Kill, Launch};
 pub use http::connections::Limits;
@@ -78,7 +79,11 @@ impl Server {
             let timeout = shared.options.exit_timeout;
             // A client's stop may be in progress with a longer timeout of its own; the engine then ends with the
             // server.
-            let _ = tokio::time::timeout(timeout + KILL_TIMEOUT, engine::supervisor::stop(&shared, timeout)).await;
+            let _ = tokio::time::timeout(
+                timeout + KILL_TIMEOUT,
+                engine::supervisor::stop(&shared, timeout, Some(SERVER_ENDS)),
+            )
+            .await;
         };
         tokio::select! {
             never = connections.accept_from(listener) => match never {},

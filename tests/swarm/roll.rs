@@ -493,7 +493,7 @@ fn a_wrong_job_is_one_sentence_and_a_failure() {
         (
             generated,
             "agnet: {type: chat}",
-            "roll.agnet: unknown key; did you mean `agent`?",
+            "roll.agnet: unknown key; did you mean `roll.agent`?",
         ),
         (broken, chat, "tasks.jsonl, line 2: not JSON"),
         (
@@ -526,7 +526,7 @@ fn example_jobs_are_right_and_a_new_one_is_not_written_over() {
         let output = ajet_swarm(root, &["job", "check", path.to_str().unwrap()]);
         let stderr = String::from_utf8_lossy(&output.stderr);
         // Its model is to be downloaded first.
-        let lacks_model = job.starts_with("smollm2") && stderr.contains(".gguf does not exist");
+        let lacks_model = job.starts_with("smollm2") && stderr.contains("model not found: models/");
         assert!(output.status.success() || lacks_model, "{stderr}");
     }
     let dir = tempfile::tempdir().unwrap();
@@ -634,7 +634,7 @@ fn a_job_that_cannot_run_is_refused_by_its_check() {
     let output = ajet_swarm(dir.path(), &["job", "check", "job.yaml"]);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(
-        output.status.code() == Some(1) && stderr.contains("none.gguf does not exist"),
+        output.status.code() == Some(1) && stderr.contains("model not found: ./none.gguf"),
         "{stderr}"
     );
 }

@@ -108,7 +108,7 @@ fn prepare(config: Ajet) -> Result<Launch, String> {
 
 /// Implements `stop_engine`: stops as [`stop`] does, and marks the experiment as not to be resumed.
 pub async fn stop_for_good(shared: &Shared) {
-    stop(shared, shared.options.stop_timeout).await;
+    stop(shared, shared.options.stop_timeout, None).await;
     if let Some(dir) = shared.with(|core, _| core.experiment_dir()) {
         resume::clear(Path::new(&dir));
     }
@@ -132,9 +132,9 @@ pub async fn start_with(shared: &Arc<Shared>, config_yaml: String) {
 }
 
 /// Stops the engine, also at the end of the server: OFFLINE immediately; returns when the process has ended, at the
-/// latest shortly after `timeout`. A concurrent `start_engine` waits for it.
-pub async fn stop(shared: &Shared, timeout: Duration) {
-    let stopping = || Some("stopping the engine".to_owned());
+/// latest shortly after `timeout`. A concurrent `start_engine` waits for it. `detail` is the status detail afterwards.
+pub async fn stop(shared: &Shared, timeout: Duration, detail: Option<&str>) {
+    let stopping = || Some(detail.unwrap_or("stopping the engine").to_owned());
     shared.with(|core, now| core.stop(stopping(), now));
     let _alone = shared.lifecycle.lock().await;
     // A start may have happened in between.
@@ -153,7 +153,7 @@ pub async fn stop(shared: &Shared, timeout: Duration) {
         }
         tracing::info!("the engine (pid {}) has ended", link.process.pid);
     }
-    shared.with(|core, now| core.stop(None, now));
+    shared.with(|core, now| core.stop(detail.map(str::to_owned), now));
 }
 
 fn launch_engine(shared: &Arc<Shared>, launch: &Launch, generation: u64) -> Result<EngineHandle, String> {
