@@ -1,4 +1,5 @@
-//! What can be said of a job before it runs, such as sizes that do not go together.
+//! What can be said of a job before it runs: sizes that do not go together, tasks without a prompt, templates that do not
+//! fit a task.
 
 use std::collections::HashSet;
 
@@ -6,8 +7,15 @@ use super::batch_plan::Rule;
 use super::job::{Job, Length};
 use super::tasks::{Task, TaskSets};
 
-/// Problems of a job with its tasks. Each is a sentence, most with a hint. Empty where the job can run.
-pub fn problems(job: &Job, tasks: &TaskSets) -> Vec<String> {
+/// Maximum number of problems with tasks that are reported.
+const REPORTED: usize = 3;
+
+/// Number of tasks of a set that a run looks at before it begins; `job check` looks at all of them.
+pub(super) const TASKS_BEFORE_A_RUN: usize = 1000;
+
+/// Problems of a job with its tasks, of which the first `tasks_checked` of each set are looked at one by one. Each is a
+/// sentence, most with a hint. Empty where the job can run.
+pub fn problems(job: &Job, tasks: &TaskSets, tasks_checked: usize) -> Vec<String> {
     let method = job.ajet.swarm_mode_sample_collection_method.name();
     let batch = job.ajet.data.train_batch_size as u64;
     let mut problems: Vec<_> = batch_problem(batch, Rule::of_method(method), job.roll.length(), &tasks.training)
@@ -20,6 +28,7 @@ pub fn problems(job: &Job, tasks: &TaskSets) -> Vec<String> {
                 .into(),
         );
     }
+    problems.extend(task_problems(job, tasks, tasks_checked));
     problems
 }
 
@@ -41,6 +50,25 @@ pub(super) fn batch_problem(batch: u64, rule: Rule, length: Length, tasks: &[Tas
         )),
         _ => None,
     }
+}
+
+/// What keeps the agent from a task, each problem with the first task that has it.
+fn task_problems(job: &Job, tasks: &TaskSets, checked: usize) -> Vec<String> {
+    let mut seen = HashSet::new();
+    let mut problems = vec![];
+    for set in [&tasks.training, &tasks.validation] {
+        for task in set.iter().take(checked) {
+            if let Err(problem) = job.roll.agent.verify(task)
+                && seen.insert(problem.clone())
+            {
+                problems.push(format!("task {}: {problem}", task.task_id));
+            }
+            if problems.len() >= REPORTED {
+                return problems;
+            }
+        }
+    }
+    problems
 }
 
 #[cfg(test)]

@@ -63,7 +63,7 @@ pub async fn run(job: Job, options: Options, interrupt: Interrupt) -> Result<End
     if tasks.validation.is_empty() && options.eval_only {
         return Err(RollError::NoValidation);
     }
-    refuse(check::problems(&job, &tasks))?;
+    refuse(check::problems(&job, &tasks, check::TASKS_BEFORE_A_RUN))?;
     let swarm = SwarmClient::new(&job.roll.swarm_url)?;
     let server = server_for(&job, &swarm, &options.program, &progress).await?;
     let mut run = Run {
@@ -399,7 +399,7 @@ impl Run {
 pub async fn dry_run(job: &Job) -> Result<Vec<String>, RollError> {
     let progress = Progress::new(false, Interrupt::default());
     let tasks = read_tasks(job, &progress).await?;
-    refuse(check::problems(job, &tasks))?;
+    refuse(check::problems(job, &tasks, usize::MAX))?;
     let mut lines = vec![format!(
         "tasks: {} to train on, {} to evaluate on",
         tasks.training.len(),

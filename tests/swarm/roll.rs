@@ -605,6 +605,8 @@ fn a_job_that_cannot_run_is_refused_by_its_check() {
     let dir = tempfile::tempdir().unwrap();
     let roll = "agent: {type: chat, user: '{{ main_query }}'}, reward: {type: exact_match, answer: x}";
     let reader = "task_reader: {type: reverse_text, reverse_text: {tasks: 12, validation_tasks: 0}}";
+    let line = "{\"question\": \"1+1\", \"answer\": \"2\"}\n";
+    std::fs::write(dir.path().join("tasks.jsonl"), line).unwrap();
     for (ajet, roll, told) in [
         (
             format!("{reader}, data: {{train_batch_size: 20}}"),
@@ -615,6 +617,17 @@ fn a_job_that_cannot_run_is_refused_by_its_check() {
             format!("{reader}, data: {{train_batch_size: 8}}"),
             format!("eval: {{every: 1}}, {roll}"),
             "there are no validation tasks",
+        ),
+        (
+            format!("{reader}, data: {{train_batch_size: 8}}"),
+            roll.replace("main_query", "metadata.qestion"),
+            "roll.agent.user: `metadata.qestion` is undefined",
+        ),
+        (
+            "task_reader: {jsonl_dataset_file: {training: {file_path: tasks.jsonl}}}, data: {train_batch_size: 1}"
+                .to_owned(),
+            roll.replace(", user: '{{ main_query }}'", ""),
+            "the prompt is empty; the fields of the task are: answer, question",
         ),
     ] {
         write_job(dir.path(), &ajet, &roll);

@@ -89,6 +89,30 @@ impl Chat {
         Ok(messages)
     }
 
+    /// Renders the prompts of a task.
+    ///
+    /// # Errors
+    /// A sentence: a template does not fit the task, or the task asks nothing.
+    pub(super) fn verify(&self, task: &Task) -> Result<(), String> {
+        let opening = self.opening(task).map_err(|error| error.to_string())?;
+        let turns = self.turns(task).map_err(|error| error.to_string())?;
+        let is_blank = |text: &str| text.trim().is_empty();
+        let has_message = opening
+            .iter()
+            .any(|message| message.role != "system" && message.content.as_str().is_none_or(|text| !is_blank(text)));
+        if has_message || turns.iter().flatten().any(|turn| !is_blank(turn)) {
+            return Ok(());
+        }
+        let fields = task.metadata.as_object().into_iter().flat_map(|fields| fields.keys());
+        let mut fields: Vec<_> = fields.map(String::as_str).collect();
+        fields.sort_unstable();
+        let fields = fields.join(", ");
+        Err(format!(
+            "the prompt is empty; the fields of the task are: {fields}\nhint: `ajet.task_reader.columns: {{main_query: \
+             \"{{{{ question }}}}\"}}` takes the question from the field `question`"
+        ))
+    }
+
     /// The user's turns. A job without any asks the task's query, or goes on from the task's messages.
     fn turns(&self, task: &Task) -> Result<Vec<Option<String>>, AgentError> {
         let turns = self.turns.as_deref().unwrap_or(self.user.as_slice());

@@ -178,6 +178,17 @@ impl Agent {
         }
     }
 
+    /// Renders what the agent would ask for a task.
+    ///
+    /// # Errors
+    /// A sentence: a template does not fit the task, or the task asks nothing.
+    pub fn verify(&self, task: &Task) -> Result<(), String> {
+        match self {
+            Self::Chat(chat) => chat.verify(task),
+            _ => Ok(()),
+        }
+    }
+
     /// Runs one episode of the task.
     ///
     /// # Errors
