@@ -1,6 +1,5 @@
 //! What `roll` hands in for an update: as many episodes as the configuration asks for, in complete groups.
 
-#[allow(dead_code, reason = "each test file uses a part of what they share")]
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::time::{Duration, Instant};

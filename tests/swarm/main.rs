@@ -6,6 +6,7 @@ mod fuzz;
 mod killed_clients;
 mod limits;
 mod roll;
+mod roll_servers;
 mod server;
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,19 +1,16 @@
 //! Servers that go away under a `roll`, and a `roll` that goes away from its server.
 
-#[allow(dead_code, reason = "each test file uses a part of what they share")]
-mod support;
-
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
+use crate::support::swarm::{Swarm, quick};
 use ajet_swarm::roll::job::Job;
 use ajet_swarm::roll::report::Outcome;
 use ajet_swarm::roll::{Interrupt, Options, run};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
-use support::swarm::{Swarm, quick};
 use tokio::process::{Child, Command};
 
 fn job(swarm: &Swarm, roll: serde_json::Value) -> Job {
