@@ -88,7 +88,12 @@ pub(super) fn of(metrics: &IndexMap<String, f64>) -> Vec<(&'static str, String)>
     if dropped > 0.0 && dropped >= SHARE * begun {
         let reasons: Vec<_> = reasons
             .iter()
-            .map(|(reason, count)| format!("{count} {reason}"))
+            .map(|(reason, count)| match *reason {
+                "no_response" => format!(
+                    "{count} no_response (prompts leave no room for an answer: raise ajet.data.max_prompt_length)"
+                ),
+                reason => format!("{count} {reason}"),
+            })
             .collect();
         found.push((
             "dropped",

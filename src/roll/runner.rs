@@ -351,12 +351,30 @@ impl Run {
         if self.others_seen.is_some_and(|seen| seen.elapsed() < COMPANY) {
             return true;
         }
-        // During an update a server knows of no clients, and right after it of those only that have begun an episode.
-        let rolling = tokio::time::timeout(SETTLE, self.swarm.wait_until_rolling(|_| {})).await;
-        if matches!(rolling, Ok(Ok(_))) {
-            tokio::time::sleep(MOMENT).await;
+        tokio::time::timeout(SETTLE, self.shows_others()).await.unwrap_or(false)
+    }
+
+    /// Looks at the batch until it shows another client, or none for a moment. During an update a server knows of no
+    /// clients, and right after it of those only that have begun an episode.
+    async fn shows_others(&self) -> bool {
+        let mut rolling_since = None;
+        loop {
+            let Ok(pool) = self.swarm.pool_information().await else {
+                return false;
+            };
+            if has_others(&pool, self.swarm.client_uuid()) {
+                return true;
+            }
+            rolling_since = match pool.engine_status {
+                Some(EngineStatus::Offline) => return false,
+                Some(EngineStatus::Rolling) => rolling_since.or_else(|| Some(Instant::now())),
+                _ => None,
+            };
+            if rolling_since.is_some_and(|since| since.elapsed() >= MOMENT) {
+                return false;
+            }
+            tokio::time::sleep(MOMENT / 10).await;
         }
-        self.others_are_active().await.unwrap_or(false)
     }
 
     /// Leaves a server that was started for this run.

@@ -28,7 +28,7 @@ use crate::protocol::swarm::EngineStatus;
 const TICK: Duration = Duration::from_millis(250);
 
 /// The same while nothing is left to do in this batch, so that the next one begins at once.
-const SHORT_TICK: Duration = Duration::from_millis(40);
+const SHORT_TICK: Duration = Duration::from_millis(15);
 
 /// Between two looks at the batch where neither a terminal nor another client wants one.
 const RARE_LOOK: Duration = Duration::from_secs(1);
@@ -307,7 +307,11 @@ impl<'a> Training<'a> {
     async fn look(&mut self, at_batch: bool) -> Result<bool, RollError> {
         loop {
             match self.look_once(at_batch).await {
-                Err(RollError::Swarm(lost)) if lost.is_unreachable() => self.run.wait_for_server(lost).await?,
+                Err(RollError::Swarm(lost)) if lost.is_unreachable() => {
+                    // What is yet to be claimed is begun anew when the server is back and its batch is known.
+                    self.gate.send_replace(false);
+                    self.run.wait_for_server(lost).await?;
+                }
                 looked => return looked,
             }
         }

@@ -605,7 +605,7 @@ fn a_job_that_cannot_run_is_refused_by_its_check() {
     let dir = tempfile::tempdir().unwrap();
     let roll = "agent: {type: chat, user: '{{ main_query }}'}, reward: {type: exact_match, answer: x}";
     let reader = "task_reader: {type: reverse_text, reverse_text: {tasks: 12, validation_tasks: 0}}";
-    let line = "{\"question\": \"1+1\", \"answer\": \"2\"}\n";
+    let line = "{\"problem\": \"1+1\", \"answer\": \"2\"}\n";
     std::fs::write(dir.path().join("tasks.jsonl"), line).unwrap();
     for (ajet, roll, told) in [
         (
@@ -627,7 +627,7 @@ fn a_job_that_cannot_run_is_refused_by_its_check() {
             "task_reader: {jsonl_dataset_file: {training: {file_path: tasks.jsonl}}}, data: {train_batch_size: 1}"
                 .to_owned(),
             roll.replace(", user: '{{ main_query }}'", ""),
-            "the prompt is empty; the fields of the task are: answer, question",
+            "the prompt is empty; the fields of the task are: answer, problem",
         ),
     ] {
         write_job(dir.path(), &ajet, &roll);

@@ -180,7 +180,8 @@ fn success_rate(episodes: &[&FinishedEpisode]) -> Option<f64> {
 fn lengths(episodes: &[&FinishedEpisode]) -> Metrics {
     let rows: Vec<_> = episodes.iter().flat_map(|e| &e.rows).collect();
     let responses: Vec<f64> = rows.iter().map(|r| r.response_tokens() as f64).collect();
-    let response: f64 = responses.iter().sum();
+    // The sum of nothing is -0.
+    let response = responses.iter().sum::<f64>() + 0.0;
     let all: usize = rows.iter().map(|r| r.token_ids.len()).sum();
     let truncated: Vec<f64> = rows.iter().map(|r| f64::from(r.truncated)).collect();
     let mut metrics = Metrics::new();
