@@ -1,5 +1,5 @@
 //! What can be said of a job before it runs: sizes that do not go together, tasks without a prompt, templates that do not
-//! fit a task.
+//! fit a task, programs that are missing.
 
 use std::collections::HashSet;
 
@@ -58,10 +58,12 @@ fn task_problems(job: &Job, tasks: &TaskSets, checked: usize) -> Vec<String> {
     let mut problems = vec![];
     for set in [&tasks.training, &tasks.validation] {
         for task in set.iter().take(checked) {
-            if let Err(problem) = job.roll.agent.verify(task)
-                && seen.insert(problem.clone())
-            {
-                problems.push(format!("task {}: {problem}", task.task_id));
+            let asked = job.roll.agent.verify(task).err();
+            let program = job.roll.agent.check(task).err();
+            for problem in asked.into_iter().chain(program) {
+                if seen.insert(problem.clone()) {
+                    problems.push(format!("task {}: {problem}", task.task_id));
+                }
             }
             if problems.len() >= REPORTED {
                 return problems;

@@ -84,7 +84,7 @@ async fn a_server_that_does_not_come_back_ends_the_run_with_a_sentence() {
         .unwrap()
         .unwrap();
     let error = ended.unwrap_err().to_string();
-    assert!(error.contains("cannot be reached"), "{error}");
+    assert!(error.contains("cannot reach"), "{error}");
 }
 
 /// Seen: Ctrl-C of the `roll` that started the server ended the others.
