@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
+use serde_json::json;
 
 use super::ClientError;
 use super::http::{backoff, http_client, is_busy, retry_after, root_cause};
 use super::url::blank_token;
-use crate::protocol::openai::{ChatCompletion, ChatRequest, ErrorBody};
+use crate::protocol::anthropic::TokenCount;
+use crate::protocol::openai::{ChatCompletion, ChatMessage, ChatRequest, ErrorBody};
 use crate::protocol::swarm::EpisodeConversations;
 
 const TRIES: u32 = 8;
@@ -68,6 +70,29 @@ impl ModelApi {
             ..request.clone()
         };
         self.answer(CALL, || self.http.post(self.to(CALL)).json(request)).await
+    }
+
+    /// Number of prompt tokens of a request with these messages, by a swarm server's model.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`], where the messages cannot be rendered or the server does not count;
+    /// [`ClientError::Unreachable`], [`ClientError::Answer`].
+    pub async fn count_tokens(&self, messages: &[ChatMessage]) -> Result<u64, ClientError> {
+        const CALL: &str = "/messages/count_tokens";
+        let (system, others): (Vec<_>, Vec<_>) = messages.iter().partition(|message| message.role == "system");
+        let system = system.iter().filter_map(|message| message.content.as_str());
+        let others = others
+            .iter()
+            .map(|message| json!({"role": message.role, "content": message.content}));
+        let mut request = json!({"model": "default", "messages": others.collect::<Vec<_>>()});
+        let system = system.collect::<Vec<_>>().join("\n\n");
+        if !system.is_empty() {
+            request["system"] = system.into();
+        }
+        let counted: TokenCount = self
+            .answer(CALL, || self.http.post(self.to(CALL)).json(&request))
+            .await?;
+        Ok(counted.input_tokens)
     }
 
     /// Returns the episode's conversations so far, as the server recorded them. Counts as activity of the episode.

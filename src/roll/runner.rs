@@ -105,7 +105,7 @@ pub async fn read_tasks(job: &Job, progress: &Progress) -> Result<TaskSets, Roll
 }
 
 /// Fails where a job has problems.
-fn refuse(problems: Vec<String>) -> Result<(), RollError> {
+pub(super) fn refuse(problems: Vec<String>) -> Result<(), RollError> {
     match problems.is_empty() {
         true => Ok(()),
         false => Err(RollError::Unfit(problems)),
@@ -408,41 +408,6 @@ impl Run {
             .ok()
             .map(|name| checkpoints.join(name.trim()).display().to_string()))
     }
-}
-
-/// Says what a run would do, without an episode.
-///
-/// # Errors
-/// Something is missing: tasks, the agent's program, a server that cannot be started.
-pub async fn dry_run(job: &Job) -> Result<Vec<String>, RollError> {
-    let progress = Progress::new(false, Interrupt::default());
-    let tasks = read_tasks(job, &progress).await?;
-    refuse(check::problems(job, &tasks, usize::MAX))?;
-    let mut lines = vec![format!(
-        "tasks: {} to train on, {} to evaluate on",
-        tasks.training.len(),
-        tasks.validation.len()
-    )];
-    if let Some(task) = tasks.training.first()
-        && let Some(program) = job.roll.agent.check(task).map_err(RollError::Check)?
-    {
-        lines.push(format!("agent: {}", program.display()));
-    }
-    let swarm = SwarmClient::new(&job.roll.swarm_url)?;
-    lines.push(match swarm.health().await {
-        Ok(()) => {
-            let status = swarm.status().await?;
-            let detail = status
-                .engine_status_detail
-                .map_or_else(String::new, |detail| format!(", {detail}"));
-            format!("server: {} answers, {}{detail}", swarm.url(), status.engine_status)
-        }
-        Err(_) if job.roll.auto_start_swarm_server && swarm.url().is_local() => {
-            format!("server: none at {}, one would be started", swarm.url())
-        }
-        Err(error) => return Err(error.into()),
-    });
-    Ok(lines)
 }
 
 /// Whether another client than `client` takes part in the batch.

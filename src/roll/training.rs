@@ -326,6 +326,7 @@ impl<'a> Training<'a> {
                 self.step
             ));
             self.finish_batch();
+            self.ended.clear();
             self.step = step;
         }
         if status.global_step > self.step {

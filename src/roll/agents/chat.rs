@@ -89,6 +89,14 @@ impl Chat {
         Ok(messages)
     }
 
+    /// The messages of the first call for a task; none where a template does not fit it.
+    pub(super) fn prompt(&self, task: &Task) -> Option<Vec<ChatMessage>> {
+        let mut messages = self.opening(task).ok()?;
+        let first = self.turns(task).ok()?.into_iter().next().flatten();
+        messages.extend(first.map(|text| message("user", text)));
+        Some(messages)
+    }
+
     /// Renders the prompts of a task.
     ///
     /// # Errors

@@ -178,6 +178,14 @@ impl Agent {
         }
     }
 
+    /// The messages of the first call for a task, where the job writes them.
+    pub fn prompt(&self, task: &Task) -> Option<Vec<ChatMessage>> {
+        match self {
+            Self::Chat(chat) => chat.prompt(task),
+            _ => None,
+        }
+    }
+
     /// Renders what the agent would ask for a task.
     ///
     /// # Errors
