@@ -187,13 +187,13 @@ pub(super) fn is_busy(status: StatusCode) -> bool {
 }
 
 /// Returns the server's `Retry-After` in seconds, with jitter so that clients do not return all at once.
-pub(super) fn retry_after(headers: &reqwest::header::HeaderMap) -> Option<Duration> {
+pub fn retry_after(headers: &reqwest::header::HeaderMap) -> Option<Duration> {
     let seconds: u64 = headers.get("retry-after")?.to_str().ok()?.parse().ok()?;
     Some(jitter(Duration::from_secs(seconds.min(30))))
 }
 
 /// Returns the delay before a retry: 0.2 s doubled with every attempt, at most 5 s, with jitter.
-pub(super) fn backoff(tried: u32) -> Duration {
+pub fn backoff(tried: u32) -> Duration {
     let seconds = 0.2 * f64::from(1 << tried.saturating_sub(1).min(10));
     jitter(Duration::from_secs_f64(seconds.min(5.0)))
 }

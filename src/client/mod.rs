@@ -48,7 +48,7 @@ pub use chat::ModelApi;
 pub use engine::Started;
 pub use episode::{BeginEpisode, EndOutcome, Episode};
 pub use error::ClientError;
-pub use http::{http_client, root_cause};
+pub use http::{backoff, http_client, retry_after, root_cause};
 pub use url::{ServerUrl, blank_token};
 
 use crate::protocol::swarm::{

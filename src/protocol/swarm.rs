@@ -582,6 +582,14 @@ pub struct EpisodeConversations {
     pub left_out: u64,
 }
 
+impl EpisodeConversations {
+    /// The messages of the main conversation.
+    pub fn into_main(mut self) -> Option<Vec<serde_json::Value>> {
+        let main = self.main.filter(|main| *main < self.conversations.len())?;
+        Some(self.conversations.swap_remove(main).messages)
+    }
+}
+
 /// One conversation of an episode.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RecordedConversation {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 
 use super::batch_plan::Work;
-use super::episode::Episodes;
+use super::episode::{Episodes, Purpose};
 use super::error::RollError;
 use super::report::EpisodeReport;
 use super::tasks::Task;
@@ -41,8 +41,8 @@ pub(super) async fn attempt(
         };
         // Nobody listens any more where the training is over.
         let _ = claims.send((work.ticket, episode.uuid().to_owned()));
-        let report = episodes.run(episode, task, EpisodeType::Train).await;
-        drop(place);
+        let group = work.group;
+        let report = episodes.run(episode, task, Purpose::Train { group, place }).await;
         report.map(Attempt::Over)
     };
     (work.ticket, attempt.await)

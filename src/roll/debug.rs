@@ -36,15 +36,16 @@ impl Api {
             model: ModelApi::new(&self.base_url, &self.api_key)?,
             model_name: self.model.clone(),
             episode_uuid: uuid::Uuid::new_v4().to_string(),
+            is_recorded: false,
         })
     }
 }
 
-fn player_of(job: &Job) -> Player {
-    Player {
+fn player_of(job: &Job) -> Result<Player, RollError> {
+    Ok(Player {
         agent: job.roll.agent.clone(),
-        reward: job.roll.reward().clone(),
-    }
+        scorer: job.roll.scorer()?,
+    })
 }
 
 /// Runs one episode of the first task and returns what happened, as text. On a swarm it is aborted, so that training is
@@ -60,7 +61,7 @@ pub async fn debug_one(job: &Job, api: Option<&Api>, program: &Path, keep_engine
     let task = task.ok_or_else(|| RollError::Check("there is no task".into()))?;
     if let Some(api) = api {
         let started = Instant::now();
-        let played = player_of(job).play(task, &api.access()?).await;
+        let played = player_of(job)?.play(task, &api.access()?).await;
         let said = played.as_ref().ok().map(|(rollout, _)| told_by(rollout));
         return Ok(transcript(
             task,
@@ -112,8 +113,9 @@ async fn debug_on_swarm(
         model: episode.model().clone(),
         model_name: job.ajet.model.path.clone(),
         episode_uuid: episode.uuid().to_string(),
+        is_recorded: true,
     };
-    let played = player_of(job).play(task, &access).await;
+    let played = player_of(job)?.play(task, &access).await;
     let seconds = begun.elapsed().as_secs_f64();
     // Before the abort, with which the server forgets it. Other servers than ours do not record.
     let recorded = access.model.conversations().await.ok();
@@ -132,7 +134,7 @@ async fn debug_on_swarm(
 pub async fn play_on_api(job: &Job, api: &Api, json: bool, interrupt: &Interrupt) -> Result<Summary, RollError> {
     let progress = Progress::new(json, interrupt.clone());
     let tasks = read_tasks(job, &progress).await?;
-    let player = player_of(job);
+    let player = player_of(job)?;
     let failures = Failures::new(job.roll.max_failure_rate, job.roll.parallel());
     let tasks = if tasks.validation.is_empty() {
         tasks.training

@@ -1,14 +1,18 @@
 //! One episode: claimed, given to the agent, rewarded, ended; or given up, with a reason.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::agents::{Access, Agent, AgentError, Rollout};
 use super::error::RollError;
 use super::failures::{Failure, Failures};
+use super::groups::{Groups, Member};
 use super::progress::Progress;
 use super::report::EpisodeReport;
-use super::rewards::{Reward, RewardError, Score};
+use super::rewards::{Answer, RewardError, Score, Scorer};
 use super::tasks::Task;
 use crate::client::{BeginEpisode, ClientError, EndOutcome, Episode, SwarmClient};
 use crate::protocol::swarm::{EpisodeType, WorkflowOutput};
@@ -37,21 +41,44 @@ impl From<RewardError> for Failure {
 #[derive(Clone, Debug)]
 pub(super) struct Player {
     pub agent: Agent,
-    pub reward: Reward,
+    pub scorer: Scorer,
 }
 
 impl Player {
-    /// Plays a task on a model: the answer and its worth.
+    /// Runs a task on a model and scores the answer, which is compared with no other.
     pub async fn play(&self, task: &Task, access: &Access) -> Result<(Rollout, Score), Failure> {
+        let (rollout, answer) = self.answer(task, access).await?;
+        let score = self.scorer.score(task, &answer).await?;
+        Ok((rollout, score))
+    }
+
+    /// Runs a task on a model: what the agent did, and what of it is scored.
+    async fn answer(&self, task: &Task, access: &Access) -> Result<(Rollout, Answer), Failure> {
         let rollout = self.agent.run(task, access).await?;
-        let score = self.reward.score(task, &rollout).await?;
-        match score.reward.is_finite() {
-            true => Ok((rollout, score)),
-            false => Err(Failure::passing(
-                "bad_reward",
-                format!("the reward is {}, which is not a finite number", score.reward),
-            )),
+        let answer = Answer {
+            output: rollout.output.clone(),
+            messages: self.messages(&rollout, access).await?,
+            reward: rollout.reward,
+            is_success: rollout.is_success,
+        };
+        Ok((rollout, answer))
+    }
+
+    /// The conversation, where the reward looks at it: the server's record, or the agent's own where there is none.
+    async fn messages(&self, rollout: &Rollout, access: &Access) -> Result<Option<Vec<Value>>, Failure> {
+        if !self.scorer.reads_messages() {
+            return Ok(None);
         }
+        if access.is_recorded {
+            match access.model.conversations().await {
+                Ok(told) => return Ok(Some(told.into_main().unwrap_or_default())),
+                // A server that does not record.
+                Err(ClientError::Refused { status: 404, .. }) => {}
+                Err(error) => return Err(Failure::passing("no_conversation", error.to_string())),
+            }
+        }
+        let own = rollout.messages.iter().map(|message| json!(message)).collect();
+        Ok((!rollout.messages.is_empty()).then_some(own))
     }
 }
 
@@ -65,7 +92,28 @@ pub(super) struct Episodes {
     /// Give every episode up at its end, so that nothing is trained.
     pub abort: bool,
     pub progress: Arc<Progress>,
+    /// Where answers are compared with each other: those of train episodes that are not scored yet.
+    pub groups: Option<Arc<Groups>>,
     failures: Failures,
+}
+
+/// What an episode is run for.
+#[derive(Debug)]
+pub(super) enum Purpose {
+    /// Training, as one of the episodes of a group. The place is given back as soon as the agent has answered, so that
+    /// another one can run while the answer waits for its score.
+    Train { group: u64, place: OwnedSemaphorePermit },
+    /// Evaluation.
+    Eval,
+}
+
+impl Purpose {
+    fn episode_type(&self) -> EpisodeType {
+        match self {
+            Self::Train { .. } => EpisodeType::Train,
+            Self::Eval => EpisodeType::Eval,
+        }
+    }
 }
 
 impl Episodes {
@@ -77,7 +125,16 @@ impl Episodes {
             discard_episode_timeout: BeginEpisode::default().discard_episode_timeout,
             abort: false,
             progress,
+            groups: None,
             failures,
+        }
+    }
+
+    /// Waits until an answer begins to wait for others of its group, by which another agent may run.
+    pub async fn place_freed(&self) {
+        match &self.groups {
+            Some(groups) => groups.answered().await,
+            None => std::future::pending().await,
         }
     }
 
@@ -105,15 +162,16 @@ impl Episodes {
         &self,
         episode: Episode,
         task: &Task,
-        episode_type: EpisodeType,
+        purpose: Purpose,
     ) -> Result<EpisodeReport, RollError> {
-        let claimed = Instant::now();
+        let (claimed, episode_type) = (Instant::now(), purpose.episode_type());
         let access = Access {
             model: episode.model().clone(),
             model_name: self.model_name.clone(),
             episode_uuid: episode.uuid().to_string(),
+            is_recorded: true,
         };
-        let played = match self.player.play(task, &access).await {
+        let played = match self.play(task, &access, purpose).await {
             Ok((rollout, score)) => self.finish(episode, task, rollout, score).await,
             Err(failure) => {
                 // The server discards what it cannot be told to; the failure is what matters.
@@ -135,6 +193,45 @@ impl Episodes {
             }
         }
         Ok(report)
+    }
+
+    async fn play(&self, task: &Task, access: &Access, purpose: Purpose) -> Result<(Rollout, Score), Failure> {
+        // Dropped where the agent fails, so that the others of its group do not wait for it.
+        let (member, place) = match purpose {
+            Purpose::Train { group, place } => {
+                (self.groups.as_ref().map(|groups| groups.join(group, task)), Some(place))
+            }
+            Purpose::Eval => (None, None),
+        };
+        let (rollout, answer) = self.player.answer(task, access).await?;
+        drop(place);
+        let score = self.score(task, access, answer, member).await?;
+        Ok((rollout, score))
+    }
+
+    /// The score of an answer. The server discards idle episodes; while this one waits for its score, it is kept.
+    async fn score(
+        &self,
+        task: &Task,
+        access: &Access,
+        answer: Answer,
+        member: Option<Member>,
+    ) -> Result<Score, RewardError> {
+        let score = async {
+            match member {
+                Some(member) => member.score(answer).await,
+                None => self.player.scorer.score(task, &answer).await,
+            }
+        };
+        let keep = async {
+            let period = Duration::try_from_secs_f64(self.discard_episode_timeout / 3.0).unwrap_or(Duration::MAX);
+            loop {
+                tokio::time::sleep(period).await;
+                // Looking at an episode is activity. Where it is gone already, its end will say so.
+                let _ = access.model.conversations().await;
+            }
+        };
+        tokio::select! { score = score => score, never = keep => never }
     }
 
     async fn finish(

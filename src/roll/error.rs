@@ -1,6 +1,7 @@
 //! Why a run ends before its job is done.
 
 use super::job::JobError;
+use super::rewards::SetupError;
 use super::server::ServerError;
 use super::tasks::TaskError;
 use crate::client::ClientError;
@@ -26,6 +27,9 @@ pub enum RollError {
     /// No server of our own.
     #[error(transparent)]
     Server(#[from] ServerError),
+    /// The reward cannot be used.
+    #[error(transparent)]
+    Reward(#[from] SetupError),
     /// Agent or reward do not fit the tasks.
     #[error("task {task_id}: {detail}")]
     Job {

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::agents::Agent;
-use super::rewards::Reward;
+use super::rewards::{Reward, Scorer, SetupError};
 use super::template;
 use crate::config::shape::Schema;
 use crate::config::small_file::{DOCUMENT_BYTES, read_given_text};
@@ -294,6 +294,7 @@ impl Roll {
             let message = "is missing; it says what an answer is worth, such as {type: number_match}";
             problems.push(Problem::new("roll.reward", message));
         }
+        problems.extend(self.reward().problems("roll.reward"));
         problems
     }
 
@@ -308,6 +309,14 @@ impl Roll {
     /// Share of a batch that this job may fill, where it is limited.
     pub fn throttle_ratio(&self) -> Option<f64> {
         self.throttle.map(|throttle| throttle.ratio)
+    }
+
+    /// The reward, ready to score.
+    ///
+    /// # Errors
+    /// A judge's key is not in the environment.
+    pub fn scorer(&self) -> Result<Scorer, SetupError> {
+        self.reward().scorer("roll.reward")
     }
 
     /// What an answer is worth.

@@ -8,9 +8,10 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::batch_plan::Rule;
 use super::check;
-use super::episode::{Episodes, Player};
+use super::episode::{Episodes, Player, Purpose};
 use super::error::RollError;
 use super::failures::Failures;
+use super::groups::Groups;
 use super::interrupt::Interrupt;
 use super::job::{Eval, Job};
 use super::progress::Progress;
@@ -178,7 +179,7 @@ impl Run {
         }
         self.keep_job().await?;
         let batch = self.batch(&pool, started);
-        let episodes = Arc::new(self.episodes(model));
+        let episodes = Arc::new(self.episodes(model, batch.1)?);
         if self.job.roll.eval.is_some() || self.options.eval_only {
             self.end.eval_before = self.evaluate(&episodes).await?;
         }
@@ -271,18 +272,23 @@ impl Run {
         )
     }
 
-    fn episodes(&self, model_name: String) -> Episodes {
+    fn episodes(&self, model_name: String, repeats: u64) -> Result<Episodes, RollError> {
         let roll = &self.job.roll;
         let player = Player {
             agent: roll.agent.clone(),
-            reward: roll.reward().clone(),
+            scorer: roll.scorer()?,
         };
+        let groups = player
+            .scorer
+            .compares()
+            .then(|| Groups::new(player.scorer.clone(), usize::try_from(repeats).unwrap_or(usize::MAX)));
         let failures = Failures::new(roll.max_failure_rate, roll.parallel());
         let mut episodes = Episodes::new(self.swarm.clone(), player, self.progress.clone(), failures);
+        episodes.groups = groups;
         episodes.model_name = model_name;
         episodes.discard_episode_timeout = roll.discard_episode_timeout;
         episodes.abort = self.options.abort;
-        episodes
+        Ok(episodes)
     }
 
     /// Evaluates the present weights; `None` where Ctrl-C came first.
@@ -324,7 +330,7 @@ impl Run {
         let mut tried = 0;
         loop {
             let episode = episodes.begin(task, EpisodeType::Eval).await?;
-            let report = episodes.run(episode, task, EpisodeType::Eval).await?;
+            let report = episodes.run(episode, task, Purpose::Eval).await?;
             if report.reward.is_some() || tried == self.job.roll.retries {
                 return Ok(report);
             }

@@ -180,7 +180,7 @@ impl<'a> Training<'a> {
     }
 
     async fn train(&mut self) -> Result<(), RollError> {
-        let interrupt = self.run.interrupt.clone();
+        let (interrupt, episodes) = (self.run.interrupt.clone(), self.episodes.clone());
         if self.look(true).await? {
             return Ok(());
         }
@@ -206,6 +206,7 @@ impl<'a> Training<'a> {
                         continue;
                     }
                 }
+                () = episodes.place_freed() => continue,
                 () = tokio::time::sleep_until(self.next_look.into()) => {}
             }
             if self.look(false).await? {

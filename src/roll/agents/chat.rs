@@ -283,6 +283,7 @@ mod tests {
             model: ModelApi::new(&url, "key").unwrap(),
             model_name: "m".into(),
             episode_uuid: "e".into(),
+            is_recorded: false,
         };
         (access, requests)
     }

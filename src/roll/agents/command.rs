@@ -137,6 +137,7 @@ mod tests {
             model: ModelApi::new("http://localhost:1/v1", "sk-ajet-1").unwrap(),
             model_name: "m".into(),
             episode_uuid: "e".into(),
+            is_recorded: false,
         };
         agent.run(&task, &access).await
     }

@@ -166,6 +166,7 @@ mod tests {
             model: ModelApi::new("http://localhost:1/v1", "sk-1").unwrap(),
             model_name: "m".into(),
             episode_uuid: "e".into(),
+            is_recorded: false,
         }
     }
 

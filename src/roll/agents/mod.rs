@@ -55,6 +55,8 @@ pub struct Access {
     pub model_name: String,
     /// The episode; empty without a swarm server.
     pub episode_uuid: String,
+    /// Whether a swarm server answers, which records the conversation.
+    pub is_recorded: bool,
 }
 
 impl Access {

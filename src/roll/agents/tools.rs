@@ -272,6 +272,7 @@ mod tests {
             model: ModelApi::new("http://localhost:1/v1", "").unwrap(),
             model_name: "m".into(),
             episode_uuid: "e".into(),
+            is_recorded: false,
         };
         let task = Task {
             task_id: "t".into(),

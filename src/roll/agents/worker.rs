@@ -250,6 +250,7 @@ mod tests {
             model: ModelApi::new("http://localhost:1/v1", "key").unwrap(),
             model_name: "m".into(),
             episode_uuid: uuid::Uuid::new_v4().to_string(),
+            is_recorded: false,
         };
         let rollout = worker.run(&task, &access).await?;
         assert_eq!(rollout.reward, Some(1.0));
