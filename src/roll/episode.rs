@@ -158,12 +158,7 @@ impl Episodes {
     ///
     /// # Errors
     /// Going on is in vain: the job is wrong, or too many episodes fail.
-    pub async fn run(
-        &self,
-        episode: Episode,
-        task: &Task,
-        purpose: Purpose,
-    ) -> Result<EpisodeReport, RollError> {
+    pub async fn run(&self, episode: Episode, task: &Task, purpose: Purpose) -> Result<EpisodeReport, RollError> {
         let (claimed, episode_type) = (Instant::now(), purpose.episode_type());
         let access = Access {
             model: episode.model().clone(),

@@ -76,7 +76,10 @@ mod tests {
         for (source, told) in [("metadata.none", "undefined"), ("1e308 * 10", "JSON does not have")] {
             let expression = Expression::new("roll.reward.expression", source).unwrap();
             let error = expression.evaluate(&json!({"metadata": {}})).unwrap_err().to_string();
-            assert!(error.starts_with("roll.reward.expression: ") && error.contains(told), "{error}");
+            assert!(
+                error.starts_with("roll.reward.expression: ") && error.contains(told),
+                "{error}"
+            );
         }
         for source in ["", "1 +", "a b", "a }} {{ b", "a) }}{% if x %}"] {
             assert!(Expression::new("k", source).is_err(), "{source:?}");

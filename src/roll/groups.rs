@@ -264,7 +264,11 @@ mod tests {
     #[tokio::test]
     async fn a_failed_episode_is_not_waited_for_longer_than_its_next_try_takes_to_begin() {
         let (groups, fake) = groups(3, 50).await;
-        let (first, second, third) = (groups.join(0, &task()), groups.join(0, &task()), groups.join(0, &task()));
+        let (first, second, third) = (
+            groups.join(0, &task()),
+            groups.join(0, &task()),
+            groups.join(0, &task()),
+        );
         let scored = async { tokio::join!(reward(first, "+"), reward(second, "++")) };
         let failed = async {
             tokio::time::sleep(Duration::from_millis(30)).await;

@@ -3,6 +3,7 @@
 mod agents;
 mod batches;
 mod fuzz;
+mod judges;
 mod killed_clients;
 mod limits;
 mod roll;

@@ -17,10 +17,10 @@ use ajet_swarm::roll::report::{End, Outcome};
 use ajet_swarm::roll::{Interrupt, Options, RollError, run};
 use serde_json::{Value, json};
 
-const ENOUGH_TASKS: &str = "rollout_until_finish_enough_tasks";
+pub const ENOUGH_TASKS: &str = "rollout_until_finish_enough_tasks";
 
 /// Batches of `tasks` tasks of `repeats` episodes, of a small generated task set.
-fn ajet(tasks: u64, repeats: u64, method: &str) -> Value {
+pub fn ajet(tasks: u64, repeats: u64, method: &str) -> Value {
     json!({
         "data": {"train_batch_size": tasks},
         "rollout": {"num_repeat": repeats},
@@ -30,7 +30,7 @@ fn ajet(tasks: u64, repeats: u64, method: &str) -> Value {
 }
 
 /// A job on this server; `roll` is completed with the echo agent and a reward that differs between tasks.
-fn job(swarm: &Swarm, ajet: Value, mut roll: Value) -> Job {
+pub fn job(swarm: &Swarm, ajet: Value, mut roll: Value) -> Job {
     roll["swarm_url"] = swarm.url.clone().into();
     roll["auto_start_swarm_server"] = false.into();
     if roll["agent"].is_null() {
@@ -43,7 +43,7 @@ fn job(swarm: &Swarm, ajet: Value, mut roll: Value) -> Job {
     Job::parse(Path::new("job.yaml"), &yaml).unwrap()
 }
 
-async fn run_to_end(job: Job) -> Result<End, RollError> {
+pub async fn run_to_end(job: Job) -> Result<End, RollError> {
     run(job, Options::default(), Interrupt::default()).await
 }
 

@@ -17,8 +17,8 @@ use super::judge::{
     ScoreFormat, ScoreRange,
 };
 use super::regex_match::{Flags, RegexMatch};
-use super::scorer::{Kind, Scorer};
-use super::weighted::Part;
+use super::scorer::{Kind, Part, Scorer};
+use super::weighted::Weight;
 use crate::config::Problem;
 use crate::roll::expression::Expression;
 use crate::roll::template::Template;
@@ -318,9 +318,24 @@ impl Reward {
         let problem = |key: &str, reason: String| SetupError::Config(Problem::new(format!("{path}.{key}"), reason));
         Ok(match self {
             Self::FromAgent => Kind::FromAgent,
-            Self::ExactMatch(text) => compare(Comparison::Exact { ignore_case: text.ignore_case }, &text.answer),
-            Self::Contains(text) => compare(Comparison::Contains { ignore_case: text.ignore_case }, &text.answer),
-            Self::NumberMatch(number) => compare(Comparison::Number { tolerance: number.tolerance }, &number.answer),
+            Self::ExactMatch(text) => compare(
+                Comparison::Exact {
+                    ignore_case: text.ignore_case,
+                },
+                &text.answer,
+            ),
+            Self::Contains(text) => compare(
+                Comparison::Contains {
+                    ignore_case: text.ignore_case,
+                },
+                &text.answer,
+            ),
+            Self::NumberMatch(number) => compare(
+                Comparison::Number {
+                    tolerance: number.tolerance,
+                },
+                &number.answer,
+            ),
             Self::Similarity(text) => compare(Comparison::Similarity, &text.answer),
             Self::Regex(regex) => Kind::Regex(regex.matcher().map_err(|reason| problem("pattern", reason))?),
             Self::JsonPath(json) => Kind::JsonPath(json.matcher().map_err(|reason| problem("path", reason))?),
@@ -422,7 +437,11 @@ impl WeightedReward {
         if self.parts.is_empty() {
             problems.push(Problem::new(format!("{path}.parts"), "has no part; name at least one"));
         }
-        if let Some(success) = self.success.as_ref().filter(|success| !self.parts.contains_key(*success)) {
+        if let Some(success) = self
+            .success
+            .as_ref()
+            .filter(|success| !self.parts.contains_key(*success))
+        {
             let known: Vec<&str> = self.parts.keys().map(String::as_str).collect();
             let message = format!("{success:?} is none of the parts {}", known.join(", "));
             problems.push(Problem::new(format!("{path}.success"), message));
@@ -436,8 +455,10 @@ impl WeightedReward {
     fn kind(&self, path: &str) -> Result<Kind, SetupError> {
         let parts = self.parts.iter().map(|(name, part)| {
             Ok(Part {
-                name: name.clone(),
-                weight: part.weight,
+                weight: Weight {
+                    name: name.clone(),
+                    weight: part.weight,
+                },
                 scorer: part.reward.scorer(&part_path(path, name))?,
             })
         });

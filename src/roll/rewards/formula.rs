@@ -36,7 +36,10 @@ mod tests {
         };
         let answer = Answer {
             output: "4".into(),
-            messages: Some(vec![json!({"role": "user"}), json!({"role": "assistant", "content": "4"})]),
+            messages: Some(vec![
+                json!({"role": "user"}),
+                json!({"role": "assistant", "content": "4"}),
+            ]),
             reward: Some(0.25),
             is_success: None,
         };

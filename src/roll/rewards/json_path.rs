@@ -81,10 +81,15 @@ impl JsonPathMatch {
             (Value::Number(wanted), Value::Number(given)) => self.is_number(&wanted.to_string(), &given.to_string()),
             (Value::String(wanted), Value::String(given)) => same(wanted, given, self.ignore_case),
             (Value::Array(wanted), Value::Array(given)) => {
-                wanted.len() == given.len() && wanted.iter().zip(given).all(|(wanted, given)| self.is_same(wanted, given))
+                wanted.len() == given.len()
+                    && wanted
+                        .iter()
+                        .zip(given)
+                        .all(|(wanted, given)| self.is_same(wanted, given))
             }
             (Value::Object(wanted), Value::Object(given)) => {
-                let has = |(key, wanted): (&String, &Value)| given.get(key).is_some_and(|given| self.is_same(wanted, given));
+                let has =
+                    |(key, wanted): (&String, &Value)| given.get(key).is_some_and(|given| self.is_same(wanted, given));
                 wanted.len() == given.len() && wanted.iter().all(has)
             }
             (wanted, given) => wanted == given,
@@ -163,7 +168,12 @@ mod tests {
             ("$.a", "{{ metadata.list | tojson }}", r#"{"a": [2, 1]}"#, 0.0),
             ("$.a", r#"{"x": 1, "y": "z"}"#, r#"{"a": {"y": "z", "x": 1}}"#, 1.0),
             ("$.a", r#"{"x": 1}"#, r#"{"a": {"y": "z", "x": 1}}"#, 0.0),
-            ("$.steps[-1].result", "7", r#"{"steps": [{"result": 1}, {"result": 7}]}"#, 1.0),
+            (
+                "$.steps[-1].result",
+                "7",
+                r#"{"steps": [{"result": 1}, {"result": 7}]}"#,
+                1.0,
+            ),
             ("$", "5", "5", 1.0),
             // Several values are right only if all are.
             ("$..a", "42", r#"[{"a": 42}, {"a": 42}]"#, 1.0),

@@ -62,7 +62,9 @@ impl RegexMatch {
         // The last one: a model that corrects itself, or tries several answers, is held to its last word.
         let last = self.pattern.captures_iter(&answer.output).last();
         let given = last.as_ref().and_then(|captures| self.captured(captures));
-        Ok(Score::of(given.is_some_and(|given| same(&wanted, given, self.ignore_case))))
+        Ok(Score::of(
+            given.is_some_and(|given| same(&wanted, given, self.ignore_case)),
+        ))
     }
 
     /// The group `answer`, or else the first group, or else the whole match.
@@ -100,8 +102,14 @@ mod tests {
     #[test]
     fn a_pattern_matches_or_captures_the_answer() {
         let plain = Flags::default();
-        let ignore_case = Flags { ignore_case: true, ..plain };
-        let multi_line = Flags { multi_line: true, ..plain };
+        let ignore_case = Flags {
+            ignore_case: true,
+            ..plain
+        };
+        let multi_line = Flags {
+            multi_line: true,
+            ..plain
+        };
         let dot_all = Flags { dot_all: true, ..plain };
         const ANSWER: &str = "{{ metadata.answer }}";
         for (pattern, flags, answer, output, expected) in [
@@ -113,10 +121,28 @@ mod tests {
             ("yes", ignore_case, None, "YES", 1.0),
             ("<a>.*</a>", plain, None, "<a>\n</a>", 0.0),
             ("<a>.*</a>", dot_all, None, "<a>\n</a>", 1.0),
-            (r"<answer>(.*?)</answer>", plain, Some(ANSWER), "<answer> 42 </answer>", 1.0),
+            (
+                r"<answer>(.*?)</answer>",
+                plain,
+                Some(ANSWER),
+                "<answer> 42 </answer>",
+                1.0,
+            ),
             // The last match counts, so trying several answers does not help.
-            (r"<answer>(.*?)</answer>", plain, Some(ANSWER), "<answer>42</answer><answer>7</answer>", 0.0),
-            (r"<answer>(.*?)</answer>", plain, Some(ANSWER), "<answer>7</answer><answer>42</answer>", 1.0),
+            (
+                r"<answer>(.*?)</answer>",
+                plain,
+                Some(ANSWER),
+                "<answer>42</answer><answer>7</answer>",
+                0.0,
+            ),
+            (
+                r"<answer>(.*?)</answer>",
+                plain,
+                Some(ANSWER),
+                "<answer>7</answer><answer>42</answer>",
+                1.0,
+            ),
             (r"<answer>(.*?)</answer>", plain, Some(ANSWER), "42", 0.0),
             // Part of an answer is not the answer.
             (r"(\d+)", plain, Some(ANSWER), "421", 0.0),

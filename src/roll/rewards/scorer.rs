@@ -14,7 +14,7 @@ use super::formula;
 use super::json_path::JsonPathMatch;
 use super::judge::{GroupJudge, LlmJudge};
 use super::regex_match::RegexMatch;
-use super::weighted::{self, Part};
+use super::weighted::{self, Weight};
 use crate::roll::expression::Expression;
 use crate::roll::tasks::Task;
 use crate::roll::template::Template;
@@ -36,6 +36,13 @@ pub(super) enum Kind {
     Weighted { parts: Vec<Part>, success: Option<String> },
 }
 
+/// One part of a weighted sum.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub weight: Weight,
+    pub scorer: Scorer,
+}
+
 impl From<Kind> for Scorer {
     fn from(kind: Kind) -> Self {
         Self(Arc::new(kind))
@@ -43,11 +50,6 @@ impl From<Kind> for Scorer {
 }
 
 impl Scorer {
-    /// The agent's own reward.
-    pub fn from_agent() -> Self {
-        Kind::FromAgent.into()
-    }
-
     /// Whether answers to one task are compared with each other, so that they have to be scored together.
     pub fn compares(&self) -> bool {
         match &*self.0 {
@@ -78,7 +80,11 @@ impl Scorer {
 
     /// The rewards of a task's answers, in their order.
     pub async fn score_group(&self, task: &Task, answers: &[Answer]) -> Vec<Result<Score, RewardError>> {
-        self.score_together(task, answers).await.into_iter().map(finite).collect()
+        self.score_together(task, answers)
+            .await
+            .into_iter()
+            .map(finite)
+            .collect()
     }
 
     fn score_alone<'a>(&'a self, task: &'a Task, answer: &'a Answer) -> BoxFuture<'a, Result<Score, RewardError>> {
@@ -98,7 +104,7 @@ impl Scorer {
                 Kind::GroupJudge(judge) => judge.score_alone(task, answer).await,
                 Kind::Weighted { parts, success } => {
                     let scores = join_all(parts.iter().map(|part| part.scorer.score_alone(task, answer))).await;
-                    weighted::sum(parts, success.as_deref(), scores)
+                    weighted::sum(weights(parts), success.as_deref(), scores)
                 }
             }
         }
@@ -119,7 +125,7 @@ impl Scorer {
                     // Each part has a score for each answer.
                     let scores_of_next = |_: &Answer| by_part.iter_mut().filter_map(Iterator::next).collect();
                     let of_answers: Vec<Vec<_>> = answers.iter().map(scores_of_next).collect();
-                    let total = |scores| weighted::sum(parts, success.as_deref(), scores);
+                    let total = |scores| weighted::sum(weights(parts), success.as_deref(), scores);
                     of_answers.into_iter().map(total).collect()
                 }
                 _ => join_all(answers.iter().map(|answer| self.score_alone(task, answer))).await,
@@ -127,6 +133,10 @@ impl Scorer {
         }
         .boxed()
     }
+}
+
+fn weights(parts: &[Part]) -> impl Iterator<Item = &Weight> {
+    parts.iter().map(|part| &part.weight)
 }
 
 fn finite(score: Result<Score, RewardError>) -> Result<Score, RewardError> {

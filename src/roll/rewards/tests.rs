@@ -117,29 +117,75 @@ async fn kinds_that_compute_are_read_and_score() {
             one: {weight: 2, reward: {type: regex, pattern: '^\\d+$'}},
             two: {reward: {type: similarity, answer: '42'}}}}}}}";
     for (yaml, output, expected, success) in [
-        (r"{type: regex, pattern: 'is (\d+)', answer: '{{ metadata.answer }}'}", "it is 42", 1.0, Some(true)),
-        (r"{type: regex, pattern: 'IS \d+', ignore_case: yes}", "it is 7", 1.0, Some(true)),
-        ("{type: regex, pattern: '^b.c$', multi_line: true, dot_all: true}", "a\nb\nc", 1.0, Some(true)),
-        ("{type: json_path, path: $.a, answer: '{{ metadata.answer }}'}", "{\"a\": 42.0}", 1.0, Some(true)),
-        ("{type: json_path, path: $.a, answer: 40, tolerance: 0.1}", "{\"a\": 42}", 1.0, Some(true)),
+        (
+            r"{type: regex, pattern: 'is (\d+)', answer: '{{ metadata.answer }}'}",
+            "it is 42",
+            1.0,
+            Some(true),
+        ),
+        (
+            r"{type: regex, pattern: 'IS \d+', ignore_case: yes}",
+            "it is 7",
+            1.0,
+            Some(true),
+        ),
+        (
+            "{type: regex, pattern: '^b.c$', multi_line: true, dot_all: true}",
+            "a\nb\nc",
+            1.0,
+            Some(true),
+        ),
+        (
+            "{type: json_path, path: $.a, answer: '{{ metadata.answer }}'}",
+            "{\"a\": 42.0}",
+            1.0,
+            Some(true),
+        ),
+        (
+            "{type: json_path, path: $.a, answer: 40, tolerance: 0.1}",
+            "{\"a\": 42}",
+            1.0,
+            Some(true),
+        ),
         ("{type: expression, expression: 'output | int / 2'}", "42", 21.0, None),
         (WEIGHTED, "42", 1.0 + 0.5 - 3.0, Some(true)),
         (WEIGHTED, "4", 0.5 - 2.5, Some(false)),
     ] {
         let score = score(yaml, output).await.unwrap();
-        assert_eq!((score.reward, score.is_success), (expected, success), "{yaml} of {output:?}");
+        assert_eq!(
+            (score.reward, score.is_success),
+            (expected, success),
+            "{yaml} of {output:?}"
+        );
     }
     let nested = score(WEIGHTED, "42").await.unwrap();
     let names: Vec<_> = nested.log_metrics.keys().map(String::as_str).collect();
-    assert_eq!(names, ["reward/right", "reward/brief", "reward/both", "reward/both/one", "reward/both/two"]);
+    assert_eq!(
+        names,
+        [
+            "reward/right",
+            "reward/brief",
+            "reward/both",
+            "reward/both/one",
+            "reward/both/two"
+        ]
+    );
 }
 
 #[tokio::test]
 async fn a_part_that_cannot_be_scored_fails_the_whole() {
-    let yaml = "{type: weighted, parts: {right: {reward: {type: exact_match, answer: x}}, own: {reward: {type: from_agent}}}}";
+    let yaml =
+        "{type: weighted, parts: {right: {reward: {type: exact_match, answer: x}}, own: {reward: {type: from_agent}}}}";
     let error = score(yaml, "x").await.unwrap_err();
-    assert!(error.to_string().starts_with("part `own` of the reward: the agent gave no reward"), "{error}");
-    let error = score("{type: expression, expression: '1e308 * 10'}", "").await.unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("part `own` of the reward: the agent gave no reward"),
+        "{error}"
+    );
+    let error = score("{type: expression, expression: '1e308 * 10'}", "")
+        .await
+        .unwrap_err();
     assert!(error.is_permanent(), "{error}");
     let sum = "{type: weighted, parts: {a: {weight: 1e6, reward: {type: expression, expression: '1e305'}}}}";
     let error = score(sum, "").await.unwrap_err();
@@ -149,14 +195,22 @@ async fn a_part_that_cannot_be_scored_fails_the_whole() {
 #[test]
 fn judges_are_read_with_their_defaults() {
     for (yaml, compares, reads) in [
-        ("{type: llm_judge, judge: {model: m, base_url: 'http://127.0.0.1:1/v1'}}", false, false),
+        (
+            "{type: llm_judge, judge: {model: m, base_url: 'http://127.0.0.1:1/v1'}}",
+            false,
+            false,
+        ),
         (
             "{type: llm_judge, judge: {model: m, base_url: 'http://127.0.0.1:1/v1', request: {max_tokens: 5, top_p: 1.0}, retries: 0}, \
               prompt: '{{ messages | tojson }}', score_pattern: '(\\d)', score_max: 5, success_at: 0.5}",
             false,
             true,
         ),
-        ("{type: group_judge, judge: {model: m, base_url: 'http://127.0.0.1:1/v1'}, scale: score}", true, true),
+        (
+            "{type: group_judge, judge: {model: m, base_url: 'http://127.0.0.1:1/v1'}, scale: score}",
+            true,
+            true,
+        ),
         (
             "{type: weighted, parts: {judged: {reward: {type: group_judge, judge: {model: m, base_url: 'http://127.0.0.1:1/v1'}}}}}",
             true,
@@ -167,7 +221,11 @@ fn judges_are_read_with_their_defaults() {
         ("{type: expression, expression: 'output | length'}", false, false),
     ] {
         let scorer = reward(yaml).scorer("roll.reward").unwrap();
-        assert_eq!((scorer.compares(), scorer.reads_messages()), (compares, reads), "{yaml}");
+        assert_eq!(
+            (scorer.compares(), scorer.reads_messages()),
+            (compares, reads),
+            "{yaml}"
+        );
     }
 }
 
@@ -195,7 +253,11 @@ fn what_the_schema_cannot_say_is_a_problem_at_its_key() {
             "roll.reward.score_pattern: the score range from 5 to 5 is empty",
         ),
     ] {
-        let problems: Vec<String> = reward(yaml).problems("roll.reward").iter().map(ToString::to_string).collect();
+        let problems: Vec<String> = reward(yaml)
+            .problems("roll.reward")
+            .iter()
+            .map(ToString::to_string)
+            .collect();
         assert!(problems.len() == 1 && problems[0].starts_with(told), "{problems:?}");
     }
     // Where a job is only checked, its judge's key need not be there.

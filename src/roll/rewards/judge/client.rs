@@ -171,7 +171,10 @@ impl Judge {
             .chain([json!({"role": "user", "content": prompt})])
             .collect();
         // Greedy, so that the same answer gets the same score wherever the API allows it.
-        let mut body = Map::from_iter([("temperature".to_owned(), json!(0)), ("max_tokens".to_owned(), json!(2048))]);
+        let mut body = Map::from_iter([
+            ("temperature".to_owned(), json!(0)),
+            ("max_tokens".to_owned(), json!(2048)),
+        ]);
         body.extend(self.model.request.clone());
         body.retain(|_, value| !value.is_null());
         body.insert("model".into(), json!(self.model.model));
@@ -181,7 +184,11 @@ impl Judge {
 
     /// One request. The outer error is one that no other try mends.
     async fn answer(&self, body: &Value, cost: &mut Cost) -> Result<Result<String, Failed>, JudgeError> {
-        let _place = self.places.acquire().await.map_err(|error| JudgeError::Setup(error.to_string()))?;
+        let _place = self
+            .places
+            .acquire()
+            .await
+            .map_err(|error| JudgeError::Setup(error.to_string()))?;
         let url = format!("{}/chat/completions", self.model.base_url.trim_end_matches('/'));
         let mut request = self.http.post(url).timeout(self.model.timeout).json(body);
         if let Some(key) = &self.key {
@@ -229,8 +236,10 @@ impl Judge {
 
 /// Whether the same request may succeed later.
 fn may_pass(status: StatusCode) -> bool {
-    matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS)
-        || status.is_server_error()
+    matches!(
+        status,
+        StatusCode::REQUEST_TIMEOUT | StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS
+    ) || status.is_server_error()
 }
 
 /// The whole body; `None` of one that is too large.
@@ -262,7 +271,11 @@ fn read_completion(body: &[u8], cost: &mut Cost) -> Result<String, Failed> {
     let choice = completion.choices.into_iter().next();
     let choice = choice.ok_or_else(|| "its answer has no choice".to_owned())?;
     if choice.finish_reason.as_deref() == Some("length") {
-        return Err("its answer was cut by a token limit; hint: `request: {max_tokens: …}` raises it".to_owned().into());
+        return Err(
+            "its answer was cut by a token limit; hint: `request: {max_tokens: …}` raises it"
+                .to_owned()
+                .into(),
+        );
     }
     choice
         .message

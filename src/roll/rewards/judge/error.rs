@@ -4,7 +4,9 @@
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JudgeError {
     /// The environment has no key.
-    #[error("the judge needs an API key: the environment variable {variable} is not set\nhint: export {variable}, or name another one in `api_key_env`")]
+    #[error(
+        "the judge needs an API key: the environment variable {variable} is not set\nhint: export {variable}, or name another one in `api_key_env`"
+    )]
     NoKey {
         /// The variable.
         variable: String,

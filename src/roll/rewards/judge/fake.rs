@@ -108,13 +108,19 @@ impl FakeJudge {
 async fn answer(State(record): State<Arc<Mutex<Record>>>, headers: HeaderMap, Json(request): Json<Value>) -> Response {
     let reply = {
         let mut record = record.lock().unwrap();
-        let key = headers.get("authorization").map(|value| value.to_str().unwrap().to_owned());
+        let key = headers
+            .get("authorization")
+            .map(|value| value.to_str().unwrap().to_owned());
         record.keys.push(key);
         record.requests.push((Instant::now(), request.clone()));
         record.running += 1;
         record.most_running = record.most_running.max(record.running);
         match record.replies.len() {
-            0 | 1 => record.replies.front().cloned().unwrap_or(Reply::Text("Score: 5".into())),
+            0 | 1 => record
+                .replies
+                .front()
+                .cloned()
+                .unwrap_or(Reply::Text("Score: 5".into())),
             _ => record.replies.pop_front().unwrap(),
         }
     };

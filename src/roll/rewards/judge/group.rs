@@ -101,7 +101,11 @@ impl GroupJudge {
     }
 
     /// The reward of one answer that is compared with no other, as in an evaluation: the judge's score.
-    pub(in crate::roll::rewards) async fn score_alone(&self, task: &Task, answer: &Answer) -> Result<Score, RewardError> {
+    pub(in crate::roll::rewards) async fn score_alone(
+        &self,
+        task: &Task,
+        answer: &Answer,
+    ) -> Result<Score, RewardError> {
         let scores = self.judged(task, std::slice::from_ref(answer), Scale::Score).await;
         // As many as there are answers.
         scores.into_iter().next().unwrap_or(Err(RewardError::Alone))
@@ -139,7 +143,12 @@ impl GroupJudge {
             // They are all the same, whatever a judge would say.
             return Ok(vec![0.0; answers.len()]);
         }
-        let system = self.prompt.system.as_ref().map(|system| system.render(task)).transpose()?;
+        let system = self
+            .prompt
+            .system
+            .as_ref()
+            .map(|system| system.render(task))
+            .transpose()?;
         let prompt = self.prompt.prompt.render(&self.variables(task, &group)?)?;
         let ids: Vec<&str> = group.shown.iter().map(|shown| shown.id.as_str()).collect();
         let read = |text: &str| read_scores(text, &ids);
@@ -198,7 +207,10 @@ impl Group {
             1 => conversations.map(before_first_answer).sum(),
             _ => common_prefix(conversations),
         };
-        let prefix = different.keys().next().map_or(vec![], |(messages, _)| messages[..common].to_vec());
+        let prefix = different
+            .keys()
+            .next()
+            .map_or(vec![], |(messages, _)| messages[..common].to_vec());
         let shown = different.into_iter().map(|((mut messages, output), id)| Shown {
             id,
             messages: messages.split_off(common),
@@ -263,10 +275,14 @@ fn new_id(rng: &mut ChaCha8Rng, taken: &[String]) -> String {
 /// The scores in a judge's answer, by id.
 fn read_scores(text: &str, ids: &[&str]) -> Result<IndexMap<String, f64>, String> {
     let object = last_object(text).ok_or_else(|| "there is no JSON object with `scores`".to_owned())?;
-    let entries = object["scores"].as_array().ok_or_else(|| "`scores` is not a list".to_owned())?;
+    let entries = object["scores"]
+        .as_array()
+        .ok_or_else(|| "`scores` is not a list".to_owned())?;
     let mut scores = IndexMap::new();
     for entry in entries {
-        let id = entry["id"].as_str().ok_or_else(|| format!("a score has no `id`: {entry:.100}"))?;
+        let id = entry["id"]
+            .as_str()
+            .ok_or_else(|| format!("a score has no `id`: {entry:.100}"))?;
         if !ids.contains(&id) {
             return Err(format!("there is a score for {id:?}, which is no agent"));
         }

@@ -68,7 +68,9 @@ async fn scores_become_ranks_and_ties_share_them() {
         let judge = GroupJudge::new(fake.judge(), prompt(Scale::Rank, 0));
         let scores = judge.score_group(&task(), &answers(&texts)).await;
         assert_eq!(rewards(&scores), expected, "{texts:?}");
-        let calls = scores.iter().map(|score| score.as_ref().unwrap().log_metrics["judge/calls"].as_f64().unwrap());
+        let calls = scores
+            .iter()
+            .map(|score| score.as_ref().unwrap().log_metrics["judge/calls"].as_f64().unwrap());
         assert!((calls.sum::<f64>() - 1.0).abs() < 1e-9, "the group's cost is shared");
         assert_eq!(scores[0].as_ref().unwrap().is_success, None);
     }
@@ -78,7 +80,10 @@ async fn scores_become_ranks_and_ties_share_them() {
 async fn answers_that_are_all_the_same_tie_without_a_question() {
     let fake = FakeJudge::start([]).await;
     let judge = GroupJudge::new(fake.judge(), prompt(Scale::Rank, 0));
-    assert_eq!(rewards(&judge.score_group(&task(), &answers(&["+", "+", "+"])).await), [0.5; 3]);
+    assert_eq!(
+        rewards(&judge.score_group(&task(), &answers(&["+", "+", "+"])).await),
+        [0.5; 3]
+    );
     assert!(fake.requests().is_empty());
 }
 
@@ -86,7 +91,10 @@ async fn answers_that_are_all_the_same_tie_without_a_question() {
 async fn scores_may_be_the_rewards() {
     let fake = FakeJudge::start([Reply::Scores(pluses)]).await;
     let judge = GroupJudge::new(fake.judge(), prompt(Scale::Score, 0));
-    assert_eq!(rewards(&judge.score_group(&task(), &answers(&["+", "+++", "+"])).await), [0.1, 0.3, 0.1]);
+    assert_eq!(
+        rewards(&judge.score_group(&task(), &answers(&["+", "+++", "+"])).await),
+        [0.1, 0.3, 0.1]
+    );
     assert_eq!(rewards(&judge.score_group(&task(), &answers(&["++"])).await), [0.2]);
 }
 
@@ -172,7 +180,11 @@ async fn an_answer_without_all_scores_is_asked_for_again_and_never_filled_in() {
         let judge = GroupJudge::new(fake.judge(), prompt(Scale::Rank, 0));
         let scores = judge.score_group(&task(), &answers(&["+", "++"])).await;
         assert_eq!(rewards(&scores), [0.0, 1.0], "{first:?}");
-        assert_eq!(scores[0].as_ref().unwrap().log_metrics["judge/calls"], 1.0, "two calls for two answers");
+        assert_eq!(
+            scores[0].as_ref().unwrap().log_metrics["judge/calls"],
+            1.0,
+            "two calls for two answers"
+        );
 
         let fake = FakeJudge::start([first.clone()]).await;
         let model = JudgeModel {

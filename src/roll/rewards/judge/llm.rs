@@ -85,7 +85,12 @@ impl LlmJudge {
         let mut variables = answer.variables(task);
         variables.insert("score_min".into(), json!(format.range().min));
         variables.insert("score_max".into(), json!(format.range().max));
-        let system = self.prompt.system.as_ref().map(|system| system.render(&variables)).transpose()?;
+        let system = self
+            .prompt
+            .system
+            .as_ref()
+            .map(|system| system.render(&variables))
+            .transpose()?;
         let prompt = self.prompt.prompt.render(&variables)?;
         let known = self.remembered(key(&[
             &task.task_id,

@@ -57,7 +57,10 @@ async fn a_score_becomes_a_reward_with_its_cost() {
     assert_eq!(score.log_metrics["judge/prompt_tokens"], 100.0);
     assert_eq!(score.log_metrics["judge/completion_tokens"], 10.0);
     let (_, request) = &fake.requests()[0];
-    assert_eq!((&request["model"], &request["temperature"]), (&json!("judge"), &json!(0)));
+    assert_eq!(
+        (&request["model"], &request["temperature"]),
+        (&json!("judge"), &json!(0))
+    );
     let prompt = fake.last_prompt();
     for part in ["2 + 2?", "<answer>\n4\n</answer>", "from 0 (worst) to 10 (best)"] {
         assert!(prompt.contains(part), "{prompt}");
@@ -81,8 +84,17 @@ async fn passing_failures_are_tried_again() {
         let fake = FakeJudge::start([failure.clone(), text("Score: 10")]).await;
         let begun = Instant::now();
         let score = scored_by(fake.model()).await.unwrap();
-        assert_eq!((score.reward, &score.log_metrics["judge/calls"]), (1.0, &json!(2.0)), "{failure:?}");
-        assert_eq!(begun.elapsed() >= Duration::from_secs(1), slow, "{failure:?} {:?}", begun.elapsed());
+        assert_eq!(
+            (score.reward, &score.log_metrics["judge/calls"]),
+            (1.0, &json!(2.0)),
+            "{failure:?}"
+        );
+        assert_eq!(
+            begun.elapsed() >= Duration::from_secs(1),
+            slow,
+            "{failure:?} {:?}",
+            begun.elapsed()
+        );
     }
 }
 
@@ -93,10 +105,22 @@ async fn what_never_gives_a_score_is_an_error_with_the_reason() {
         (text("Score: 11"), "the score 11 is not from 0 to 10", 3),
         (text("Score: nan"), "there is no score", 3),
         (Reply::Cut("Score: 5".into()), "cut by a token limit", 3),
-        (Reply::Status(500, "oops", None), "it answered 500 Internal Server Error: oops", 3),
+        (
+            Reply::Status(500, "oops", None),
+            "it answered 500 Internal Server Error: oops",
+            3,
+        ),
         (Reply::Status(200, "[]", None), "not a chat completion", 3),
-        (Reply::Silence(Duration::from_secs(60)), "did not answer within 0.3 s", 3),
-        (Reply::Status(401, "{\"error\": {\"message\": \"wrong key\"}}", None), "(401): wrong key", 1),
+        (
+            Reply::Silence(Duration::from_secs(60)),
+            "did not answer within 0.3 s",
+            3,
+        ),
+        (
+            Reply::Status(401, "{\"error\": {\"message\": \"wrong key\"}}", None),
+            "(401): wrong key",
+            1,
+        ),
         (Reply::Status(400, "too long", None), "(400): too long", 1),
     ] {
         let fake = FakeJudge::start([failure.clone()]).await;
@@ -107,7 +131,11 @@ async fn what_never_gives_a_score_is_an_error_with_the_reason() {
         let error = scored_by(model).await.unwrap_err();
         assert!(error.to_string().contains(told), "{error}");
         assert_eq!(fake.requests().len(), calls, "{failure:?}");
-        assert_eq!(error.is_permanent(), matches!(failure, Reply::Status(401, ..)), "{failure:?}");
+        assert_eq!(
+            error.is_permanent(),
+            matches!(failure, Reply::Status(401, ..)),
+            "{failure:?}"
+        );
         assert_eq!(error.reason(), "judge_error");
     }
     let nobody = JudgeModel {
@@ -116,7 +144,10 @@ async fn what_never_gives_a_score_is_an_error_with_the_reason() {
         ..FakeJudge::start([]).await.model()
     };
     let error = scored_by(nobody).await.unwrap_err().to_string();
-    assert!(error.contains("in 1 tries") && error.contains("http://127.0.0.1:1"), "{error}");
+    assert!(
+        error.contains("in 1 tries") && error.contains("http://127.0.0.1:1"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -127,7 +158,9 @@ async fn the_same_question_is_asked_once_even_at_the_same_time_and_failures_are_
     let scores = futures_util::future::join_all((0..8).map(|_| judge.score(&task, &same))).await;
     let rewards: Vec<f64> = scores.iter().map(|score| score.as_ref().unwrap().reward).collect();
     assert_eq!(rewards, [0.2; 8]);
-    let calls = scores.iter().map(|score| score.as_ref().unwrap().log_metrics["judge/calls"].as_f64().unwrap());
+    let calls = scores
+        .iter()
+        .map(|score| score.as_ref().unwrap().log_metrics["judge/calls"].as_f64().unwrap());
     assert_eq!((calls.sum::<f64>(), fake.requests().len()), (1.0, 1));
     assert_eq!(judge.score(&task, &answer("5")).await.unwrap().reward, 0.9);
     let other = Task {
@@ -180,7 +213,10 @@ async fn the_prompt_may_show_the_conversation_and_fields_of_the_request_are_free
         ..answer("4")
     };
     let error = judge.score(&task(), &unknown).await.unwrap_err();
-    assert!(error.is_permanent() && error.to_string().contains("undefined"), "{error}");
+    assert!(
+        error.is_permanent() && error.to_string().contains("undefined"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -199,5 +235,8 @@ async fn the_key_is_the_environments() {
         ..fake.model()
     };
     let error = Judge::new(without).unwrap_err();
-    assert!(matches!(error, JudgeError::NoKey { .. }) && error.is_permanent(), "{error}");
+    assert!(
+        matches!(error, JudgeError::NoKey { .. }) && error.is_permanent(),
+        "{error}"
+    );
 }

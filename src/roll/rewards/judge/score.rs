@@ -52,7 +52,9 @@ impl ScoreFormat {
         let last = last.ok_or_else(|| "there is no score".to_owned())?;
         let score = last.name("score").or_else(|| last.get(1));
         let score = score.map_or("", |score| score.as_str().trim());
-        let number: f64 = score.parse().map_err(|_| format!("the score {score:?} is not a number"))?;
+        let number: f64 = score
+            .parse()
+            .map_err(|_| format!("the score {score:?} is not a number"))?;
         let ScoreRange { min, max } = self.range;
         match number.is_finite() && (min..=max).contains(&number) {
             true => Ok((number - min) / (max - min)),
@@ -114,7 +116,14 @@ mod tests {
             (Some(r"\d"), TEN, "no group"),
             (Some("("), TEN, "unclosed"),
             (None, ScoreRange { min: 1.0, max: 1.0 }, "empty"),
-            (None, ScoreRange { min: 0.0, max: f64::NAN }, "empty"),
+            (
+                None,
+                ScoreRange {
+                    min: 0.0,
+                    max: f64::NAN,
+                },
+                "empty",
+            ),
         ] {
             let error = ScoreFormat::new(pattern, range).unwrap_err();
             assert!(error.contains(told), "{error}");
