@@ -3,7 +3,6 @@
 //! Calls that wait for the disk run on blocking threads, and the computation of updates on the model thread; nothing
 //! here computes on the I/O threads.
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -19,7 +18,7 @@ use super::metrics::{self, Metrics};
 use super::model_thread::{ModelGone, ModelHandle, UpdateOutcome};
 use super::session::registry::Sessions;
 use super::session::{ChatAnswer, ChatBackend, ChatError, ConversationTooLarge, EpisodeRecord, Sampler};
-use super::storage::checkpoint::{CheckpointError, CheckpointStore};
+use super::storage::checkpoint::{CheckpointError, CheckpointStore, StagedCheckpoint};
 use super::storage::lock::DirectoryLock;
 use super::storage::trajectories::Trajectories;
 use crate::inference::SampleRequest;
@@ -280,7 +279,7 @@ impl Core {
             // Metrics are written before the checkpoint, after which a resume would not repeat the update.
             let _ = core.ledger().flush_metrics(); // retried below
             if done > core.saved_step.load(Ordering::Acquire) {
-                match core.export(done, || ()) {
+                match core.stage_checkpoint(done).and_then(|staged| core.publish_checkpoint(done, staged)) {
                     Ok(_) => core.cut_journal(done),
                     Err(error) => core.hub.warn(error.to_string()),
                 }
@@ -311,26 +310,19 @@ impl Core {
         let step = closed.global_step;
         let due = step.is_multiple_of(self.save_every) || Some(step) == self.last_step;
         let mut own = Metrics::from_iter([("seconds/update".to_owned(), seconds)]);
-        let (mut done, mut saved) = (None, None);
+        let mut staged = None;
         if due && step > self.saved_step.load(Ordering::Acquire) {
             let begun = Instant::now();
-            let told = |failed: bool, own: &mut Metrics| {
-                own.insert("seconds/export".to_owned(), begun.elapsed().as_secs_f64());
-                own.insert("export_failed".to_owned(), f64::from(failed));
-            };
-            // Metrics are written before the checkpoint, after which a resume would not repeat the update.
-            let outcome_of_export = self.export(step, || {
-                told(false, &mut own);
-                done = Some(self.close_step(closed, &outcome, own.clone()));
-            });
-            if done.is_none() {
-                told(true, &mut own);
-            }
-            saved = Some(outcome_of_export);
+            let outcome = self.stage_checkpoint(step);
+            own.insert("seconds/export".to_owned(), begun.elapsed().as_secs_f64());
+            own.insert("export_failed".to_owned(), f64::from(outcome.is_err()));
+            staged = Some(outcome);
         }
-        let (all, pool, trouble) = done.unwrap_or_else(|| self.close_step(closed, &outcome, own));
+        // Before the checkpoint counts: a resume from it does not repeat the update, nor what is written of it here.
+        let (all, pool, trouble) = self.close_step(closed, &outcome, own);
+        let saved = staged.map(|staged| staged.and_then(|staged| self.publish_checkpoint(step, staged)));
         let trouble = match saved {
-            Some(Ok(_)) => {
+            Some(Ok(())) => {
                 self.cut_journal(step);
                 trouble
             }
@@ -390,17 +382,16 @@ impl Core {
         }
     }
 
-    /// Writes the checkpoint of a step; see [`CheckpointStore::write`].
-    fn export(&self, step: u64, before_it_counts: impl FnOnce()) -> Result<PathBuf, CheckpointError> {
+    fn stage_checkpoint(&self, step: u64) -> Result<StagedCheckpoint<'_>, CheckpointError> {
         self.hub.detail(format!("exporting step {step}"));
-        let written = self
-            .checkpoints
-            .write(step, |dir| self.model.save_blocking(dir), before_it_counts);
-        if let Ok(dir) = &written {
-            self.saved_step.store(step, Ordering::Release);
-            self.hub.info(format!("checkpoint written: {}", dir.display()));
-        }
-        written
+        self.checkpoints.stage(step, |dir| self.model.save_blocking(dir))
+    }
+
+    fn publish_checkpoint(&self, step: u64, staged: StagedCheckpoint) -> Result<(), CheckpointError> {
+        let dir = staged.publish()?;
+        self.saved_step.store(step, Ordering::Release);
+        self.hub.info(format!("checkpoint written: {}", dir.display()));
+        Ok(())
     }
 
     fn cut_journal(&self, step: u64) {

@@ -46,7 +46,7 @@ fn experiment_with(model: &str, lora: &str) -> tempfile::TempDir {
     let (mut worker, _) = ModelWorker::build(&config, None, EventHub::default().into()).unwrap();
     worker.update(1, &[episode(0), episode(1)]).unwrap();
     let store = CheckpointStore::new(dir.path(), 2, RunIdentity::new(&config));
-    store.write(1, |dir| worker.save(dir), || ()).unwrap();
+    store.stage(1, |dir| worker.save(dir)).unwrap().publish().unwrap();
     dir
 }
 

@@ -143,38 +143,40 @@ impl CheckpointStore {
         }
     }
 
-    /// Writes the checkpoint of `global_step`: `fill` writes model and trainer state into the given directory, and
-    /// `before_it_counts` is called when everything is on disk but not yet visible to a resume.
+    /// Writes the checkpoint of `global_step` to disk, not yet visible to a resume: `fill` writes model and trainer state
+    /// into the given directory.
     ///
-    /// Returns its directory. After an error, the checkpoints are unchanged.
-    pub fn write<E: std::fmt::Display>(
+    /// # Errors
+    /// The file system fails, or the state cannot be written. The checkpoints are unchanged.
+    pub fn stage<E: std::fmt::Display>(
         &self,
         global_step: u64,
         fill: impl FnOnce(&Path) -> Result<(), E>,
-        before_it_counts: impl FnOnce(),
-    ) -> Result<PathBuf, CheckpointError> {
-        let io = |source| CheckpointError::Io {
+    ) -> Result<StagedCheckpoint<'_>, CheckpointError> {
+        let io = |source| self.io_error(global_step, source);
+        self.remove_unfinished().map_err(io)?;
+        let temporary = self.dir.join(format!("{TEMPORARY_PREFIX}{global_step}"));
+        // Removes the directory again when it is dropped on an error.
+        let staged = StagedCheckpoint {
+            store: self,
+            global_step,
+            temporary,
+        };
+        durable::create_dir(&staged.temporary.join(TRAINER_DIR)).map_err(io)?;
+        fill(&staged.temporary).map_err(|e| CheckpointError::Content {
+            global_step,
+            message: e.to_string(),
+        })?;
+        self.complete(&staged.temporary, global_step).map_err(io)?;
+        Ok(staged)
+    }
+
+    fn io_error(&self, global_step: u64, source: io::Error) -> CheckpointError {
+        CheckpointError::Io {
             global_step,
             dir: self.dir.clone(),
             source,
-        };
-        self.remove_unfinished().map_err(io)?;
-        let temporary = self.dir.join(format!("{TEMPORARY_PREFIX}{global_step}"));
-        durable::create_dir(&temporary.join(TRAINER_DIR)).map_err(io)?;
-        let written = fill(&temporary)
-            .map_err(|e| CheckpointError::Content {
-                global_step,
-                message: e.to_string(),
-            })
-            .and_then(|()| self.complete(&temporary, global_step).map_err(io))
-            .and_then(|()| {
-                before_it_counts();
-                self.publish(&temporary, global_step).map_err(io)
-            });
-        if written.is_err() {
-            let _ = std::fs::remove_dir_all(&temporary); // frees space; the next attempt removes the rest
         }
-        written
     }
 
     /// Returns the checkpoint to resume from, which is the one named by `latest` or, if that is damaged, the newest
@@ -223,7 +225,7 @@ impl CheckpointStore {
     }
 
     /// Renames the checkpoint, updates `latest` and removes old checkpoints.
-    fn publish(&self, temporary: &Path, global_step: u64) -> io::Result<PathBuf> {
+    fn rename_and_point_to(&self, temporary: &Path, global_step: u64) -> io::Result<PathBuf> {
         let name = format!("{STEP_PREFIX}{global_step}");
         let finished = self.dir.join(&name);
         if finished.exists() {
@@ -278,6 +280,33 @@ impl CheckpointStore {
             .collect();
         steps.sort_unstable();
         steps
+    }
+}
+
+/// A checkpoint that is complete on disk and that no resume sees yet. Dropped without being published, it is removed.
+#[derive(Debug)]
+#[must_use]
+pub struct StagedCheckpoint<'a> {
+    store: &'a CheckpointStore,
+    global_step: u64,
+    temporary: PathBuf,
+}
+
+impl StagedCheckpoint<'_> {
+    /// Makes it the checkpoint that a resume starts from, removes old ones, and returns its directory.
+    ///
+    /// # Errors
+    /// The file system fails. The checkpoints are unchanged.
+    pub fn publish(self) -> Result<PathBuf, CheckpointError> {
+        let renamed = self.store.rename_and_point_to(&self.temporary, self.global_step);
+        renamed.map_err(|source| self.store.io_error(self.global_step, source))
+    }
+}
+
+impl Drop for StagedCheckpoint<'_> {
+    fn drop(&mut self) {
+        // Gone where it was published. Otherwise this frees space; the next attempt removes what is left.
+        let _ = std::fs::remove_dir_all(&self.temporary);
     }
 }
 
@@ -342,7 +371,7 @@ mod tests {
                 std::fs::write(dir.join("model.safetensors"), format!("weights of {step}"))?;
                 std::fs::write(dir.join(TRAINER_DIR).join("state.json"), "{}")
             };
-            self.store.write(step, fill, || ()).unwrap()
+            self.store.stage(step, fill).unwrap().publish().unwrap()
         }
 
         fn names(&self) -> Vec<String> {
@@ -359,14 +388,16 @@ mod tests {
 
     // Seen in a kill between a checkpoint and what was to be written of its step.
     #[test]
-    fn what_comes_before_it_counts_comes_before_a_resume_sees_it() {
+    fn what_comes_before_publishing_comes_before_a_resume_sees_it() {
         let scratch = Scratch::new(2);
         scratch.write(1);
-        let mut seen = None;
         let nothing = |_: &Path| io::Result::Ok(());
-        let before_it_counts = || seen = Some(scratch.resumes_at());
-        scratch.store.write(2, nothing, before_it_counts).unwrap();
-        assert_eq!((seen, scratch.resumes_at()), (Some(Some(1)), Some(2)));
+        let staged = scratch.store.stage(2, nothing).unwrap();
+        assert_eq!(scratch.resumes_at(), Some(1));
+        staged.publish().unwrap();
+        assert_eq!(scratch.resumes_at(), Some(2));
+        drop(scratch.store.stage(3, nothing).unwrap());
+        assert_eq!((scratch.resumes_at(), scratch.names().len()), (Some(2), 3));
     }
 
     // Seen with the files that are copied from the model: they were as readable as that.
@@ -387,7 +418,7 @@ mod tests {
             }
             Ok(())
         };
-        let dir = scratch.store.write(1, fill, || ()).unwrap();
+        let dir = scratch.store.stage(1, fill).unwrap().publish().unwrap();
         for file in [
             "config.json",
             "additional_chat_templates/tools.jinja",
@@ -502,7 +533,7 @@ mod tests {
             std::fs::write(dir.join("model.safetensors"), "half").unwrap();
             Err("no space left on device")
         };
-        let error = scratch.store.write(2, fill, || ()).unwrap_err().to_string();
+        let error = scratch.store.stage(2, fill).unwrap_err().to_string();
         assert_eq!(error, "cannot write the checkpoint of step 2: no space left on device");
         assert_eq!(scratch.names(), ["global_step_1", LATEST]);
         assert_eq!(scratch.resumes_at(), Some(1));
