@@ -279,7 +279,10 @@ impl Core {
             // Metrics are written before the checkpoint, after which a resume would not repeat the update.
             let _ = core.ledger().flush_metrics(); // retried below
             if done > core.saved_step.load(Ordering::Acquire) {
-                match core.stage_checkpoint(done).and_then(|staged| core.publish_checkpoint(done, staged)) {
+                match core
+                    .stage_checkpoint(done)
+                    .and_then(|staged| core.publish_checkpoint(done, staged))
+                {
                     Ok(_) => core.cut_journal(done),
                     Err(error) => core.hub.warn(error.to_string()),
                 }
