@@ -85,10 +85,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_wrong_with_a_program_is_told() {
+    async fn a_failing_program_is_an_error() {
         for (script, told) in [
             ("echo '{}'; echo loading", "\"sh\" printed a bad line 2: not JSON"),
-            ("true", "what \"sh\" printed for validation holds no task"),
+            ("true", "what \"sh\" printed for validation contains no task"),
             ("echo '{}'; echo oh no >&2; exit 3", "oh no"),
         ] {
             let message = tasks_of(script).await.unwrap_err();

@@ -25,7 +25,7 @@ pub enum TaskError {
         what: &'static str,
     },
     /// A file that cannot be read.
-    #[error("{} cannot be read: {reason}", path.display())]
+    #[error("cannot read {}: {reason}", path.display())]
     File {
         /// The file.
         path: PathBuf,
@@ -69,7 +69,7 @@ pub enum TaskError {
         reason: String,
     },
     /// Files without a task.
-    #[error("{what} holds no task")]
+    #[error("{what} contains no task")]
     Empty {
         /// The file, or the data set and its split.
         what: String,
@@ -86,8 +86,8 @@ pub enum TaskError {
     },
     /// No data set of that name.
     #[error(
-        "there is no file or directory `{path}` here, and the hub did not give its {file}: {reason}\nhint: check the path \
-         or id and the network (HF_ENDPOINT names a mirror, HF_TOKEN opens gated data sets)"
+        "there is no file or directory `{path}` here, and the hub did not give its {file}: {reason}\n\
+         hint: check the path or id and the network (HF_ENDPOINT names a mirror, HF_TOKEN opens gated data sets)"
     )]
     NoDataset {
         /// As configured.
@@ -99,8 +99,8 @@ pub enum TaskError {
     },
     /// A path that is neither there nor a hub id.
     #[error(
-        "there is no file or directory `{0}`\nhint: ajet.task_reader.huggingface_dat_repo.dataset_path is a directory or \
-         file of a data set, or a hub id such as openai/gsm8k"
+        "there is no file or directory `{0}`\n\
+         hint: ajet.task_reader.huggingface_dat_repo.dataset_path is a directory or file of a data set, or a hub id such as openai/gsm8k"
     )]
     NoSuchPath(String),
     /// A directory that is no data set.
@@ -126,8 +126,8 @@ pub enum TaskError {
     },
     /// Several configurations and no choice among them.
     #[error(
-        "{path} has several configurations and no default\nhint: set ajet.task_reader.huggingface_dat_repo.dataset_name \
-         to one of {}", .known.join(", ")
+        "{path} has several configurations and no default\n\
+         hint: set ajet.task_reader.huggingface_dat_repo.dataset_name to one of {}", .known.join(", ")
     )]
     NoConfig {
         /// The data set.
@@ -136,7 +136,10 @@ pub enum TaskError {
         known: Vec<String>,
     },
     /// A split that the data set does not have.
-    #[error("{path} has no split {given:?}\nhint: set ajet.task_reader.huggingface_dat_repo.{key} to one of {}", .known.join(", "))]
+    #[error(
+        "{path} has no split {given:?}\nhint: set ajet.task_reader.huggingface_dat_repo.{key} to one of {}",
+        .known.join(", ")
+    )]
     Split {
         /// The data set.
         path: String,
@@ -178,7 +181,8 @@ pub enum TaskError {
     Thread(String),
     /// More distinct tasks than there are.
     #[error(
-        "ajet.task_reader.{kind} is asked for {asked} distinct tasks, but only {exist} exist with lengths from {min_length} to {max_length}"
+        "ajet.task_reader.{kind} wants {asked} distinct tasks, but only {exist} exist with lengths from {min_length} to \
+         {max_length}"
     )]
     TooMany {
         /// The reader.

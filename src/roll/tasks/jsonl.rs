@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_line_is_told_with_file_and_line() {
+    fn a_bad_line_is_named_with_file_and_line() {
         for (line, told) in [
             (
                 &b"{\"main_query\": \"x\""[..],
@@ -107,10 +107,10 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_or_empty_file_is_told_by_name() {
+    fn a_missing_or_empty_file_is_named() {
         let selection = Selection::new(&TaskReader::default()).unwrap();
         let missing = read_file(Path::new("/nonexistent/none.jsonl"), &selection).unwrap_err();
-        assert!(missing.to_string().contains("none.jsonl cannot be read"), "{missing}");
-        assert!(parse(b"\n\n").unwrap_err().contains("tasks.jsonl holds no task"));
+        assert!(missing.to_string().contains("cannot read /nonexistent/none.jsonl"), "{missing}");
+        assert!(parse(b"\n\n").unwrap_err().contains("tasks.jsonl contains no task"));
     }
 }

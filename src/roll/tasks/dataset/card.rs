@@ -14,7 +14,7 @@ pub struct Configuration {
     pub name: String,
     /// Whether it is read where none is named.
     pub is_default: bool,
-    /// Which files belong to which split; told from the files' names where it is not said.
+    /// Which files belong to which split; inferred from the files' names where absent.
     pub patterns: Option<Patterns>,
     /// The directory that its files are in.
     pub directory: Option<String>,
@@ -136,7 +136,8 @@ mod tests {
     #[test]
     fn every_form_of_data_files_is_read() {
         let readme = "---\nlicense: mit\nconfigs:\n\
-            - config_name: main\n  default: true\n  data_files:\n  - split: train\n    path: main/train-*\n  - split: test\n    path: [a, b]\n\
+            - config_name: main\n  default: true\n  data_files:\n\
+            \x20 - split: train\n    path: main/train-*\n  - split: test\n    path: [a, b]\n\
             - config_name: one\n  data_files: one.csv\n  sep: '\t'\n\
             - config_name: many\n  data_files: [x/*, y/*]\n  data_dir: sub\n  field: data\n  encoding: latin-1\n\
             ---\n# Title\n---\n";

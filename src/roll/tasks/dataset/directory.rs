@@ -73,7 +73,7 @@ mod tests {
             files(&root.path().join("none"))
                 .unwrap_err()
                 .to_string()
-                .contains("none cannot be read")
+                .contains("/none: ")
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Which files of a data set belong to which split, told from their names as `datasets` tells it.
+//! Which files of a data set belong to which split, inferred from their names as `datasets` does.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -112,8 +112,8 @@ fn in_names(word: &str) -> Vec<String> {
 /// A file of a split and how it is read.
 pub type DataFile = (String, Format);
 
-/// The data files that fit the patterns of a split, pattern by pattern. Where formats are mixed, as with notes beside the
-/// data, the most frequent one counts.
+/// The data files that fit the patterns of a split, pattern by pattern. Where formats are mixed, as with notes beside
+/// the data, the most frequent one counts.
 ///
 /// # Errors
 /// No file fits, a file that is named is not there, or none has a format that is read.
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn splits_are_told_from_names() {
+    fn splits_are_inferred_from_names() {
         for (files, expected) in [
             (
                 vec![
@@ -225,7 +225,8 @@ mod tests {
                     "data/train-00000-of-00002.parquet",
                     "data/train-00001-of-00002.parquet",
                 ],
-                "train: data/train-00000-of-00002.parquet data/train-00001-of-00002.parquet; test: data/test-00000-of-00001.parquet; random: data/random-00000-of-00001.parquet",
+                "train: data/train-00000-of-00002.parquet data/train-00001-of-00002.parquet; \
+                 test: data/test-00000-of-00001.parquet; random: data/random-00000-of-00001.parquet",
             ),
             (
                 vec!["test.jsonl", "train.jsonl"],

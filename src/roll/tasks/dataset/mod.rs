@@ -215,7 +215,8 @@ impl Dataset {
         };
         let not_cached = |what: String| {
             wrong(format!(
-                "the hub's cache does not have all of it: {what}\nhint: run this once with the network, without HF_HUB_OFFLINE"
+                "the hub's cache does not have all of it: {what}\n\
+                 hint: run this once with the network, without HF_HUB_OFFLINE"
             ))
         };
         let is_partial = source.is_partial();

@@ -77,12 +77,12 @@ impl Source {
         match &self.place {
             Place::Directory(directory) | Place::Cache(directory) => Ok(directory.join(name)),
             Place::Hub(remote) => {
-                let mut told = false;
+                let mut logged = false;
                 let mut progress = |_: f32, what: &str| {
-                    if !told {
+                    if !logged {
                         tracing::info!("{what} of {}", self.path);
                     }
-                    told = true;
+                    logged = true;
                 };
                 remote
                     .fetch(name, &mut progress)

@@ -129,7 +129,7 @@ fn parts_of_splits_are_read() {
     let sets = read(&parts("train[1:4]", "validation+extra"), &selection()).unwrap();
     assert_eq!(ids(&sets.training), ["task_1", "task_2", "task_3"]);
     assert_eq!(ids(&sets.validation), ["task_0", "task_1", "task_2"]);
-    assert!(error_of(&parts("train[5:]", "train")).contains("split train[5:] holds no task"));
+    assert!(error_of(&parts("train[5:]", "train")).contains("split train[5:] contains no task"));
     assert!(error_of(&parts("train[5", "train")).contains("training_split: \"train[5\" is not a split or parts"));
     let jsonl = HuggingfaceDatRepo {
         training_split: "train[-1:]".into(),
@@ -164,7 +164,8 @@ fn what_is_not_there_is_named_with_what_is() {
         (gsm8k.clone(), "dataset_name to one of main, socratic"),
         (
             named("mian", "train"),
-            "no configuration \"mian\"\nhint: set ajet.task_reader.huggingface_dat_repo.dataset_name to one of main, socratic",
+            "no configuration \"mian\"\nhint: set ajet.task_reader.huggingface_dat_repo.dataset_name to one of main, \
+             socratic",
         ),
         (
             named("main", "dev"),
@@ -248,7 +249,7 @@ fn limit_filter_and_columns_choose_and_name() {
         ),
         (
             "{columns: {answer: '{{ anwser }}'}}",
-            "row 1: ajet.task_reader.columns.answer",
+            "hint: the row's columns are question, answer",
         ),
         ("{filter: 'levle > 3'}", "row 1: ajet.task_reader.filter"),
         (

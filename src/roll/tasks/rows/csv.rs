@@ -1,4 +1,4 @@
-//! Comma-separated values. The types of columns are told from their values, as pandas and `datasets` do.
+//! Comma-separated values. The types of columns are inferred from their values, as pandas and `datasets` do.
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader};
@@ -10,10 +10,11 @@ use super::bounded::{Bounded, Budget};
 use super::csv_type::Type;
 use super::{Options, Row, Sink, TaskError, open};
 
-/// Rows that the types of the columns are told from.
+/// Rows that the types of the columns are inferred from.
 const SAMPLE: usize = 10_000;
 
-/// Gives the rows of a file to `sink`. The file is opened twice: the types of the columns are told from its first rows.
+/// Gives the rows of a file to `sink`. The file is opened twice: the types of the columns are inferred from its first
+/// rows.
 pub fn read(path: &Path, options: &Options, delimiter: u8, sink: &mut Sink) -> Result<(), TaskError> {
     let mut record = StringRecord::new();
     let mut sample = Table::open(path, options, delimiter)?;

@@ -53,8 +53,8 @@ impl Type {
         }
     }
 
-    /// A value of a column of this type. A text that does not fit, after the rows that the type was told from, stays
-    /// text.
+    /// A value of a column of this type. A text that does not fit, beyond the rows that the type was inferred from,
+    /// stays text.
     pub fn value(self, text: &str) -> Value {
         if is_missing(text) {
             return Value::Null;

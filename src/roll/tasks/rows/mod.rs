@@ -58,7 +58,16 @@ pub struct Options {
     /// Of CSV without a header: the names of its columns.
     pub column_names: Option<Vec<String>>,
     /// The only columns that are needed; all where none are given. A reader may give more.
-    pub needed: Option<Vec<String>>,
+    pub needed: Option<Needed>,
+}
+
+/// Columns that tasks are made of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Needed {
+    /// Have to be there. Where one is not, all columns are read, so that a message can name them.
+    pub named: Vec<String>,
+    /// Are read where they are there.
+    pub optional: Vec<String>,
 }
 
 impl Format {
@@ -108,7 +117,7 @@ pub fn read(path: &Path, format: Format, options: &Options, sink: &mut Sink) -> 
         Format::Json => json::read(path, open::text(path)?, options.field.as_deref(), sink),
         Format::Csv => csv::read(path, options, b',', sink),
         Format::Tsv => csv::read(path, options, b'\t', sink),
-        Format::Parquet => parquet::read(path, options.needed.as_deref(), sink),
+        Format::Parquet => parquet::read(path, options.needed.as_ref(), sink),
     }
 }
 

@@ -8,11 +8,11 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 
 use super::parquet_column::Column;
 use super::parquet_record::{Columns, Node};
-use super::{Sink, TaskError, parquet_footer};
+use super::{Needed, Sink, TaskError, parquet_footer};
 use crate::config::small_file::open_regular;
 
 /// Gives the rows of a file to `sink`; only the columns that `needed` names.
-pub fn read(path: &Path, needed: Option<&[String]>, sink: &mut Sink) -> Result<(), TaskError> {
+pub fn read(path: &Path, needed: Option<&Needed>, sink: &mut Sink) -> Result<(), TaskError> {
     caught(path, || read_rows(path, needed, sink))
 }
 
@@ -51,14 +51,17 @@ fn open(path: &Path) -> Result<SerializedFileReader<File>, TaskError> {
     SerializedFileReader::new(file).map_err(|error| damaged(path, error))
 }
 
-fn read_rows(path: &Path, needed: Option<&[String]>, sink: &mut Sink) -> Result<(), TaskError> {
+fn read_rows(path: &Path, needed: Option<&Needed>, sink: &mut Sink) -> Result<(), TaskError> {
     let reader = open(path)?;
     let schema = reader.metadata().file_metadata().schema_descr();
     let fields = schema.root_schema().get_fields();
-    let names_it = |name: &str| needed.is_some_and(|needed| needed.iter().any(|known| known == name));
+    let has = |name: &String| fields.iter().any(|field| field.name() == name);
     // Without any column, nothing would bound the number of rows.
-    let is_all = !fields.iter().any(|field| names_it(field.name()));
-    let tree = Node::root(schema.root_schema(), |name| is_all || names_it(name));
+    let needed = needed.filter(|needed| !needed.named.is_empty() && needed.named.iter().all(has));
+    let is_needed = |name: &str| {
+        needed.is_none_or(|needed| needed.named.iter().chain(&needed.optional).any(|known| known == name))
+    };
+    let tree = Node::root(schema.root_schema(), is_needed);
     let tree = tree.map_err(|reason| damaged(path, reason))?;
     let mut is_read = vec![false; schema.num_columns()];
     tree.each_column(&mut |column| is_read[column] = true);

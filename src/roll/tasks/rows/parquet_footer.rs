@@ -39,7 +39,7 @@ const CHILDREN: i64 = 5;
 /// Checks the schema of a file.
 ///
 /// # Errors
-/// There is no footer, or its schema is not a tree of bearable depth.
+/// There is no footer, or its schema is not a tree within the depth limit.
 pub fn check(file: &mut File) -> Result<(), String> {
     let footer = footer(file)?;
     let mut input = Input(&footer);
@@ -48,12 +48,12 @@ pub fn check(file: &mut File) -> Result<(), String> {
 }
 
 fn footer(file: &mut File) -> Result<Vec<u8>, String> {
-    let told = |error: io::Error| error.to_string();
-    let length = file.seek(SeekFrom::End(0)).map_err(told)?;
+    let reason = |error: io::Error| error.to_string();
+    let length = file.seek(SeekFrom::End(0)).map_err(reason)?;
     let end = length.checked_sub(TAIL).ok_or("the file is too short")?;
-    file.seek(SeekFrom::Start(end)).map_err(told)?;
+    file.seek(SeekFrom::Start(end)).map_err(reason)?;
     let mut tail = [0; TAIL as usize];
-    file.read_exact(&mut tail).map_err(told)?;
+    file.read_exact(&mut tail).map_err(reason)?;
     let [a, b, c, d, magic @ ..] = tail;
     if magic != *MAGIC {
         return Err("it does not end in PAR1".into());
@@ -65,9 +65,9 @@ fn footer(file: &mut File) -> Result<Vec<u8>, String> {
     let start = end
         .checked_sub(size)
         .ok_or_else(|| format!("it is shorter than its footer of {size} bytes"))?;
-    file.seek(SeekFrom::Start(start)).map_err(told)?;
+    file.seek(SeekFrom::Start(start)).map_err(reason)?;
     let mut footer = vec![];
-    file.take(size).read_to_end(&mut footer).map_err(told)?;
+    file.take(size).read_to_end(&mut footer).map_err(reason)?;
     Ok(footer)
 }
 
@@ -270,19 +270,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_footer_is_told() {
-        let told = |bytes: &[u8]| {
+    fn what_is_no_footer_is_refused() {
+        let error_of = |bytes: &[u8]| {
             let mut file = tempfile::tempfile().unwrap();
             io::Write::write_all(&mut file, bytes).unwrap();
             check(&mut file).unwrap_err()
         };
-        assert_eq!(told(b"PAR1"), "the file is too short");
-        assert_eq!(told(b"PAR1....PAR2"), "it does not end in PAR1");
-        assert_eq!(told(b"\xff\0\0\0PAR1"), "it is shorter than its footer of 255 bytes");
+        assert_eq!(error_of(b"PAR1"), "the file is too short");
+        assert_eq!(error_of(b"PAR1....PAR2"), "it does not end in PAR1");
+        assert_eq!(error_of(b"\xff\0\0\0PAR1"), "it is shorter than its footer of 255 bytes");
         assert_eq!(
-            told(b"\0\0\0\xffPAR1"),
+            error_of(b"\0\0\0\xffPAR1"),
             "its footer has 4278190080 bytes, more than 67108864"
         );
-        assert_eq!(told(b"\xff\xff\xff\x03\0\0\0PAR1"), "the footer is damaged");
+        assert_eq!(error_of(b"\xff\xff\xff\x03\0\0\0PAR1"), "the footer is damaged");
     }
 }

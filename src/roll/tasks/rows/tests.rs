@@ -1,4 +1,4 @@
-//! What files may hold that nobody meant, and what is said of it.
+//! Damaged, hostile and unusual files: the rows that are read, and the errors.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -81,7 +81,7 @@ fn texts_of_every_form_are_read() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_its_line() {
+fn errors_name_the_line() {
     let field = Options {
         field: Some("data".into()),
         ..Options::default()
@@ -187,17 +187,23 @@ fn reading_stops_where_the_sink_has_enough() {
 #[test]
 fn columns_that_are_not_needed_are_not_read() {
     let options = Options {
-        needed: Some(vec!["struct".into(), "i64".into(), "none".into()]),
+        needed: Some(Needed {
+            named: vec!["struct".into(), "i64".into()],
+            optional: vec!["flag".into(), "none".into()],
+        }),
         ..Options::default()
     };
     let whole = std::fs::read(fixtures().join("nested-zstd/train.parquet")).unwrap();
     let rows = rows_of("a.parquet", &whole, &options).unwrap();
     assert_eq!(rows.len(), 160);
     let names: Vec<_> = rows[1].as_object().unwrap().keys().collect();
-    assert_eq!(names, ["i64", "struct"]);
+    assert_eq!(names, ["flag", "i64", "struct"]);
     assert_eq!(rows[7]["i64"], 7);
     let none = Options {
-        needed: Some(vec!["none".into()]),
+        needed: Some(Needed {
+            named: vec!["i64".into(), "none".into()],
+            optional: vec![],
+        }),
         ..Options::default()
     };
     assert_eq!(
