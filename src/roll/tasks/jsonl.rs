@@ -110,7 +110,10 @@ mod tests {
     fn a_missing_or_empty_file_is_named() {
         let selection = Selection::new(&TaskReader::default()).unwrap();
         let missing = read_file(Path::new("/nonexistent/none.jsonl"), &selection).unwrap_err();
-        assert!(missing.to_string().contains("cannot read /nonexistent/none.jsonl"), "{missing}");
+        assert!(
+            missing.to_string().contains("cannot read /nonexistent/none.jsonl"),
+            "{missing}"
+        );
         assert!(parse(b"\n\n").unwrap_err().contains("tasks.jsonl contains no task"));
     }
 }

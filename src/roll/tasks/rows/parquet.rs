@@ -58,9 +58,8 @@ fn read_rows(path: &Path, needed: Option<&Needed>, sink: &mut Sink) -> Result<()
     let has = |name: &String| fields.iter().any(|field| field.name() == name);
     // Without any column, nothing would bound the number of rows.
     let needed = needed.filter(|needed| !needed.named.is_empty() && needed.named.iter().all(has));
-    let is_needed = |name: &str| {
-        needed.is_none_or(|needed| needed.named.iter().chain(&needed.optional).any(|known| known == name))
-    };
+    let is_needed =
+        |name: &str| needed.is_none_or(|needed| needed.named.iter().chain(&needed.optional).any(|known| known == name));
     let tree = Node::root(schema.root_schema(), is_needed);
     let tree = tree.map_err(|reason| damaged(path, reason))?;
     let mut is_read = vec![false; schema.num_columns()];

@@ -278,7 +278,10 @@ mod tests {
         };
         assert_eq!(error_of(b"PAR1"), "the file is too short");
         assert_eq!(error_of(b"PAR1....PAR2"), "it does not end in PAR1");
-        assert_eq!(error_of(b"\xff\0\0\0PAR1"), "it is shorter than its footer of 255 bytes");
+        assert_eq!(
+            error_of(b"\xff\0\0\0PAR1"),
+            "it is shorter than its footer of 255 bytes"
+        );
         assert_eq!(
             error_of(b"\0\0\0\xffPAR1"),
             "its footer has 4278190080 bytes, more than 67108864"
