@@ -224,12 +224,25 @@ impl Run {
         };
         // A server behind a tunnel has no directory here.
         let dir = Path::new(&dir).to_path_buf();
-        if dir.is_dir()
-            && let Ok(job) = std::fs::read_to_string(&self.job.path)
-            && let Err(error) = record::keep(&job, &dir, SystemTime::now())
-        {
+        let Some(job) = dir
+            .is_dir()
+            .then(|| std::fs::read_to_string(&self.job.path).ok())
+            .flatten()
+        else {
+            return Ok(());
+        };
+        let differing = record::latest(&dir).map_or_else(Vec::new, |before| record::differences(&job, &before));
+        if !differing.is_empty() {
+            self.progress.note(&format!(
+                "warning: the last job of this experiment had other values of {}; it is kept in {}/jobs",
+                differing.join(", "),
+                dir.display()
+            ));
+        }
+        if let Err(error) = record::keep(&job, &dir, SystemTime::now()) {
+            let dir = dir.display();
             self.progress
-                .note(&format!("warning: cannot keep the job in {}: {error}", dir.display()));
+                .note(&format!("warning: cannot keep the job in {dir}: {error}"));
         }
         Ok(())
     }

@@ -600,6 +600,29 @@ async fn a_job_that_differs_from_what_it_joins_says_so() {
     swarm.shut_down().await;
 }
 
+/// Seen with `max_prompt_length: 8`: nothing was trained, and nothing said so before.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dry_run_measures_prompts_with_the_engines_model() {
+    let swarm = Swarm::start().await;
+    let mut ajet = ajet(2, 2, ENOUGH_TASKS);
+    ajet["data"]["max_prompt_length"] = 4.into();
+    let job = job(
+        &swarm,
+        ajet.clone(),
+        json!({"agent": {"type": "chat", "user": "{{ metadata.text }}"}}),
+    );
+    let lines = ajet_swarm::roll::dry_run(&job).await.unwrap();
+    assert!(!lines.iter().any(|line| line.starts_with("prompts: ")), "{lines:?}");
+    swarm.rolling_with(ajet).await;
+    let lines = ajet_swarm::roll::dry_run(&job).await.unwrap();
+    // The fake engine's tokens are characters.
+    let told =
+        |line: &String| line.starts_with("prompts: ") && line.contains("longer than ajet.data.max_prompt_length = 4");
+    assert!(lines.iter().any(told), "{lines:?}");
+    assert_eq!(swarm.pool().await["running_episode_details"], Value::Null);
+    swarm.shut_down().await;
+}
+
 #[test]
 fn a_job_that_cannot_run_is_refused_by_its_check() {
     let dir = tempfile::tempdir().unwrap();
