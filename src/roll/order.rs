@@ -1,6 +1,8 @@
 //! In which order tasks are run: a pure function of seed and position, so that a run that is started again, here or on
 //! another machine, continues where the training is.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
@@ -77,6 +79,13 @@ pub(super) fn span(length: Length, abort: bool, updates: u64, batch: u64, tasks:
 /// error, and that comes of running them.
 pub(super) fn is_complete(position: u64, end: Option<u64>, batch: u64) -> bool {
     end.is_some_and(|end| position >= end || position > 0 && end - position < batch)
+}
+
+/// Where in a batch's tasks a client begins while others run the same job; differs from client to client.
+pub(super) fn offset(client_uuid: &str) -> usize {
+    let mut hasher = DefaultHasher::new();
+    client_uuid.hash(&mut hasher);
+    hasher.finish() as usize
 }
 
 #[cfg(test)]

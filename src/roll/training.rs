@@ -1,7 +1,6 @@
 //! The training of a run: episodes in parallel, as many as the batch can use, and an eye on the engine's steps.
 
 use std::collections::{HashMap, HashSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -29,6 +28,9 @@ const TICK: Duration = Duration::from_millis(250);
 
 /// The same while nothing is left to do in this batch, so that the next one begins at once.
 const SHORT_TICK: Duration = Duration::from_millis(15);
+
+/// How long looks are that frequent: a longer update costs more than the wait for the next look.
+const EAGER: Duration = Duration::from_secs(5);
 
 /// Between two looks at the batch where neither a terminal nor another client wants one.
 const RARE_LOOK: Duration = Duration::from_secs(1);
@@ -73,6 +75,8 @@ pub(super) struct Training<'a> {
     since: Instant,
     next_look: Instant,
     looked_at_batch: Instant,
+    /// Since when no episode of this client runs.
+    idle: Option<Instant>,
     /// When an episode last began or ended here, or ran elsewhere.
     busy: Instant,
     /// When another client was last seen.
@@ -113,7 +117,7 @@ impl<'a> Training<'a> {
         let (now, parallel) = (Instant::now(), roll.parallel());
         let (claims, claimed) = mpsc::unbounded_channel();
         Self {
-            plan: Plan::new(target, ids, order, offset(run.swarm.client_uuid())),
+            plan: Plan::new(target, ids, order, order::offset(run.swarm.client_uuid())),
             run,
             episodes,
             tasks,
@@ -129,6 +133,7 @@ impl<'a> Training<'a> {
             step,
             since: now,
             next_look: now,
+            idle: None,
             looked_at_batch: now,
             busy: now,
             // A client that is to share is given the time to come.
@@ -189,7 +194,9 @@ impl<'a> Training<'a> {
             if is_out_of_tasks && self.attempts.is_empty() {
                 return self.last_update().await;
             }
-            if self.attempts.is_empty() {
+            if !self.attempts.is_empty() {
+                self.idle = None;
+            } else if self.idle.get_or_insert_with(Instant::now).elapsed() < EAGER {
                 self.next_look = self.next_look.min(Instant::now() + SHORT_TICK);
             }
             tokio::select! {
@@ -488,11 +495,4 @@ impl<'a> Training<'a> {
             .eval
             .is_some_and(|eval| eval.every > 0 && updates.is_multiple_of(eval.every))
     }
-}
-
-/// Differs from client to client.
-fn offset(client_uuid: &str) -> usize {
-    let mut hasher = DefaultHasher::new();
-    client_uuid.hash(&mut hasher);
-    hasher.finish() as usize
 }
