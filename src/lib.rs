@@ -5,6 +5,19 @@
 // The documentation is for developers of this crate, so it links to private items too.
 #![allow(rustdoc::private_intra_doc_links)]
 
+/// Returns the messages of an error type, for a snapshot. The patterns must cover all variants, so that a variant without
+/// an example does not compile.
+#[cfg(test)]
+macro_rules! messages {
+    ($type:ty: $($pattern:pat => $example:expr),+ $(,)?) => {{
+        let _covers_all_variants = |error: &$type| match error {
+            $($pattern => ()),+
+        };
+        let examples: Vec<$type> = vec![$($example),+];
+        examples.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n\n")
+    }};
+}
+
 pub mod cli;
 pub mod client;
 pub mod config;

@@ -131,4 +131,23 @@ mod tests {
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
     }
+
+    #[test]
+    fn help() {
+        let mut cli = Cli::command().term_width(100);
+        cli.build();
+        insta::assert_snapshot!(help_of(&mut cli));
+    }
+
+    /// Returns the long help of a command and of all its subcommands, hidden ones included.
+    fn help_of(command: &mut clap::Command) -> String {
+        let mut text = format!("$ {} --help\n{}\n", command, command.render_long_help());
+        for subcommand in command
+            .get_subcommands_mut()
+            .filter(|command| command.get_name() != "help")
+        {
+            text += &help_of(subcommand);
+        }
+        text
+    }
 }

@@ -101,3 +101,43 @@ impl ClientError {
         matches!(self, Self::WentOffline { detail, .. } if detail.contains(UPDATES_DONE))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::ClientError;
+
+    #[test]
+    fn messages() {
+        let url = || "http://gpu-box:10086/t/…".to_owned();
+        insta::assert_snapshot!(messages!(ClientError:
+            ClientError::Url { .. } => ClientError::Url {
+                given: "ftp://box".into(),
+                reason: "the scheme must be http or https".into(),
+            },
+            ClientError::Setup(_) => ClientError::Setup("no root certificates found".into()),
+            ClientError::Unreachable { .. } => ClientError::Unreachable {
+                url: url(),
+                reason: "connection refused".into(),
+            },
+            ClientError::Refused { .. } => ClientError::Refused {
+                call: "/stop_engine",
+                status: 401,
+                detail: "this server requires an access token".into(),
+            },
+            ClientError::Answer { .. } => ClientError::Answer {
+                url: url(),
+                call: "/get_engine_status",
+                reason: "missing field `engine_status`".into(),
+            },
+            ClientError::Boot { .. } => ClientError::Boot {
+                detail: "no model found at `/models/none`".into(),
+            },
+            ClientError::WentOffline { .. } => ClientError::WentOffline {
+                url: url(),
+                detail: "the engine was killed by signal 9".into(),
+            },
+            ClientError::Claim(_) => ClientError::Claim("episode_type must be \"train\" or \"eval\"".into()),
+            ClientError::Throttle(_) => ClientError::Throttle("rollout_until_finish_enough_episodes".into()),
+        ));
+    }
+}

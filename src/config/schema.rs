@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Ajet {
-    /// Groups experiments in loggers.
+    /// Name of the project, which groups experiments in loggers.
     pub project_name: String,
-    /// Name of the experiment; `read_yaml_name` becomes a unique, timestamped one.
+    /// Name of the experiment; `read_yaml_name` is replaced by a unique name with a timestamp.
     pub experiment_name: String,
     /// Where checkpoints and metrics go. `auto` is `saved_experiments/<experiment_name>`; a directory that does not
     /// contain the experiment's name is a base for it.
@@ -27,17 +27,17 @@ pub struct Ajet {
     pub trainer_common: TrainerCommon,
     /// Low-rank adaptation.
     pub lora: Lora,
-    /// From LLM calls to training rows.
+    /// How LLM calls become training rows.
     pub context_tracker: ContextTracker,
     /// When a batch is full.
     pub swarm_mode_sample_collection_method: CollectionMethod,
-    /// Most finished episodes kept for one batch.
+    /// Maximum number of finished episodes in a batch.
     #[schemars(range(min = 0, max = 1_000_000))]
     pub swarm_mode_sample_collection_max_cached_episodes: u64,
-    /// Seconds after which ROLLING_POST discards what still runs.
+    /// Seconds after which ROLLING_POST discards the running episodes.
     #[schemars(range(min = 0.0, max = 31_536_000.0))]
     pub swarm_mode_rolling_post_timeout: f64,
-    /// Where and how the model computes.
+    /// Device and precision of the model's computation.
     pub engine: Engine,
     /// Where tasks come from; read by `roll` only.
     pub task_reader: TaskReader,
@@ -77,13 +77,13 @@ pub struct Model {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Data {
-    /// Most tokens of a row before the first sampled one.
+    /// Maximum number of tokens in a row before the first sampled one.
     #[schemars(range(min = 1, max = 10_000_000))]
     pub max_prompt_length: usize,
-    /// Most tokens of a row after the first prompt.
+    /// Maximum number of tokens in a row after the first prompt.
     #[schemars(range(min = 1, max = 10_000_000))]
     pub max_response_length: usize,
-    /// Tasks in a batch (B).
+    /// Number of tasks in a batch (B).
     #[schemars(range(min = 1, max = 1_000_000))]
     pub train_batch_size: usize,
 }
@@ -102,57 +102,57 @@ impl Default for Data {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Rollout {
-    /// Episodes of a task in a batch (N), GRPO's group size.
+    /// Number of episodes per task in a batch (N), the group size of GRPO.
     #[schemars(range(min = 1, max = 100_000))]
     pub num_repeat: usize,
-    /// Most episodes claimed at once; B·N if that is less.
+    /// Maximum number of episodes claimed at once; B·N if that is less.
     #[schemars(range(min = 1, max = 100_000))]
     pub max_env_worker: usize,
-    /// Most tokens sampled in one LLM call. Default: 4096, at most `max_response_length`.
+    /// Maximum number of tokens sampled in one LLM call. Default: 4096, at most `max_response_length`.
     #[schemars(range(min = 1, max = 10_000_000))]
     pub max_response_length_in_one_turn: Option<usize>,
-    /// Most tokens of prompt and answer together. Default: `max_prompt_length` + `max_response_length`.
+    /// Maximum number of tokens of prompt and answer together. Default: `max_prompt_length` + `max_response_length`.
     #[schemars(range(min = 1, max = 20_000_000))]
     pub max_model_len: Option<usize>,
-    /// Most sequences sampled together.
+    /// Maximum number of sequences in a batch of the sampler.
     #[schemars(range(min = 1, max = 65_536))]
     pub max_num_seqs: usize,
-    /// Most requests that wait to be sampled; more are answered with 429.
+    /// Maximum number of queued requests; further ones are answered with 429.
     #[schemars(range(min = 0, max = 1_000_000))]
     pub max_queued_requests: usize,
-    /// Sampling temperature of train episodes, whatever their requests say.
+    /// Sampling temperature of train episodes; overrides their requests.
     #[schemars(range(min = 0.0, max = 1000.0))]
     pub temperature: f64,
     /// Nucleus sampling of train episodes: the most likely tokens that together reach this probability.
     pub top_p: f64,
-    /// Number of most likely tokens that train episodes are sampled from; −1 is all.
+    /// Number of most likely tokens from which train episodes are sampled; −1 for all.
     #[schemars(range(min = -1, max = 16_777_216))]
     pub top_k: i64,
-    /// What eval episodes are sampled with, where the request does not say.
+    /// Sampling parameters of eval episodes, unless set by the request.
     pub val_kwargs: ValKwargs,
-    /// Bounds of an episode's rows.
+    /// Limits of an episode's rows.
     pub multi_turn: MultiTurn,
     /// Checks of every answer for a model that lost control: `nonsense` (another turn is begun, or a few words or
     /// characters repeat), `non_ascii`, `un-paired-think`, `format_type_1` (thinking, then one block of Python),
     /// `wrong_toolcall` (a tool call's marker without a call).
     pub compute_madness_checklist: Vec<MadnessCheck>,
-    /// Answer further calls of an episode that a madness check flagged with nothing and `finish_reason: length`.
+    /// Answer further calls of a flagged episode with an empty message and `finish_reason: length`.
     pub agent_madness_termination: bool,
-    /// Reward of a flagged train episode, whatever its client says.
+    /// Reward of a flagged train episode; overrides its client's.
     #[schemars(range(min = -1e6, max = 1e6))]
     pub agent_madness_reward: f64,
-    /// Take tools out of every request.
+    /// Remove the tools from every request.
     pub force_disable_toolcalls: bool,
-    /// Share of the GPU's memory that weights and caches may take.
+    /// Share of the GPU's memory for weights and caches.
     pub gpu_memory_utilization: f64,
-    /// GPUs that share one copy of the model; only 1 is built.
+    /// Number of GPUs that share one copy of the model; only 1 is supported.
     #[schemars(range(min = 1, max = 1024))]
     pub tensor_model_parallel_size: usize,
-    /// System message for conversations that have none.
+    /// System message for conversations without one.
     pub default_system_prompt: Option<String>,
-    /// Tool-call format: `hermes`, `llama3_json`, `json` or `none`. Default: what the chat template shows.
+    /// Tool-call format: `hermes`, `llama3_json`, `json` or `none`. Default: detected from the chat template.
     pub tool_parser: Option<String>,
-    /// Reasoning format: `think` or `none`. Default: what the chat template shows.
+    /// Reasoning format: `think` or `none`. Default: detected from the chat template.
     pub reasoning_parser: Option<String>,
     /// Answer to a prompt that does not fit.
     pub on_context_overflow: OnContextOverflow,
@@ -198,7 +198,7 @@ pub struct ValKwargs {
     pub temperature: f64,
     /// Nucleus sampling of eval episodes; 0 is greedy.
     pub top_p: f64,
-    /// Number of most likely tokens that eval episodes are sampled from; −1 is all.
+    /// Number of most likely tokens from which eval episodes are sampled; −1 for all.
     #[schemars(range(min = -1, max = 16_777_216))]
     pub top_k: i64,
     /// `false` is greedy.
@@ -220,7 +220,7 @@ impl Default for ValKwargs {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct MultiTurn {
-    /// Most rows kept of one episode; a seeded sample of that many.
+    /// Maximum number of rows of an episode; beyond it, a seeded sample is kept.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_sample_per_task: usize,
 }
@@ -253,37 +253,37 @@ pub struct TrainerCommon {
     /// Weight of the entropy bonus.
     #[schemars(range(min = -1e6, max = 1e6))]
     pub entropy_coeff: f64,
-    /// Add the divergence from the reference weights to the loss.
+    /// Add the KL divergence from the reference weights to the loss.
     pub use_kl_loss: bool,
-    /// Weight of the divergence, in the loss or in the reward.
+    /// Weight of the KL divergence, in the loss or in the reward.
     #[schemars(range(min = 0.0, max = 1e6))]
     pub kl_loss_coef: f64,
     /// Estimator of the divergence in the loss: `kl`, `mse` or `low_var_kl` (verl's `k1`, `k2` and `k3` too); a trailing
     /// `+` back-propagates `mse` and reports the named one.
     pub kl_loss_type: String,
-    /// Subtract the divergence from the reward.
+    /// Subtract the KL divergence from the reward.
     pub use_kl_in_reward: bool,
-    /// Estimator of the divergence in the reward, with the same names.
+    /// Estimator of the KL divergence in the reward, with the same names.
     pub kl_penalty_type: String,
-    /// An episode weighs once in the loss, whatever its number of rows.
+    /// Weight each episode equally in the loss, regardless of its number of rows.
     pub loss_weight_normalization_episode_level: bool,
-    /// An episode is one sample of its group, whatever its number of rows.
+    /// Count each episode once in its group, regardless of its number of rows.
     pub advantage_estimation_episode_level: bool,
     /// Advantage of a group of one.
     pub singleton_group: SingletonGroup,
-    /// Correction for a sampler that differs from the trainer.
+    /// Correction for differences between sampler and trainer.
     pub importance_sampling: ImportanceSampling,
     /// Soft penalty on long answers.
     pub overlong: Overlong,
-    /// Leave rows cut by length out of the loss.
+    /// Exclude rows truncated by length from the loss.
     pub mask_truncated: bool,
-    /// Optimizer steps an epoch over a batch.
+    /// Number of optimizer steps per epoch over a batch.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub mini_batch_num: usize,
-    /// Epochs over a batch.
+    /// Number of epochs over a batch.
     #[schemars(range(min = 1, max = 10_000))]
     pub ppo_epochs: usize,
-    /// Most tokens in one forward and backward pass.
+    /// Maximum number of tokens in one forward and backward pass.
     #[schemars(range(min = 1, max = 100_000_000))]
     pub ppo_max_token_len_per_gpu: usize,
     /// Gradient checkpointing by layer.
@@ -293,17 +293,17 @@ pub struct TrainerCommon {
     /// Updates between checkpoints. With 0 or less there is one every 50 all the same, so that the journal and the way
     /// back after a crash stay short.
     pub save_freq: i64,
-    /// Checkpoints kept.
+    /// Number of checkpoints kept.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub keep_last: usize,
     /// Maximum number of updates of the run, which is also the length of the learning-rate schedule. After the last one a
     /// checkpoint is written and the engine goes OFFLINE.
     #[schemars(range(min = 1, max = 1_000_000_000))]
     pub total_training_steps: Option<u64>,
-    /// GPUs to use.
+    /// Number of GPUs.
     #[schemars(range(min = 0, max = 1024))]
     pub n_gpus_per_node: usize,
-    /// Machines to use; only 1 is built.
+    /// Number of machines; only 1 is supported.
     #[schemars(range(min = 1, max = 1024))]
     pub nnodes: usize,
     /// Where metrics go besides `metrics.jsonl`: `console` (a log line a step), `tensorboard` (event files below
@@ -313,12 +313,12 @@ pub struct TrainerCommon {
     pub save_trajectory_as_json_file: bool,
     /// File on the server's machine to which every step's metrics are appended, a line each, written as a Python dict.
     pub train_print_to_markdown_file_path: Option<String>,
-    /// The same for what the eval episodes of a step amount to, by task.
+    /// The same for a step's eval metrics by task.
     pub val_print_to_markdown_file_path: Option<String>,
-    /// The loss is multiplied by this.
+    /// Factor of the loss.
     #[schemars(range(min = -1e6, max = 1e6))]
     pub loss_extra_scale_ratio: f64,
-    /// Seed of everything that draws random numbers.
+    /// Seed of all random numbers.
     #[schemars(range(min = 0, max = i64::MAX))]
     pub seed: u64,
 }
@@ -387,28 +387,28 @@ impl Default for Algorithm {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Optim {
-    /// Learning rate. LoRA wants more, around 1e-4.
+    /// Learning rate. LoRA needs a larger one, around 1e-4.
     #[schemars(range(min = 0.0, max = 1e3))]
     pub lr: f64,
-    /// Decay of the two moments.
+    /// Decay rates of the two moments.
     pub betas: [f64; 2],
-    /// Added to the denominator of a step.
+    /// Constant added to the denominator of a step.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub eps: f64,
-    /// Decay of the weights, norms and biases excepted.
+    /// Weight decay, except for norms and biases.
     #[schemars(range(min = 0.0, max = 1e3))]
     pub weight_decay: f64,
-    /// Largest global gradient norm.
+    /// Maximum global gradient norm; larger gradients are scaled down.
     #[schemars(range(min = 0.0, max = 1e30))]
     pub grad_clip: f64,
-    /// Course of the learning rate after warm-up.
+    /// Schedule of the learning rate after warm-up.
     pub lr_scheduler_type: LrScheduler,
-    /// Updates of linear warm-up; negative or absent: by ratio.
+    /// Number of updates of linear warm-up; if negative or absent, `lr_warmup_steps_ratio` applies.
     #[schemars(range(min = -1_000_000_000, max = 1_000_000_000))]
     pub lr_warmup_steps: Option<i64>,
-    /// Share of `total_training_steps` that is warm-up.
+    /// Share of `total_training_steps` used for warm-up.
     pub lr_warmup_steps_ratio: f64,
-    /// Share of the learning rate that is left at the end.
+    /// Share of the learning rate at the end of the schedule.
     pub min_lr_ratio: f64,
 }
 
@@ -432,9 +432,9 @@ impl Default for Optim {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ImportanceSampling {
-    /// By token, by sequence or off.
+    /// Correction per token, per sequence or off.
     pub mode: ImportanceMode,
-    /// Largest correction weight.
+    /// Maximum correction weight.
     #[schemars(range(min = 0.0, max = 1e30))]
     pub cap: f64,
 }
@@ -452,7 +452,7 @@ impl Default for ImportanceSampling {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Overlong {
-    /// Tokens before the limit at which the penalty starts; 0 is off.
+    /// Number of tokens before the limit at which the penalty starts; 0 disables it.
     #[schemars(range(min = 0, max = 10_000_000))]
     pub buffer_len: usize,
     /// Penalty at the limit.
@@ -505,7 +505,7 @@ pub struct ContextTracker {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct TimelineMergingPolicy {
-    /// What is compared to find that a call continues another. `text_and_image` is `text`.
+    /// How to compare calls to detect that one continues another. `text_and_image` means `text`.
     pub timeline_compare_level: CompareLevel,
     /// Ignore a changed tool list.
     pub ignore_tools: bool,
@@ -529,12 +529,12 @@ pub struct Engine {
     /// Type of weights and matrix products. On a CPU `bf16` is that of the products, in the sampler and the trainer; the
     /// trainer's weights and moments stay f32, and importance correction is wanted.
     pub dtype: Dtype,
-    /// Which kernels compute.
+    /// Kernels to use.
     pub kernels: Kernels,
-    /// Threads that compute, at most the machine's logical CPUs. Default: physical cores.
+    /// Number of compute threads, at most the machine's logical CPUs. Default: physical cores.
     #[schemars(range(min = 1, max = 1024))]
     pub threads: Option<usize>,
-    /// Start a crashed engine again, three times at most.
+    /// Restart a crashed engine, at most three times.
     pub restart_on_crash: bool,
 }
 
@@ -650,11 +650,11 @@ impl Default for HuggingfaceDatRepo {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct TaskCommands {
-    /// Program and arguments; prints the tasks to train on, a JSON object a line.
+    /// Program and arguments; prints the training tasks, one JSON object per line.
     pub training: Vec<String>,
-    /// Program and arguments; prints the tasks to evaluate on.
+    /// Program and arguments; prints the evaluation tasks.
     pub validation: Vec<String>,
-    /// Seconds after which a program is killed.
+    /// Maximum run time of a program in seconds.
     #[schemars(range(min = 0.1, max = 86_400.0))]
     pub timeout: f64,
 }
@@ -673,13 +673,13 @@ impl Default for TaskCommands {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct RandomDummy {
-    /// Training tasks.
+    /// Number of training tasks.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub tasks: usize,
-    /// Evaluation tasks.
+    /// Number of evaluation tasks.
     #[schemars(range(min = 0, max = 1_000_000))]
     pub validation_tasks: usize,
-    /// Makes the set repeatable.
+    /// Seed of the task set.
     #[schemars(range(min = 0, max = i64::MAX))]
     pub seed: u64,
 }
@@ -698,19 +698,19 @@ impl Default for RandomDummy {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Generated {
-    /// Training tasks.
+    /// Number of training tasks.
     #[schemars(range(min = 0, max = 1_000_000))]
     pub tasks: usize,
-    /// Evaluation tasks; none of them is a training task.
+    /// Number of evaluation tasks; they differ from the training tasks.
     #[schemars(range(min = 0, max = 1_000_000))]
     pub validation_tasks: usize,
-    /// Makes the set repeatable.
+    /// Seed of the task set.
     #[schemars(range(min = 0, max = i64::MAX))]
     pub seed: u64,
-    /// Fewest letters (`reverse_text`) or digits (`arithmetic`).
+    /// Minimum number of letters (`reverse_text`) or digits (`arithmetic`).
     #[schemars(range(min = 0, max = 1000))]
     pub min_length: usize,
-    /// Most letters or digits.
+    /// Maximum number of letters or digits.
     #[schemars(range(min = 0, max = 1000))]
     pub max_length: usize,
 }
@@ -844,7 +844,7 @@ pub enum PolicyLoss {
     #[default]
     #[serde(rename = "ppo_clip")]
     PpoClip,
-    /// One ratio a row.
+    /// One ratio per row.
     #[serde(rename = "gspo")]
     Gspo,
     /// Clipped ratio as a constant weight.
@@ -879,14 +879,14 @@ pub enum SingletonGroup {
     Raw,
 }
 
-/// Correction for a sampler that differs from the trainer.
+/// Correction for differences between sampler and trainer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ImportanceMode {
     /// None.
     #[default]
     #[serde(rename = "off")]
     Off,
-    /// A weight a token.
+    /// One weight per token.
     #[serde(rename = "token")]
     Token,
     /// A weight a row.
@@ -909,7 +909,7 @@ pub enum Recompute {
     Off,
 }
 
-/// Course of the learning rate after warm-up.
+/// Schedule of the learning rate after warm-up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum LrScheduler {
     /// Stays.
@@ -952,7 +952,7 @@ pub enum Dtype {
     Bf16,
 }
 
-/// Which kernels compute.
+/// Kernels to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Kernels {
     /// The fastest for the device.

@@ -9,6 +9,8 @@ pub mod batch;
 pub mod boot;
 pub mod core;
 pub mod events;
+#[cfg(test)]
+mod messages;
 pub mod metrics;
 pub mod model_thread;
 pub mod server;

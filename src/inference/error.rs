@@ -1,84 +1,84 @@
-//! What can go wrong while sampling.
+//! Errors of sampling.
 
 use crate::model::ModelError;
 use crate::model::memory::is_out_of_memory;
 
-/// An error of the sampler. Messages are sentences for the user.
+/// An error of the sampler. Messages are for the user.
 #[derive(Debug, thiserror::Error)]
 pub enum InferenceError {
-    /// A request without a prompt.
-    #[error("the prompt has no tokens")]
+    /// The prompt is empty.
+    #[error("the prompt contains no tokens")]
     EmptyPrompt,
-    /// A token that the model does not know.
-    #[error("the prompt has the token id {token}, the model's vocabulary ends at {}", vocab_size - 1)]
+    /// A token id is outside the vocabulary.
+    #[error("the prompt contains token id {token}, but the largest id in the model's vocabulary is {}", vocab_size - 1)]
     UnknownToken {
-        /// The first such token.
+        /// The first such token id.
         token: u32,
-        /// The model's vocabulary.
+        /// Size of the vocabulary.
         vocab_size: usize,
     },
-    /// Prompt and answer are longer than the context or the cache.
+    /// Prompt and answer exceed the context or the cache.
     #[error(
-        "prompt ({prompt} tokens) and answer (max_tokens {max_tokens}) do not fit: {limit} tokens are allowed\n\
+        "prompt ({prompt} tokens) plus max_tokens ({max_tokens}) exceed the limit of {limit} tokens\n\
          hint: send a shorter prompt or a smaller max_tokens, or raise ajet.rollout.max_model_len"
     )]
     TooLong {
-        /// Tokens of the prompt.
+        /// Number of prompt tokens.
         prompt: usize,
-        /// Most tokens to sample.
+        /// Requested maximum of sampled tokens.
         max_tokens: usize,
-        /// Most tokens of both.
+        /// Maximum of both together.
         limit: usize,
     },
-    /// A sampling parameter outside its range.
-    #[error("{name} is {given}, allowed is {allowed}")]
+    /// A sampling parameter is out of range.
+    #[error("{name} must be {allowed}, got {given}")]
     Parameter {
-        /// Which.
+        /// Name of the parameter.
         name: &'static str,
-        /// Its value.
+        /// Given value.
         given: String,
-        /// Its range.
+        /// Allowed values.
         allowed: &'static str,
     },
-    /// Two requests with one id.
-    #[error("a request with the id {0} is being sampled already")]
+    /// Two requests have the same id.
+    #[error("duplicate request id {0}")]
     DuplicateId(u64),
-    /// The memory for caches holds less than one sequence of full length.
+    /// The cache is smaller than one sequence of maximum length.
     #[error(
-        "the cache has room for {tokens} tokens, one sequence may have {needed}\n\
-         hint: lower ajet.rollout.max_model_len (each token takes {token_bytes} bytes), or on a GPU raise \
+        "the KV cache has {tokens} tokens, but one sequence may need {needed}\n\
+         hint: lower ajet.rollout.max_model_len ({token_bytes} bytes per token), or on a GPU raise \
          ajet.rollout.gpu_memory_utilization"
     )]
     CacheTooSmall {
-        /// Room, in tokens.
+        /// Cache size in tokens.
         tokens: usize,
-        /// Longest sequence.
+        /// Maximum length of a sequence.
         needed: usize,
-        /// Cache bytes of a token.
+        /// Cache bytes per token.
         token_bytes: usize,
     },
-    /// Memory did not suffice for a single token.
+    /// Not enough memory for a single token.
     #[error(
-        "memory ran out while one token was computed: {0}\n\
-         hint: lower ajet.rollout.gpu_memory_utilization, so that the caches leave more of it, or ajet.rollout.max_model_len"
+        "out of memory while computing a single token: {0}\n\
+         hint: lower ajet.rollout.gpu_memory_utilization, which shrinks the caches, or ajet.rollout.max_model_len"
     )]
     NoMemory(Box<InferenceError>),
-    /// bf16 weights would sample what the trainer, which computes in f32, does not account for.
+    /// bf16 sampling differs from f32 training, without importance sampling to correct it.
     #[error(
-        "ajet.engine.dtype: bf16 samples with rounded weights on a CPU, while training computes in f32\n\
-         hint: set ajet.trainer_common.importance_sampling.mode to token or sequence, which corrects for it, or dtype to f32"
+        "ajet.engine.dtype bf16 samples with rounded weights on a CPU, while training computes in f32\n\
+         hint: set ajet.trainer_common.importance_sampling.mode to token or sequence to correct for it, or dtype to f32"
     )]
     Uncorrected,
-    /// Plain kernels have no bf16 on the CPU.
+    /// Plain kernels do not support bf16 on the CPU.
     #[error(
-        "ajet.engine.kernels: plain computes in f32 on a CPU, but ajet.engine.dtype is bf16\n\
+        "ajet.engine.kernels plain computes in f32 on a CPU, but ajet.engine.dtype is bf16\n\
          hint: set ajet.engine.kernels to auto, or ajet.engine.dtype to f32"
     )]
     PlainBf16,
     /// The model layer failed.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// A tensor operation failed (most often: out of memory).
+    /// A tensor operation failed (mostly: out of memory).
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),
 }
@@ -87,7 +87,7 @@ pub enum InferenceError {
 pub type Result<T, E = InferenceError> = std::result::Result<T, E>;
 
 impl InferenceError {
-    /// Whether less would have fitted into memory.
+    /// Returns whether memory ran out.
     pub fn is_out_of_memory(&self) -> bool {
         match self {
             Self::Model(ModelError::Tensor(error)) | Self::Tensor(error) => is_out_of_memory(error),
@@ -95,11 +95,42 @@ impl InferenceError {
         }
     }
 
-    /// Says what to do where memory ran out for the least that could be tried.
+    /// Adds a hint to an out-of-memory error of the smallest possible attempt.
     pub(super) fn or_no_memory(self) -> Self {
         match self.is_out_of_memory() {
             true => Self::NoMemory(Box::new(self)),
             false => self,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages() {
+        let out_of_memory = || candle_core::Error::Msg("out of memory".into());
+        insta::assert_snapshot!(messages!(InferenceError:
+            InferenceError::EmptyPrompt => InferenceError::EmptyPrompt,
+            InferenceError::UnknownToken { .. } => InferenceError::UnknownToken { token: 50_000, vocab_size: 49_152 },
+            InferenceError::TooLong { .. } => InferenceError::TooLong { prompt: 900, max_tokens: 200, limit: 1024 },
+            InferenceError::Parameter { .. } => InferenceError::Parameter {
+                name: "temperature",
+                given: "-1".into(),
+                allowed: "at least 0",
+            },
+            InferenceError::DuplicateId(_) => InferenceError::DuplicateId(7),
+            InferenceError::CacheTooSmall { .. } => InferenceError::CacheTooSmall {
+                tokens: 1024,
+                needed: 4096,
+                token_bytes: 12_288,
+            },
+            InferenceError::NoMemory(_) => InferenceError::NoMemory(Box::new(InferenceError::Tensor(out_of_memory()))),
+            InferenceError::Uncorrected => InferenceError::Uncorrected,
+            InferenceError::PlainBf16 => InferenceError::PlainBf16,
+            InferenceError::Model(_) => InferenceError::Model(ModelError::Tensors("missing tensor `lm_head.weight`".into())),
+            InferenceError::Tensor(_) => InferenceError::Tensor(out_of_memory()),
+        ));
     }
 }

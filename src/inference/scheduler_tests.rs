@@ -317,7 +317,7 @@ fn where_device_memory_does_not_suffice_for_a_token_the_error_says_what_to_do() 
     scheduler.submit(request);
     let error = scheduler.step().unwrap_err().to_string();
     assert!(
-        error.contains("memory ran out while one token was computed: CUDA_ERROR_OUT_OF_MEMORY")
+        error.contains("out of memory while computing a single token: CUDA_ERROR_OUT_OF_MEMORY")
             && error.contains("ajet.rollout.gpu_memory_utilization"),
         "{error}"
     );
@@ -423,11 +423,11 @@ fn what_cannot_be_sampled_fails_with_a_sentence_and_disturbs_nobody() {
     for (bad, message) in [
         (request(2, &[], 5), "no tokens"),
         (request(2, &[3, 11], 5), "token id 11"),
-        (request(2, &prompt(190, 1), 11), "200 tokens are allowed"),
-        (request(2, &[1], usize::MAX), "200 tokens are allowed"),
-        (request(2, &[1], 0), "max_tokens is 0"),
-        (request(1, &[1], 5), "id 1"),
-        (with(request(2, &[1], 5), &nan), "temperature is NaN"),
+        (request(2, &prompt(190, 1), 11), "limit of 200 tokens"),
+        (request(2, &[1], usize::MAX), "limit of 200 tokens"),
+        (request(2, &[1], 0), "max_tokens must be"),
+        (request(1, &[1], 5), "duplicate request id 1"),
+        (with(request(2, &[1], 5), &nan), "got NaN"),
     ] {
         let (bad, mut events) = bad;
         scheduler.submit(bad);
@@ -456,7 +456,7 @@ fn a_cache_that_holds_no_sequence_is_refused() {
     assert!(
         error
             .to_string()
-            .starts_with("the cache has room for 192 tokens, one sequence may have 200"),
+            .starts_with("the KV cache has 192 tokens, but one sequence may need 200"),
         "{error}"
     );
 }

@@ -1,84 +1,83 @@
-//! What can go wrong while a model is loaded, rendered for or written.
+//! Errors of loading, rendering for and writing a model.
 
 use std::path::PathBuf;
 
-/// An error of the model layer. Messages are sentences for the user; where something can be done about it, a second
-/// line begins with `hint:`.
+/// An error of the model layer. Messages are for the user, with a second line `hint:` where there is something to do.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
-    /// The path names nothing.
+    /// No model has this name.
     #[error(
-        "there is no model at `{path}`\nhint: a model is a Hugging Face directory (config.json, *.safetensors, \
+        "no model found at `{path}`\nhint: use a Hugging Face directory (config.json, *.safetensors, \
          tokenizer.json), a .gguf file, a hub id such as Qwen/Qwen2.5-0.5B-Instruct, or builtin:NAME with NAME one of {}",
         .builtin.join(", ")
     )]
     NotFound {
-        /// As given.
+        /// Given path.
         path: String,
-        /// Models that the binary carries.
+        /// Names of built-in models.
         builtin: Vec<&'static str>,
     },
-    /// `config.json` asks for something that is not built.
+    /// `config.json` requires something unsupported.
     #[error("config.json: {0}")]
     Config(String),
-    /// A file of the model is missing, damaged, or says something impossible.
+    /// A file of the model is missing or invalid.
     #[error("{file}: {reason}")]
     File {
-        /// The file's path or, inside a GGUF, the metadata key.
+        /// Path of the file or, inside a GGUF, the metadata key.
         file: String,
-        /// What is wrong with it.
+        /// Reason.
         reason: String,
     },
-    /// The tensors in the files are not those of the architecture.
+    /// The tensors do not match the architecture.
     #[error("{0}")]
     Tensors(String),
-    /// The hub could not be asked, or said no.
+    /// The hub cannot be reached, or refused.
     #[error(
-        "there is no directory `{repo}` here, and the hub did not give its `{file}`: {reason}\nhint: check the id and the network (HF_ENDPOINT names a \
-         mirror, HF_TOKEN opens gated models), or give the path of a downloaded directory or .gguf file"
+        "no directory `{repo}` found, and cannot download its `{file}` from the hub: {reason}\nhint: check the id and the network (HF_ENDPOINT names a \
+         mirror, HF_TOKEN opens gated models), or use the path of a downloaded directory or .gguf file"
     )]
     Hub {
         /// `org/name`.
         repo: String,
-        /// The file asked for.
+        /// Requested file.
         file: String,
-        /// The client's message.
+        /// Message of the client.
         reason: String,
     },
-    /// The tokenizer's files are damaged, or text could not be encoded.
+    /// The tokenizer is invalid, or a text cannot be encoded.
     #[error("tokenizer: {0}")]
     Tokenizer(String),
-    /// The chat template is missing, damaged, or refused the conversation.
+    /// The chat template is missing or invalid, or rejects the conversation.
     #[error("chat template: {0}")]
     ChatTemplate(String),
-    /// A file could not be read or written.
+    /// A file cannot be read or written.
     #[error("{path}: {source}")]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         source: std::io::Error,
     },
-    /// LoRA targets that name no projection of the model.
-    #[error("lora target module `{given}` matches nothing in the model; its projections are {available}")]
+    /// A LoRA target matches no projection of the model.
+    #[error("ajet.lora.target_modules: `{given}` matches no projection of the model; available are {available}")]
     LoraTarget {
-        /// The name that was asked for.
+        /// Given name.
         given: String,
-        /// The names there are, comma-separated.
+        /// Available names, comma-separated.
         available: String,
     },
-    /// A device that this build or machine does not have.
-    #[error("ajet.engine.device is `{given}`: {reason}")]
+    /// The device is not supported by this build or machine.
+    #[error("unsupported ajet.engine.device `{given}`: {reason}")]
     Device {
-        /// As configured.
+        /// Given device.
         given: String,
-        /// Why not.
+        /// Reason.
         reason: String,
     },
-    /// A packed batch that is not a forest of segments.
-    #[error("a packed batch is malformed: {0}")]
+    /// A packed batch is not a forest of segments.
+    #[error("malformed packed batch: {0}")]
     Batch(String),
-    /// A tensor operation failed (most often: out of memory).
+    /// A tensor operation failed (mostly: out of memory).
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),
 }
@@ -87,7 +86,7 @@ pub enum ModelError {
 pub type Result<T, E = ModelError> = std::result::Result<T, E>;
 
 impl ModelError {
-    /// `file: reason`.
+    /// Creates an error about a file.
     pub(crate) fn file(file: impl Into<String>, reason: impl std::fmt::Display) -> Self {
         Self::File {
             file: file.into(),
@@ -95,9 +94,45 @@ impl ModelError {
         }
     }
 
-    /// An I/O error at a path; for use in `map_err`.
+    /// Creates an I/O error at a path, for use in `map_err`.
     pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.into();
         move |source| Self::Io { path, source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages() {
+        insta::assert_snapshot!(messages!(ModelError:
+            ModelError::NotFound { .. } => ModelError::NotFound {
+                path: "/models/none".into(),
+                builtin: vec!["tiny", "scripted"],
+            },
+            ModelError::Config(_) => ModelError::Config("unsupported model_type `mamba`".into()),
+            ModelError::File { .. } => ModelError::file("/models/a/model.safetensors", "unexpected end of file"),
+            ModelError::Tensors(_) => ModelError::Tensors("missing tensor `lm_head.weight`".into()),
+            ModelError::Hub { .. } => ModelError::Hub {
+                repo: "org/name".into(),
+                file: "config.json".into(),
+                reason: "status 404".into(),
+            },
+            ModelError::Tokenizer(_) => ModelError::Tokenizer("unknown type `foo`".into()),
+            ModelError::ChatTemplate(_) => ModelError::ChatTemplate("roles must alternate".into()),
+            ModelError::Io { .. } => ModelError::io("/models/a")(std::io::ErrorKind::NotFound.into()),
+            ModelError::LoraTarget { .. } => ModelError::LoraTarget {
+                given: "qkv".into(),
+                available: "q_proj, k_proj, v_proj, o_proj".into(),
+            },
+            ModelError::Device { .. } => ModelError::Device {
+                given: "cuda:1".into(),
+                reason: "this machine has 1 GPU".into(),
+            },
+            ModelError::Batch(_) => ModelError::Batch("segment 1 starts after its end".into()),
+            ModelError::Tensor(_) => ModelError::Tensor(candle_core::Error::Msg("out of memory".into())),
+        ));
     }
 }

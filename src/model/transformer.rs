@@ -74,7 +74,7 @@ impl<'a> Transformer<'a> {
         let vocabulary = self.weights.config.vocab_size;
         if let Some(token) = batch.token_ids.iter().find(|token| **token as usize >= vocabulary) {
             let message = format!(
-                "it has the token {token}, the model's vocabulary ends at {}",
+                "token id {token} is larger than the largest id in the vocabulary, {}",
                 vocabulary - 1
             );
             return Err(ModelError::Batch(message));

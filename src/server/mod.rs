@@ -10,6 +10,8 @@ pub mod engine;
 mod handlers;
 mod hex;
 pub mod http;
+#[cfg(test)]
+mod messages;
 mod model_api;
 mod options;
 mod prometheus;

@@ -1,4 +1,4 @@
-//! What can go wrong in a weight update.
+//! Errors of weight updates.
 
 use std::path::PathBuf;
 
@@ -8,44 +8,44 @@ use crate::model::memory::is_out_of_memory;
 /// An error of the train layer.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
-    /// Neither the weights nor an adapter are trained.
-    #[error("the model has no parameter to train\nhint: set ajet.lora.lora_rank above 0 or train all parameters")]
+    /// No parameter is trainable.
+    #[error("the model has no trainable parameters\nhint: set ajet.lora.lora_rank above 0, or train all parameters")]
     NothingToTrain,
-    /// A KL estimator that there is not.
-    #[error("{key} is `{given}`; it can be kl, mse or low_var_kl, each also with a trailing +")]
+    /// Unknown KL estimator.
+    #[error("{key} must be kl, mse or low_var_kl, optionally with a trailing +, got `{given}`")]
     KlType {
-        /// The configuration key.
+        /// Configuration key.
         key: &'static str,
-        /// Its value.
+        /// Given value.
         given: String,
     },
-    /// A saved trainer state that cannot be written or read.
+    /// A saved trainer state cannot be written or read.
     #[error("{path}: {reason}")]
     State {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// Reason.
         reason: String,
     },
-    /// A saved trainer state of another model or LoRA shape.
+    /// The saved trainer state belongs to another model or LoRA shape.
     #[error(
-        "the saved trainer state is of {saved} trained parameters, this run trains {own}\nhint: resume with the model \
-         and the ajet.lora settings that the experiment began with, or choose another experiment_name"
+        "the saved trainer state has {saved} trained parameters, but this run trains {own}\nhint: resume with the model \
+         and the ajet.lora settings of the experiment's start, or set another experiment_name"
     )]
     OtherModel {
         /// Trained parameters of the saved state.
         saved: u64,
-        /// Trained parameters now.
+        /// Trained parameters of this run.
         own: u64,
     },
-    /// Memory did not suffice for the smallest micro-batch.
+    /// Not enough memory for the smallest micro-batch.
     #[error(
-        "memory ran out with one row at a time: {0}\nhint: set ajet.trainer_common.recompute to on, shorten rows with \
+        "out of memory with a single row per micro-batch: {0}\nhint: set ajet.trainer_common.recompute to on, shorten rows with \
          ajet.data.max_response_length, set use_kl_loss to false, or train adapters with ajet.lora.lora_rank"
     )]
     NoMemory(Box<TrainError>),
-    /// The threads that compute could not be started.
-    #[error("the threads that compute could not be started: {0}")]
+    /// The compute threads cannot be started.
+    #[error("cannot start the compute threads: {0}")]
     Threads(rayon::ThreadPoolBuildError),
     /// The model failed.
     #[error(transparent)]
@@ -53,12 +53,12 @@ pub enum TrainError {
 }
 
 impl TrainError {
-    /// Whether less would have fitted into memory.
+    /// Returns whether memory ran out.
     pub fn is_out_of_memory(&self) -> bool {
         matches!(self, Self::Model(ModelError::Tensor(error)) if is_out_of_memory(error))
     }
 
-    /// Says what to do where memory ran out for the least that could be tried.
+    /// Adds a hint to an out-of-memory error of the smallest possible attempt.
     pub(super) fn or_no_memory(self) -> Self {
         match self.is_out_of_memory() {
             true => Self::NoMemory(Box::new(self)),
@@ -75,3 +75,32 @@ impl From<candle_core::Error> for TrainError {
 
 /// The train layer's result.
 pub type Result<T, E = TrainError> = std::result::Result<T, E>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages() {
+        let out_of_memory = || TrainError::Model(ModelError::Tensor(candle_core::Error::Msg("out of memory".into())));
+        insta::assert_snapshot!(messages!(TrainError:
+            TrainError::NothingToTrain => TrainError::NothingToTrain,
+            TrainError::KlType { .. } => TrainError::KlType {
+                key: "ajet.trainer_common.kl_loss_type",
+                given: "k4".into(),
+            },
+            TrainError::State { .. } => TrainError::State {
+                path: "/runs/a/trainer/optimizer.safetensors".into(),
+                reason: "unexpected end of file".into(),
+            },
+            TrainError::OtherModel { .. } => TrainError::OtherModel { saved: 1024, own: 4096 },
+            TrainError::NoMemory(_) => TrainError::NoMemory(Box::new(out_of_memory())),
+            TrainError::Threads(_) => {
+                let twice = || rayon::ThreadPoolBuilder::new().build_global();
+                let _ = twice();
+                TrainError::Threads(twice().unwrap_err())
+            },
+            TrainError::Model(_) => out_of_memory(),
+        ));
+    }
+}

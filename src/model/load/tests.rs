@@ -118,7 +118,7 @@ fn paths_that_are_nothing_are_told_what_a_path_can_be() {
     for path in ["/no/such/directory", "nothing", "builtin:huge"] {
         let message = load_quietly(Path::new(path)).unwrap_err().to_string();
         assert!(
-            message.starts_with(&format!("there is no model at `{path}`\nhint: a model is")),
+            message.starts_with(&format!("no model found at `{path}`\nhint: use")),
             "{message}"
         );
     }

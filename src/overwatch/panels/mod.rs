@@ -146,6 +146,18 @@ mod tests {
     }
 
     #[test]
+    fn frames() {
+        let frame = |state: &State| screen(state, 80, 24, false).0.join("\n");
+        let mut state = State::new("http://localhost:10086".into(), 1200.0);
+        insta::assert_snapshot!("connecting", frame(&state));
+        state.take(Ok(rolling()), 1200.0);
+        insta::assert_snapshot!("rolling", frame(&state));
+        state.take(Err("cannot connect".into()), 1205.0);
+        state.now = 1215.0;
+        insta::assert_snapshot!("unreachable", frame(&state));
+    }
+
+    #[test]
     fn a_large_terminal_shows_more_rows() {
         let mut snapshot = rolling();
         let pool = snapshot.pool.as_mut().unwrap();

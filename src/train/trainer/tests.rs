@@ -394,7 +394,7 @@ fn a_model_without_anything_to_train_and_an_unknown_estimator_are_refused() {
         .err()
         .unwrap()
         .to_string();
-    assert!(message.contains("no parameter to train"));
+    assert!(message.contains("no trainable parameters"));
     let mut config = config();
     config.trainer_common.kl_loss_type = "full".into();
     let message = Trainer::new(&weights(&Trainable::All), &config)

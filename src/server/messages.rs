@@ -1,0 +1,96 @@
+//! Snapshots of all messages of the server's errors.
+
+use std::time::Duration;
+
+use hyper::StatusCode;
+
+use super::code_sync::CodeError;
+use super::http::error::Error;
+use super::http::tls::TlsError;
+use super::http::token::TokenError;
+use crate::protocol::swarm::EngineStatus;
+
+#[test]
+fn requests() {
+    insta::assert_snapshot!(messages!(Error:
+        Error::NotOffline(_) => Error::NotOffline(EngineStatus::Rolling),
+        Error::NoConfig => Error::NoConfig,
+        Error::Config(_) => Error::Config("unknown key `ajet.data.batch`".into()),
+        Error::CannotStart(_) => Error::CannotStart("model not found: /models/none".into()),
+        Error::NotRolling(_) => Error::NotRolling("[ENGINE.WEIGHT_SYNCING]".into()),
+        Error::EngineRestarting => Error::EngineRestarting,
+        Error::EpisodeNotFound(_) => Error::EpisodeNotFound("3f1c9a52".into()),
+        Error::EpisodeLost { .. } => Error::EpisodeLost {
+            uuid: "3f1c9a52".into(),
+            why: "It was aborted.".into(),
+        },
+        Error::ForeignEpisode(_) => Error::ForeignEpisode("3f1c9a52".into()),
+        Error::Invalid(_) => Error::Invalid("client_uuid must have at most 1024 bytes, got 1025".into()),
+        Error::Field { .. } => Error::missing("messages"),
+        Error::ResponseNotFound(_) => Error::ResponseNotFound("resp_1".into()),
+        Error::Body(_) => Error::Body("not a JSON object".into()),
+        Error::BodyTooLarge { .. } => Error::BodyTooLarge { limit: 1_048_576 },
+        Error::BodyStalled { .. } => Error::BodyStalled { limit: Duration::from_secs(60) },
+        Error::BodySlow { .. } => Error::BodySlow { rate: 65_536 },
+        Error::TooManyCalls { .. } => Error::TooManyCalls { limit: 4096 },
+        Error::Busy(_) => Error::Busy("the memory for request bodies is exhausted".into()),
+        Error::EngineUnreachable(_) => Error::EngineUnreachable("it is not running".into()),
+        Error::BrokenOff(_) => Error::BrokenOff("the connection was closed".into()),
+        Error::Engine { .. } => Error::Engine {
+            status: StatusCode::BAD_REQUEST,
+            message: "`n` must be 1 in a train episode, got 2".into(),
+        },
+        Error::NoCallYet => Error::NoCallYet,
+        Error::TokenMissing => Error::TokenMissing,
+        Error::ForeignPage => Error::ForeignPage,
+        Error::ForeignHost(_) => Error::ForeignHost("evil.example".into()),
+        Error::KeyMissing => Error::KeyMissing,
+        Error::KeyUnknown => Error::KeyUnknown,
+        Error::EpisodeGone => Error::EpisodeGone,
+        Error::NoSuchPath(_) => Error::NoSuchPath("/foo".into()),
+        Error::MethodNotAllowed(_) => Error::MethodNotAllowed("GET /claim_episode".into()),
+        Error::Internal(_) => Error::Internal("a task panicked".into()),
+    ));
+}
+
+#[test]
+fn code_archives() {
+    let path = || "ajet/a.py".to_owned();
+    insta::assert_snapshot!(messages!(CodeError:
+        CodeError::Archive(_) => CodeError::Archive("no end record found".into()),
+        CodeError::Empty => CodeError::Empty,
+        CodeError::Path(_) => CodeError::Path("../a.py".into()),
+        CodeError::Kind(_) => CodeError::Kind(path()),
+        CodeError::Duplicate(_) => CodeError::Duplicate(path()),
+        CodeError::Method(_) => CodeError::Method(path()),
+        CodeError::Damaged { .. } => CodeError::Damaged {
+            path: path(),
+            reason: "size or checksum does not match".into(),
+        },
+        CodeError::TooMany(_) => CodeError::TooMany(50_001),
+        CodeError::TooLarge => CodeError::TooLarge,
+        CodeError::Io(_) => CodeError::Io(std::io::ErrorKind::StorageFull.into()),
+    ));
+}
+
+#[test]
+fn tokens_and_certificates() {
+    insta::assert_snapshot!(
+        "tokens",
+        messages!(TokenError:
+            TokenError::TooShort(_) => TokenError::TooShort(3),
+            TokenError::Character(_) => TokenError::Character('/'),
+        )
+    );
+    insta::assert_snapshot!(
+        "certificates",
+        messages!(TlsError:
+            TlsError::File { .. } => TlsError::File {
+                path: "key.pem".into(),
+                expected: "a private key",
+                reason: "no certificate found".into(),
+            },
+            TlsError::Pair(_) => TlsError::Pair(rustls::Error::General("unsupported key".into())),
+        )
+    );
+}
