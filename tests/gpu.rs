@@ -108,8 +108,8 @@ fn distributions(forward: &mut dyn Forward, prompts: &[Vec<u32>]) -> Vec<Vec<f32
 }
 
 /// The mean distance of log-probabilities, weighed by how likely each token is.
-fn distance(expected: &[Vec<f32>], given: &[Vec<f32>]) -> f32 {
-    let pairs = expected.iter().flatten().zip(given.iter().flatten());
+fn distance(expected: &[Vec<f32>], actual: &[Vec<f32>]) -> f32 {
+    let pairs = expected.iter().flatten().zip(actual.iter().flatten());
     pairs.map(|(e, g)| e.exp() * (e - g).abs()).sum::<f32>() / expected.len() as f32
 }
 
@@ -122,8 +122,8 @@ fn logits_agree() {
         let expected = distributions(&mut kernels, &prompts);
         for target in targets(&model) {
             let weights = weights(&model, &target.device, target.dtype, &Trainable::Nothing);
-            let given = distributions(&mut PlainForward::new(&weights).unwrap(), &prompts);
-            let distance = distance(&expected, &given);
+            let actual = distributions(&mut PlainForward::new(&weights).unwrap(), &prompts);
+            let distance = distance(&expected, &actual);
             assert!(distance <= target.tolerance, "{model} on {target}: {distance}");
         }
     }
@@ -152,7 +152,7 @@ fn sampled(weights: &Weights, config: &Ajet, prompts: &[Vec<u32>]) -> Vec<Vec<(u
             prompt: prompt.clone(),
             params,
             stop: None,
-            given: vec![],
+            forced_tokens: vec![],
             events,
         });
         answers.push(receiver);

@@ -322,7 +322,7 @@ pub(crate) mod tests {
             group: String::new(),
             prompt: prompt.to_vec(),
             params,
-            given: vec![],
+            forced_tokens: vec![],
             stop: None,
             events,
         };

@@ -1,4 +1,4 @@
-//! What computes on which device, chosen in one place.
+//! Selects the sampling backend of a device.
 
 use std::sync::Arc;
 
@@ -12,22 +12,24 @@ use crate::config::schema::{Dtype, ImportanceMode, Kernels};
 use crate::model::kernels::{Pool, Precision};
 use crate::model::{Weights, device, memory};
 
-/// Tokens computed in a step beside the decoding ones: enough for the CPU kernels' full speed.
+/// Maximum number of prompt tokens per step on a CPU: enough for the kernels' full speed.
 const PREFILL_TOKENS: usize = 256;
-/// Of a GPU, which reads each weight once a step: at 2,048 rows a product of bf16 computes about as long as it reads on
-/// cards from A100 to H200 (150 to 300 operations a byte), several times over.
+/// The same for a GPU, which reads each weight once per step: with 2,048 rows, a bf16 product takes about as long as
+/// reading the weights on cards from A100 to H200 (150 to 300 operations per byte), times a small factor.
 const GPU_PREFILL_TOKENS: usize = 2048;
-/// On a CPU caches may take this share of the memory that is available now, and at least one sequence.
+/// Share of the available memory that caches may use on a CPU, but at least one sequence.
 const MEMORY_SHARE: f64 = 0.25;
-/// Taken to be available where the system does not say.
+/// Assumed available memory if the system does not report it.
 const ASSUMED_MEMORY: usize = 8 << 30;
 
 impl Scheduler {
-    /// A sampler of the weights as the configuration says: threads, batch size, context length. On a GPU its caches get
-    /// what `gpu_memory_utilization` leaves now, so whatever else stays in memory is to be there before.
+    /// Creates a sampler for the weights with the configured threads, batch size and context length. On a GPU its
+    /// caches use what `gpu_memory_utilization` leaves now, so everything else that stays in memory must be allocated
+    /// before.
     ///
     /// # Errors
-    /// Out of memory, a cache that has no room for one sequence, or bf16 on the CPU without importance correction.
+    /// Fails if out of memory, if the cache cannot hold one sequence, or for bf16 on the CPU without importance
+    /// sampling correction.
     pub fn new(weights: &Weights, ajet: &Ajet) -> Result<Self> {
         let pool = Arc::new(Pool::new(Pool::threads_for(ajet.engine.threads)));
         let on_kernels = weights.device().is_cpu() && ajet.engine.kernels == Kernels::Auto;
@@ -60,7 +62,7 @@ impl Scheduler {
     }
 }
 
-/// What the CPU kernels store weights as.
+/// Returns the precision in which the CPU kernels store weights.
 fn precision(ajet: &Ajet) -> Result<Precision> {
     let corrected = ajet.trainer_common.importance_sampling.mode != ImportanceMode::Off;
     match ajet.engine.dtype {

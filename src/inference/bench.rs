@@ -1,4 +1,4 @@
-//! How fast a model samples on this machine, and how far that is from what the machine can do.
+//! Benchmark of sampling, compared with the limits of the machine.
 
 use std::time::{Duration, Instant};
 
@@ -16,61 +16,61 @@ use crate::config::schema::Dtype;
 use crate::model::kernels::{Pool, Precision, ceilings};
 use crate::model::{ModelConfig, Trainable, Weights, device, load};
 
-/// What to measure.
+/// Parameters of the benchmark.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// Requests sampled together, one measurement each.
+    /// Batch sizes, each measured separately.
     pub batches: Vec<usize>,
-    /// Tokens of each prompt.
+    /// Tokens per prompt.
     pub prompt: usize,
-    /// Tokens sampled for each.
+    /// Sampled tokens per request.
     pub tokens: usize,
-    /// Requests that share a prompt, as the repeats of a task do.
+    /// Number of requests that share a prompt, like the repeats of a task.
     pub group: usize,
 }
 
-/// Side of the matrices that a GPU multiplies to show what it can do, and how often: 1.1 TFLOP a product.
+/// Side of the matrices that a GPU multiplies to measure its arithmetic: 1.1 TFLOP per product.
 const PRODUCT_SIDE: usize = 8192;
-/// Numbers that it copies to show what its memory can give: 512 MB in bf16, more than any card's cache.
+/// Numbers that a GPU copies to measure its memory: 512 MB in bf16, more than any card's cache.
 const COPIED: usize = 256 << 20;
-/// Repeats of either.
+/// Number of repeats of both.
 const REPEATS: usize = 10;
 
-/// What the machine can do at most.
+/// Measured limits of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Ceilings {
-    /// Read from memory by all threads; on a GPU read and written.
+    /// Bytes per second read by all threads; on a GPU, read and written.
     pub memory_bytes_per_s: f64,
-    /// Multiply-adds in the weights' type, counted as two.
+    /// Operations per second in the weights' type; a multiply-add counts as two.
     pub arithmetic_flops: f64,
 }
 
-/// One measurement.
+/// Result of a measurement.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measurement {
-    /// Requests sampled together.
+    /// Batch size.
     pub batch: usize,
-    /// Sampled tokens a second in all, after every prompt is in the cache.
+    /// Total sampled tokens per second, once all prompts are in the cache.
     pub decode_tokens_per_s: f64,
-    /// Prompt tokens a second in all, those of shared prompts counted for each, until every request has its first token.
+    /// Total prompt tokens per second until every request has its first token; tokens of shared prompts count for each.
     pub prefill_tokens_per_s: f64,
-    /// Mean time to the first token, all requests arriving at once.
+    /// Mean time to the first token when all requests arrive at once.
     pub ttft_ms: f64,
-    /// Bytes of weights and caches read while decoding, against what the memory could give in that time.
+    /// Bytes of weights and caches read while decoding, as a share of the memory limit.
     pub memory_ceiling_share: f64,
-    /// Operations of the prompts' matrix products, against what the cores could do in that time.
+    /// Operations of the prompts' matrix products, as a share of the arithmetic limit.
     pub arithmetic_ceiling_share: f64,
-    /// Most memory that the process held so far; 0 where the system does not say.
+    /// Peak memory of the process so far; 0 if the system does not report it.
     pub peak_rss_mb: f64,
-    /// Memory of the GPU that is taken, by whomever; 0 on a CPU.
+    /// Used memory of the GPU, by all processes; 0 on a CPU.
     pub gpu_mb: f64,
 }
 
-/// Loads a model to measure on a device that [`device::choose`] knows: f32 on a CPU, bf16 on a GPU. `progress` hears
-/// what is being done and which part of it.
+/// Loads a model on a device accepted by [`device::choose`]: f32 on a CPU, bf16 on a GPU. `progress` receives the
+/// current activity and its fraction.
 ///
 /// # Errors
-/// The model is not there or not supported; the device is not there.
+/// Fails if the model or device is missing or unsupported.
 pub fn load_model(path: &str, device: &str, progress: &mut dyn FnMut(f32, &str)) -> Result<Weights> {
     let device = device::choose(device)?;
     let model = load::load(path, &device, device::dtype(Dtype::Auto, &device), progress)?;
@@ -84,11 +84,10 @@ fn precision(ajet: &Ajet) -> Precision {
     }
 }
 
-/// Measures the ceilings of where the weights are: of a CPU with as many threads, and in the
-/// type, that the configuration says.
+/// Measures the limits of the weights' device; on a CPU, with the configured threads and type.
 ///
 /// # Errors
-/// Out of memory.
+/// Fails if out of memory.
 pub fn ceilings(weights: &Weights, ajet: &Ajet) -> Result<Ceilings> {
     match weights.device() {
         Device::Cpu => Ok(cpu_ceilings(ajet)),
@@ -96,7 +95,7 @@ pub fn ceilings(weights: &Weights, ajet: &Ajet) -> Result<Ceilings> {
     }
 }
 
-/// A large copy and a large product, each after a first one that loads its kernel.
+/// Measures a large copy and a large product, each after a first one that loads its kernel.
 fn device_ceilings(device: &Device, dtype: DType) -> Result<Ceilings> {
     let timed = |work: &dyn Fn() -> candle_core::Result<Tensor>| -> Result<f64> {
         work()?;
@@ -109,7 +108,7 @@ fn device_ceilings(device: &Device, dtype: DType) -> Result<Ceilings> {
         Ok(start.elapsed().as_secs_f64() / REPEATS as f64)
     };
     let copied = Tensor::zeros(COPIED, dtype, device)?;
-    // Not of zeros, which take less power, and so time.
+    // Not zeros, which need less power and therefore less time.
     let matrix = Tensor::randn(0f32, 1.0, (PRODUCT_SIDE, PRODUCT_SIDE), device)?.to_dtype(dtype)?;
     let bytes = (2 * COPIED * dtype.size_in_bytes()) as f64;
     let operations = 2.0 * (PRODUCT_SIDE as f64).powi(3);
@@ -119,7 +118,7 @@ fn device_ceilings(device: &Device, dtype: DType) -> Result<Ceilings> {
     })
 }
 
-/// Memory of the weights' GPU that is taken, in MB; 0 on a CPU, or where the driver does not say.
+/// Returns the used memory of the weights' GPU in MB; 0 on a CPU, or if the driver does not report it.
 pub fn gpu_mb(weights: &Weights) -> f64 {
     let memory = device::memory(&weights.device()).ok().flatten();
     memory.map_or(0.0, |memory| (memory.total - memory.free) as f64 / 1e6)
@@ -133,10 +132,10 @@ fn cpu_ceilings(ajet: &Ajet) -> Ceilings {
     }
 }
 
-/// Takes the measurements one after the other; `each` hears of every one as it is done.
+/// Takes the measurements one after the other; `each` receives each result.
 ///
 /// # Errors
-/// The model cannot be scheduled, or a request failed.
+/// Fails if the model cannot be scheduled or a request fails.
 pub fn run(
     weights: &Weights,
     ajet: &Ajet,
@@ -198,7 +197,7 @@ fn elements((_, shape): &(String, Vec<usize>)) -> usize {
     shape.iter().product()
 }
 
-/// Most memory that this process held so far, where the system says (`VmHWM`).
+/// Returns the peak memory of this process, if the system reports it (`VmHWM`).
 pub fn peak_rss_mb() -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
@@ -206,15 +205,15 @@ pub fn peak_rss_mb() -> Option<f64> {
 }
 
 struct Timing {
-    /// Until the last request's first token.
+    /// Seconds until the last request's first token.
     prefill: Duration,
-    /// From then on.
+    /// Seconds from then on.
     decode: Duration,
-    /// The mean.
+    /// Mean seconds to the first token.
     first_token: Duration,
 }
 
-/// Samples `batch` requests, each group of a random prompt.
+/// Samples `batch` requests; each group has a random prompt.
 fn measure(scheduler: &mut Scheduler, config: &ModelConfig, plan: &Plan, batch: usize) -> Result<Timing> {
     scheduler.release_caches();
     let mut rng = ChaCha8Rng::seed_from_u64(batch as u64);
@@ -232,7 +231,7 @@ fn measure(scheduler: &mut Scheduler, config: &ModelConfig, plan: &Plan, batch: 
                 group,
                 prompt,
                 params: params(id, plan.tokens),
-                given: vec![],
+                forced_tokens: vec![],
                 stop: None,
                 events,
             });

@@ -1,4 +1,4 @@
-//! Which cache blocks are free and who holds the others.
+//! Reference counts of cache blocks.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -9,12 +9,12 @@ use super::forward::BlockId;
 #[derive(Debug)]
 pub struct BlockPool {
     holders: Vec<u32>,
-    /// The smallest is taken first, so that memory is used from the front and what lies behind is never touched.
+    /// Free blocks. The smallest is taken first, so that memory is used from the front and the rest is never touched.
     free: BinaryHeap<Reverse<BlockId>>,
 }
 
 impl BlockPool {
-    /// So many free blocks.
+    /// Creates this many free blocks.
     pub fn new(capacity: usize) -> Self {
         Self {
             holders: vec![0; capacity],
@@ -22,12 +22,12 @@ impl BlockPool {
         }
     }
 
-    /// Blocks in all.
+    /// Returns the total number of blocks.
     pub fn capacity(&self) -> usize {
         self.holders.len()
     }
 
-    /// Blocks that nobody holds.
+    /// Returns the number of free blocks.
     pub fn free(&self) -> usize {
         self.free.len()
     }
@@ -45,7 +45,7 @@ impl BlockPool {
         self.holders[block] += 1;
     }
 
-    /// Takes a holder away; the last one frees the block.
+    /// Removes a holder; removing the last one frees the block.
     pub fn release(&mut self, block: BlockId) {
         self.holders[block] -= 1;
         if self.holders[block] == 0 {
@@ -53,7 +53,7 @@ impl BlockPool {
         }
     }
 
-    /// How many hold the block.
+    /// Returns the number of holders of a block.
     pub fn holders(&self, block: BlockId) -> u32 {
         self.holders[block]
     }

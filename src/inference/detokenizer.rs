@@ -1,15 +1,15 @@
-//! Text from tokens as they are sampled, never cutting a character in two.
+//! Incremental decoding of tokens to text, without splitting a character.
 
-/// Collects the bytes of tokens and gives out whole characters. What the pieces make together is what
-/// [`String::from_utf8_lossy`] makes of all bytes.
+/// Collects the bytes of tokens and returns complete characters. The pieces together equal [`String::from_utf8_lossy`]
+/// of all bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Detokenizer {
-    /// The beginning of a character whose rest is still to come.
+    /// Incomplete character at the end.
     pending: Vec<u8>,
 }
 
 impl Detokenizer {
-    /// Takes a token's bytes; gives the text that is certain by now. Bytes that are no UTF-8 become U+FFFD.
+    /// Adds a token's bytes; returns the text that is certain by now. Invalid UTF-8 becomes U+FFFD.
     pub fn push(&mut self, bytes: &[u8]) -> String {
         self.pending.extend_from_slice(bytes);
         let mut text = String::new();
@@ -38,7 +38,7 @@ impl Detokenizer {
         text
     }
 
-    /// The text has ended: the beginning of a character becomes U+FFFD.
+    /// Ends the text: an incomplete character becomes U+FFFD.
     pub fn finish(self) -> String {
         String::from_utf8_lossy(&self.pending).into_owned()
     }

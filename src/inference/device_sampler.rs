@@ -1,13 +1,13 @@
-//! Drawing tokens where the logits are, in tensor operations: a GPU's logits stay on it, and what leaves it is one small
-//! tensor with each row's token and log-probabilities.
+//! Sampling with tensor operations where the logits are: a GPU's logits stay on it, and only one small tensor with each
+//! row's token and log-probabilities leaves it.
 //!
-//! Tokens are drawn as [`sampler`](super::sampler) draws them, in f32, with one difference: tokens exactly as likely as
-//! the last one that top-k or top-p keeps are kept too.
+//! Samples as [`sampler`](super::sampler) does, in f32, with one difference: tokens exactly as likely as the last one
+//! kept by top-k or top-p are kept too.
 //!
-//! Counted for 64 rows of a vocabulary of 152 k (39 MB a pass): a plain draw is about 30 launches and 10 passes, 0.4 GB
-//! or 0.15 ms at 3 TB/s. Top-k and top-p search their bound with 24 halvings of about 8 launches and 3 passes each: 3 GB
-//! or 1 ms. A sort of the whole vocabulary would do both at once, but candle's sorts in a block's shared memory, which
-//! ends at some 50 k tokens.
+//! Cost for 64 rows of a vocabulary of 152 k (39 MB per pass): sampling without truncation takes about 30 launches and
+//! 10 passes, 0.4 GB or 0.15 ms at 3 TB/s. Top-k and top-p find their bound with 24 bisections of about 8 launches and
+//! 3 passes each: 3 GB or 1 ms. Sorting the whole vocabulary would do both at once, but candle sorts in a block's
+//! shared memory, which is limited to about 50 k tokens.
 
 use candle_core::{D, DType, Tensor};
 
@@ -15,21 +15,22 @@ use super::error::Result;
 use super::request::SampledToken;
 use super::sampler::Draw;
 
-/// The vocabulary is searched in pieces of this many tokens: running sums are products with a triangular matrix of
-/// this side, and of one whose side is the number of pieces.
+/// Size of the pieces in which the vocabulary is searched: cumulative sums are products with a triangular matrix of
+/// this side, and with one whose side is the number of pieces.
 const PIECE: usize = 512;
-/// Tokens this far (in nats) below the likeliest are never told apart by top-k and top-p: e⁻⁶⁴ is no probability.
+/// Range in nats below the most likely token in which top-k and top-p distinguish tokens: e⁻⁶⁴ is a negligible
+/// probability.
 const DEEPEST: f64 = -64.0;
-/// Halvings of that range, to 4e-6: about as exact as the logits.
+/// Bisections of that range, to 4e-6: about as exact as the logits.
 const HALVINGS: usize = 24;
-/// The largest uniform number whose product with an f32 total is below the total.
+/// Largest uniform number whose product with an f32 total is below the total.
 const LARGEST_UNIFORM: f32 = 1.0 - f32::EPSILON;
 
-/// Draws a token from each row of `logits`, rows × vocabulary in f32; `None` for rows that are not finite, which is a
-/// broken model. The device is waited for once.
+/// Samples a token from each row of `logits` (rows × vocabulary, f32); `None` for rows that are not finite, due to a
+/// broken model. Synchronises with the device once.
 ///
 /// # Errors
-/// Out of memory.
+/// Fails if out of memory.
 pub fn draw(logits: &Tensor, draws: &[Draw]) -> Result<Vec<Option<SampledToken>>> {
     let top = draws.iter().map(|d| d.params.top_logprobs).max().unwrap_or(0);
     let rows = Rows::new(logits, draws)?;
@@ -52,7 +53,7 @@ pub fn draw(logits: &Tensor, draws: &[Draw]) -> Result<Vec<Option<SampledToken>>
     Ok(draws.iter().zip(told).map(|(draw, told)| token(draw, &told)).collect())
 }
 
-/// The logits with what is added to them; `None` where that is nothing.
+/// Returns the logits with their biases; `None` if there are none.
 fn biased(logits: &Tensor, draws: &[Draw]) -> Result<Option<Tensor>> {
     let vocabulary = logits.dim(1)?;
     let rows = draws.iter().enumerate();
@@ -71,17 +72,17 @@ fn biased(logits: &Tensor, draws: &[Draw]) -> Result<Option<Tensor>> {
     Ok(Some(biased.reshape(logits.shape())?))
 }
 
-/// The given tokens in place of the drawn ones, rows × 1.
+/// Replaces sampled tokens by forced ones, rows × 1.
 fn with_given(drawn: Tensor, draws: &[Draw]) -> Result<Tensor> {
-    if draws.iter().all(|draw| draw.given.is_none()) {
+    if draws.iter().all(|draw| draw.forced_token.is_none()) {
         return Ok(drawn);
     }
-    let given = draws.iter().map(|draw| draw.given.map_or(-1.0, |id| id as f32));
+    let given = draws.iter().map(|draw| draw.forced_token.map_or(-1.0, |id| id as f32));
     let given = Tensor::from_vec(given.collect::<Vec<f32>>(), (draws.len(), 1), drawn.device())?;
     Ok(given.ge(0f32)?.where_cond(&given, &drawn)?)
 }
 
-/// A row as it left the device: pairs of a token and its log-probability, the drawn one first.
+/// Parses a row from the device: pairs of a token and its log-probability, the sampled one first.
 fn token(draw: &Draw, told: &[f32]) -> Option<SampledToken> {
     let mut pairs = told.chunks_exact(2).map(|pair| (pair[0] as u32, pair[1]));
     let (id, logprob) = pairs.next().filter(|(_, logprob)| logprob.is_finite())?;
@@ -92,11 +93,11 @@ fn token(draw: &Draw, told: &[f32]) -> Option<SampledToken> {
     })
 }
 
-/// The batch on the device. Ids are f32 there: exact up to 2²⁴.
+/// The batch on the device. Ids are f32 there, which is exact up to 2²⁴.
 struct Rows {
-    /// Logits over temperature, less the largest: at most 0.
+    /// Logits over temperature, minus their maximum: at most 0.
     scaled: Tensor,
-    /// Its exponential: probabilities over the largest one.
+    /// Their exponentials: probabilities relative to the largest one.
     weights: Tensor,
     /// rows × 5: see [`Rows::new`].
     settings: Tensor,
@@ -108,7 +109,7 @@ impl Rows {
         let settings = draws.iter().flat_map(|draw| {
             let params = draw.params;
             let greedy = params.temperature == 0.0;
-            let all = f32::INFINITY; // more than there can be, so that nothing is cut
+            let all = f32::INFINITY; // larger than any count, so that nothing is truncated
             [
                 if greedy { 1.0 } else { 1.0 / params.temperature },
                 if greedy {
@@ -131,7 +132,7 @@ impl Rows {
         })
     }
 
-    /// 0, 1, … of the vocabulary, one row.
+    /// Returns 0, 1, … of the vocabulary, one row.
     fn places(&self) -> Result<Tensor> {
         let vocabulary = self.scaled.dim(1)? as f32;
         Ok(Tensor::arange(0f32, vocabulary, self.scaled.device())?.unsqueeze(0)?)
@@ -141,7 +142,7 @@ impl Rows {
         Ok(self.settings.narrow(1, number, 1)?.contiguous()?)
     }
 
-    /// Each row's token, rows × 1. Work that no row asks for is not done.
+    /// Returns each row's token, rows × 1. Skips operations that no row needs.
     fn choose(&self, draws: &[Draw]) -> Result<Tensor> {
         let greedy = |draw: &Draw| draw.params.temperature == 0.0;
         if draws.iter().all(greedy) {
@@ -155,7 +156,7 @@ impl Rows {
         Ok(is_greedy.where_cond(&self.first_largest(&self.scaled)?, &drawn)?)
     }
 
-    /// The weights that top-k, top-p and min-p leave; the others are 0.
+    /// Returns the weights kept by top-k, top-p and min-p; the others are 0.
     fn kept(&self, draws: &[Draw]) -> Result<Tensor> {
         let asked = |by: fn(&Draw) -> bool| draws.iter().any(by);
         let mut bound: Option<Tensor> = None;
@@ -192,7 +193,7 @@ impl Rows {
         }
     }
 
-    /// The first place with each row's largest value, rows × 1.
+    /// Returns the first index of each row's maximum, rows × 1.
     fn first_largest(&self, values: &Tensor) -> Result<Tensor> {
         let largest = values.max_keepdim(1)?;
         let places = self.places()?.broadcast_as(values.shape())?;
@@ -202,8 +203,8 @@ impl Rows {
     }
 }
 
-/// The highest bound (rows × 1) at which `measure`, which falls as the bound rises, still reaches `enough`; −∞ where it
-/// never does.
+/// Returns the highest bound (rows × 1) at which `measure`, which falls as the bound rises, still reaches `enough`; −∞
+/// if it never does.
 fn highest_bound(measure: impl Fn(&Tensor) -> Result<Tensor>, enough: &Tensor) -> Result<Tensor> {
     let deepest = enough.zeros_like()?.affine(0.0, DEEPEST)?;
     let (mut low, mut high) = (deepest.clone(), deepest.zeros_like()?);
@@ -217,8 +218,8 @@ fn highest_bound(measure: impl Fn(&Tensor) -> Result<Tensor>, enough: &Tensor) -
     Ok(low.le(&deepest)?.where_cond(&none, &low)?)
 }
 
-/// The places (rows × 1) at which the running sums of `weights` (rows × vocabulary, at least 0) pass `uniform` of their
-/// totals.
+/// Returns the indices (rows × 1) at which the cumulative sums of `weights` (rows × vocabulary, at least 0) pass
+/// `uniform` of their totals.
 fn pick(weights: &Tensor, uniform: &Tensor) -> Result<Tensor> {
     let (rows, vocabulary) = weights.dims2()?;
     let pieces = vocabulary.div_ceil(PIECE);
@@ -238,8 +239,8 @@ fn pick(weights: &Tensor, uniform: &Tensor) -> Result<Tensor> {
     Ok(((piece * PIECE as f64)? + place)?)
 }
 
-/// The first place with a weight at which the running sum is above `target`; by rounding there may be none, then the
-/// last place with a weight.
+/// Returns the first index with a weight at which the cumulative sum exceeds `target`; rounding may leave none, then
+/// the last index with a weight.
 fn first_past(weights: &Tensor, running: &Tensor, target: &Tensor) -> Result<Tensor> {
     let count = weights.dim(1)?;
     let places = Tensor::arange(0f32, count as f32, weights.device())?.unsqueeze(0)?;
@@ -254,7 +255,7 @@ fn first_past(weights: &Tensor, running: &Tensor, target: &Tensor) -> Result<Ten
     Ok(first.minimum(&last.max_keepdim(1)?.relu()?)?)
 }
 
-/// Σ over each place and those before it, along the last dimension.
+/// Returns the cumulative sums along the last dimension.
 fn running_sums(values: &Tensor) -> Result<Tensor> {
     let side = values.dim(D::Minus1)?;
     Ok(values.matmul(&Tensor::triu2(side, DType::F32, values.device())?)?)

@@ -31,7 +31,7 @@ fn both(vocabulary: usize, rows: usize, kinds: &[SamplingParams]) -> Vec<[Option
         .map(|row| Draw {
             params: &kinds[row % kinds.len()],
             uniform: rng.random(),
-            given: None,
+            forced_token: None,
             added: &[],
         })
         .collect();
@@ -120,7 +120,7 @@ fn what_was_cut_is_never_drawn_whatever_the_uniform_number() {
         let draw = Draw {
             params: &kind,
             uniform,
-            given: None,
+            forced_token: None,
             added: &[],
         };
         let token = device_sampler::draw(&tensor, &[draw]).unwrap().remove(0).unwrap();
@@ -146,7 +146,7 @@ fn what_is_added_to_logits_changes_what_is_drawn_and_not_what_is_told() {
             .map(|added| Draw {
                 params: &kind,
                 uniform: rng.random(),
-                given: None,
+                forced_token: None,
                 added,
             })
             .collect();
@@ -174,7 +174,7 @@ fn a_row_that_is_not_finite_is_told_and_disturbs_no_other() {
             let draw = Draw {
                 params: &kind,
                 uniform: 0.5,
-                given: None,
+                forced_token: None,
                 added: &[],
             };
             let tokens = device_sampler::draw(&tensor, &[draw, draw]).unwrap();
@@ -189,10 +189,10 @@ fn given_tokens_have_the_log_probabilities_that_drawn_ones_have() {
     let logits = [0.5, -1.0, 2.0, 0.0, 1.0, 3.0];
     let tensor = Tensor::from_slice(&logits, (2, 3), &Device::Cpu).unwrap();
     let kind = params();
-    let draw = |given| Draw {
+    let draw = |forced_token| Draw {
         params: &kind,
         uniform: 0.9,
-        given,
+        forced_token,
         added: &[],
     };
     let on_device = device_sampler::draw(&tensor, &[draw(Some(1)), draw(None)]).unwrap();

@@ -1,4 +1,4 @@
-//! One forward pass with key-value caches, whatever computes it.
+//! Interface of a forward pass with KV cache, whatever backend computes it.
 
 use candle_core::Tensor;
 
@@ -6,58 +6,58 @@ use super::error::Result;
 use crate::model::Weights;
 pub use crate::model::kernels::BLOCK_TOKENS;
 
-/// Names a cache block; below the number of blocks that the cache may have.
+/// Index of a cache block, below the maximum number of blocks.
 pub type BlockId = usize;
 
-/// A piece of one sequence: a prompt's next chunk, or the token sampled last.
+/// Tokens of one sequence to compute: a prompt's next chunk, or the last sampled token.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunk<'a> {
-    /// The tokens, at least one.
+    /// Token ids, at least one.
     pub tokens: &'a [u32],
-    /// Position of the first; all before it are in the cache.
+    /// Position of the first token; all tokens before it are in the cache.
     pub start: usize,
-    /// The sequence's blocks of [`BLOCK_TOKENS`] positions, enough for the chunk.
+    /// Blocks of the sequence, [`BLOCK_TOKENS`] positions each, enough for the chunk.
     pub blocks: &'a [BlockId],
-    /// Whether the logits after its last token are wanted.
+    /// Whether to return the logits after the last token.
     pub logits: bool,
 }
 
-/// Logits, one vocabulary after the other, where they were computed: tokens are drawn there, so that a GPU's logits
-/// never leave it.
+/// Logits (rows × vocabulary) on the device that computed them: tokens are sampled there, so that a GPU's logits never
+/// leave it.
 #[derive(Debug)]
 pub enum Logits {
-    /// In this process's memory.
+    /// In host memory.
     Host(Vec<f32>),
     /// Rows × vocabulary, f32, on the model's device.
     Device(Tensor),
 }
 
-/// A model that continues sequences. It owns the memory of the blocks, which its caller numbers.
+/// A model that continues sequences. It owns the memory of the blocks, which the caller allocates by index.
 pub trait Forward: Send {
-    /// Bytes of a block.
+    /// Returns the bytes per block.
     fn block_bytes(&self) -> usize;
 
-    /// Tells how many blocks there may be, before any is used.
+    /// Sets the maximum number of blocks, before any is used.
     fn reserve(&mut self, blocks: usize);
 
-    /// Appends each chunk to its sequence's cache. Returns the logits of the chunks that want them, in order.
+    /// Appends each chunk to its sequence's cache. Returns the requested logits, in the order of the chunks.
     ///
     /// # Errors
-    /// Out of memory. The chunks' blocks are then undefined beyond their start.
+    /// Fails if out of memory. The chunks' blocks are then undefined beyond the chunk's start.
     fn forward(&mut self, chunks: &[Chunk]) -> Result<Logits>;
 
-    /// Makes the block `to` a copy of `from`.
+    /// Copies block `from` to `to`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// Fails if out of memory.
     fn copy_block(&mut self, from: BlockId, to: BlockId) -> Result<()>;
 
-    /// Takes over changed weights; what is in the blocks is stale then.
+    /// Takes over changed weights; the content of all blocks is then stale.
     ///
     /// # Errors
-    /// Out of memory.
+    /// Fails if out of memory.
     fn refresh(&mut self, weights: &Weights) -> Result<()>;
 
-    /// Gives the memory of all blocks back; they come again as they are used.
+    /// Releases the memory of all blocks; it is allocated again on use.
     fn release_blocks(&mut self);
 }

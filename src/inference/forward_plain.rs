@@ -1,12 +1,12 @@
-//! The forward pass on candle's tensor operations: for GPUs, and what the CPU kernels are compared with.
+//! Forward pass with candle's tensor operations: for GPUs, and as reference of the CPU kernels.
 //!
 //! All layers' keys and values have a slot for every position of every block, allocated once. Attention is batched over
-//! sequences of about the same length: the blocks of each are gathered, padded to the longest and masked. Nothing but
-//! token ids, positions and block numbers goes to the device, once a step, and nothing comes back but what is drawn
-//! from the logits.
+//! sequences of similar length: the blocks of each are gathered, padded to the longest and masked. Per step, only token
+//! ids, positions and block numbers are copied to the device, and only sampled tokens are copied back.
 //!
-//! On a CPU, where nothing is launched, every row is computed alone: matrix products have one shape whatever the batch
-//! is, so that a row's bits, and with them the tokens of a seed, do not depend on its company. On a GPU the last bits do.
+//! On a CPU, where launches are free, every row is computed separately: matrix products have one shape whatever the
+//! batch is, so that a row's bits, and thus the tokens of a seed, do not depend on the rest of the batch. On a GPU the
+//! last bits do.
 //!
 //! Counted for decoding 64 sequences at 1,000 tokens each with Qwen2.5-0.5B in bf16 (24 layers, 2 × 64 keys and as many
 //! values a token, 0.99 GB of weights): the weights are read once, 0.99 GB, 0.3 ms at 3.3 TB/s. The caches are read and
@@ -28,12 +28,12 @@ use crate::model::ops::visible;
 use crate::model::weights::{EMBEDDING, FINAL_NORM};
 use crate::model::{ModelConfig, Weights};
 
-/// Contexts up to this length are attended to together; longer ones with those of at most twice their length.
+/// Contexts up to this length are computed together; longer ones with those of at most twice their length.
 const SHORT_CONTEXT: usize = 1024;
-/// Rows of every matrix product where rows are computed alone.
+/// Rows of every matrix product when rows are computed separately.
 const TILE: usize = 16;
 
-/// A model's tensors, shared with the trainer, with its cache.
+/// A model's tensors, shared with the trainer, and its cache.
 pub struct PlainForward {
     config: ModelConfig,
     tensors: IndexMap<String, Tensor>,
@@ -41,25 +41,25 @@ pub struct PlainForward {
     /// would be needed for it, and in bf16 the sum would round away most of what an adapter has learned.
     adapters: IndexMap<String, (Tensor, Tensor)>,
     head: Tensor,
-    /// Whether every row is computed as if it were alone.
+    /// Whether every row is computed separately.
     alone: bool,
-    /// cos and sin of every position's rotary angles, positions × head_dim / 2.
+    /// cos and sin of the rotary angles, positions × head_dim / 2.
     rotary: (Tensor, Tensor),
-    /// Blocks of the cache.
+    /// Number of cache blocks.
     blocks: usize,
     /// Of each layer (2 · kv heads) × slots × head_dim, the keys' heads first; empty while released.
     caches: Vec<Tensor>,
 }
 
-/// A batch's rows, those of a group one behind the other.
+/// Rows of a batch; those of a group are adjacent.
 struct Batch {
     tokens: Tensor,
     cos: Tensor,
     sin: Tensor,
-    /// Each row's slot, repeated over heads and their width, as the cache's scatter wants it.
+    /// Each row's slot, repeated over heads and their width, for the cache's scatter.
     writes: Tensor,
     groups: Vec<Group>,
-    /// The rows whose logits are wanted, in the chunks' order; `None` where there is none.
+    /// Rows whose logits are requested, in the order of the chunks; `None` if there are none.
     wanted: Option<Tensor>,
 }
 
@@ -68,23 +68,23 @@ struct Group {
     first_row: usize,
     rows: usize,
     sequences: usize,
-    /// Rows of each, padded.
+    /// Padded number of rows per sequence.
     height: usize,
     /// Where rows are padded: the group's row of each padded one, and the padded one of each row.
     padding: Option<(Tensor, Tensor)>,
     /// sequences · (keys / block): blocks of the cache.
     blocks: Tensor,
-    /// Keys of each, padded.
+    /// Padded number of keys per sequence.
     keys: usize,
-    /// sequences × 1 × height × keys: 0 where a row sees a key, else −∞.
+    /// sequences × 1 × height × keys: 0 where a row sees a key, otherwise −∞.
     mask: Tensor,
 }
 
 impl PlainForward {
-    /// Without memory for any block; see [`Forward::reserve`].
+    /// Creates the pass without memory for blocks; see [`Forward::reserve`].
     ///
     /// # Errors
-    /// Out of memory.
+    /// Fails if out of memory.
     pub fn new(weights: &Weights) -> Result<Self> {
         let config = weights.config.clone();
         let mut forward = Self {
@@ -110,7 +110,7 @@ impl PlainForward {
         self.head.device()
     }
 
-    /// Takes the cache's memory, all at once.
+    /// Allocates the whole cache at once.
     fn allocate(&mut self) -> Result<()> {
         let c = &self.config;
         let shape = (2 * c.num_kv_heads, self.blocks * BLOCK_TOKENS, c.head_dim);
@@ -128,7 +128,7 @@ impl PlainForward {
     fn norm(&self, layer: usize, name: &str, x: &Tensor) -> Result<Tensor> {
         match self.tensor(layer, &format!("{name}.weight")) {
             Some(weight) => Ok(ops::rms_norm(&x.contiguous()?, weight, self.config.rms_norm_eps)?),
-            None => Ok(x.clone()), // only the norms on queries and keys are not in every family
+            None => Ok(x.clone()), // not every family has norms on queries and keys
         }
     }
 
@@ -144,8 +144,8 @@ impl PlainForward {
         }
     }
 
-    /// Rows × inputs times inputs × outputs. How a product sums depends on its shape, so where rows are computed alone it
-    /// has always [`TILE`] of them, zeros where there are fewer.
+    /// Multiplies rows × inputs by inputs × outputs. A product's summation order depends on its shape, so when rows are
+    /// computed separately it always has [`TILE`] rows, padded with zeros.
     fn product(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor> {
         if !self.alone {
             return Ok(x.matmul(weight)?);
@@ -206,7 +206,7 @@ impl PlainForward {
         let mut rows = 0;
         for (number, chunk) in members.iter().enumerate() {
             let (len, own) = (chunk.tokens.len(), &chunk.blocks[..blocks_used(chunk)]);
-            // Padding repeats what is there; whatever it computes is not used.
+            // Padding repeats existing rows; its results are not used.
             queries.extend((0..height).map(|row| (rows + row.min(len - 1)) as u32));
             order.extend((0..len).map(|row| (number * height + row) as u32));
             places.extend((0..height).map(|row| (chunk.start + row) as f32));
@@ -334,7 +334,7 @@ impl Forward for PlainForward {
         let x = ops::rms_norm(&x, &self.tensors[FINAL_NORM], self.config.rms_norm_eps)?;
         let logits = self.product(&x, &self.head.t()?)?.to_dtype(DType::F32)?;
         match self.alone {
-            true => Ok(Logits::Host(logits.flatten_all()?.to_vec1()?)), // drawn from one by one
+            true => Ok(Logits::Host(logits.flatten_all()?.to_vec1()?)), // sampled from row by row
             false => Ok(Logits::Device(logits)),
         }
     }
@@ -382,7 +382,7 @@ fn grouped(chunks: &[Chunk]) -> Vec<Vec<usize>> {
     groups.into_values().collect()
 }
 
-/// A chunk's tokens as chunks of one.
+/// Splits a chunk into chunks of one token.
 fn by_row<'a>(chunk: &Chunk<'a>) -> impl Iterator<Item = Chunk<'a>> + use<'a> {
     let chunk = *chunk;
     (0..chunk.tokens.len()).map(move |row| Chunk {

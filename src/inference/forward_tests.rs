@@ -140,9 +140,9 @@ fn last_logits(forward: &mut dyn Forward, prompts: &[&[u32]], step: usize) -> Ve
 }
 
 #[track_caller]
-fn assert_close(given: &[f32], expected: &[f32]) {
-    assert_eq!(given.len(), expected.len());
-    let difference = given
+fn assert_close(actual: &[f32], expected: &[f32]) {
+    assert_eq!(actual.len(), expected.len());
+    let difference = actual
         .iter()
         .zip(expected)
         .map(|(g, e)| (g - e).abs())
@@ -157,8 +157,8 @@ fn logits_are_those_of_transformers() {
         let mut forward = new(&fixture.weights);
         for (prompt, expected) in &fixture.prompts {
             for end in [1, prompt.len() / 2, prompt.len()].into_iter().filter(|&end| end > 0) {
-                let given = last_logits(&mut *forward, &[&prompt[..end]], usize::MAX);
-                assert_close(&given[0], &expected[(end - 1) * vocab..end * vocab]);
+                let actual = last_logits(&mut *forward, &[&prompt[..end]], usize::MAX);
+                assert_close(&actual[0], &expected[(end - 1) * vocab..end * vocab]);
             }
         }
     }
@@ -274,7 +274,7 @@ fn sampled_by(scheduler: &mut Scheduler, prompts: &[Vec<u32>]) -> Vec<Vec<(u32, 
                 group,
                 prompt,
                 params,
-                given: vec![],
+                forced_tokens: vec![],
                 stop: None,
                 events,
             });

@@ -1,4 +1,4 @@
-//! A model's weights in the form that the CPU kernels read, packed once per weight version.
+//! A model's weights in the layout of the CPU kernels, packed once per weight version.
 
 use candle_core::{DType, Device, Tensor};
 
@@ -7,31 +7,31 @@ use crate::model::kernels::{PackedMatrix, Pool, Precision};
 use crate::model::weights::{EMBEDDING, FINAL_NORM};
 use crate::model::{ModelConfig, Weights};
 
-/// All weights of a decoder, adapters merged.
+/// Packed weights of a decoder, with adapters merged.
 pub struct PackedModel {
     /// The architecture.
     pub config: ModelConfig,
-    /// Vocabulary × hidden; shares memory with the weights where they are f32 on CPU.
+    /// Embeddings, vocabulary × hidden; share memory with the weights if these are f32 on the CPU.
     pub embedding: Tensor,
     /// The decoder layers.
     pub layers: Vec<PackedLayer>,
-    /// The norm before the head.
+    /// Norm before the head.
     pub final_norm: Vec<f32>,
-    /// The LM head.
+    /// LM head.
     pub head: PackedMatrix,
 }
 
 /// One decoder layer.
 pub struct PackedLayer {
-    /// Before attention.
+    /// Norm before attention.
     pub input_norm: Vec<f32>,
-    /// Query, key and value projections, one under the other.
+    /// Query, key and value projections, concatenated.
     pub qkv: PackedMatrix,
-    /// Norms on each query and key head, where the family has them.
+    /// Norms on each query and key head, if the family has them.
     pub qk_norm: Option<(Vec<f32>, Vec<f32>)>,
     /// Output projection.
     pub o: PackedMatrix,
-    /// Before the MLP.
+    /// Norm before the MLP.
     pub post_norm: Vec<f32>,
     /// Gate projection.
     pub gate: PackedMatrix,
@@ -42,10 +42,10 @@ pub struct PackedLayer {
 }
 
 impl PackedModel {
-    /// Packs the weights for the pool's instruction set, in a precision.
+    /// Packs the weights for the pool's instruction set, in the given precision.
     ///
     /// # Errors
-    /// A parameter is missing, or out of memory.
+    /// Fails if a parameter is missing or out of memory.
     pub fn new(weights: &Weights, precision: Precision, pool: &Pool) -> Result<Self> {
         let c = &weights.config;
         let (q, kv) = (c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim);
@@ -74,7 +74,7 @@ impl PackedModel {
     /// Packs changed weights of the same architecture in place.
     ///
     /// # Errors
-    /// A parameter is missing, or out of memory.
+    /// Fails if a parameter is missing or out of memory.
     pub fn refresh(&mut self, weights: &Weights, pool: &Pool) -> Result<()> {
         for (i, layer) in self.layers.iter_mut().enumerate() {
             layer.refresh(weights, &format!("model.layers.{i}"), pool)?;
@@ -108,7 +108,7 @@ impl PackedLayer {
     }
 }
 
-/// A parameter as contiguous f32 on CPU; the parameter itself where it is that already.
+/// Returns a parameter as contiguous f32 on the CPU, without a copy if it already is.
 fn plain(weights: &Weights, name: &str) -> Result<Tensor> {
     let tensor = weights.effective(name)?;
     Ok(tensor.to_device(&Device::Cpu)?.to_dtype(DType::F32)?.contiguous()?)
@@ -118,7 +118,7 @@ fn vector(weights: &Weights, name: &str) -> Result<Vec<f32>> {
     Ok(plain(weights, name)?.to_vec1()?)
 }
 
-/// Packs the named matrices one under the other, with their biases where they have some.
+/// Packs the named matrices concatenated, with their biases if they have any.
 fn pack(matrix: &mut PackedMatrix, weights: &Weights, pool: &Pool, names: &[&str]) -> Result<()> {
     let mut bias = vec![];
     let mut tensors = vec![];

@@ -1,28 +1,28 @@
-//! What was computed before: blocks of past and running sequences, found by the tokens from the start of the sequence.
+//! Prefix cache: blocks of past and running sequences, found by the tokens from the sequence's start.
 //!
-//! A tree: each node is a block with the tokens it holds, below the block before it. Full blocks are shared as they are;
-//! of a block that agrees in its first tokens only, a sequence gets a copy. Nothing is written to a shared block: a
-//! sequence writes behind the tokens that the tree knows of.
+//! A tree: each node is a block with its tokens, below the previous block. Full blocks are shared; of a block that
+//! matches only partially, a sequence gets a copy. Shared blocks are never written: a sequence writes behind the tokens
+//! that the tree knows.
 
 use super::blocks::BlockPool;
 use super::forward::{BLOCK_TOKENS, BlockId};
 
-/// Names a node of the tree.
+/// Index of a tree node.
 pub type NodeId = usize;
 
-/// The blocks that hold the start of a sequence.
+/// Blocks that hold the start of a sequence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hit {
     /// Full blocks, in order.
     pub blocks: Vec<BlockId>,
-    /// The node of the last full block.
+    /// Node of the last full block.
     pub node: Option<NodeId>,
-    /// A block whose first tokens continue the sequence, and how many: to be copied.
+    /// A block whose first tokens continue the sequence, and their number: to be copied.
     pub partial: Option<(BlockId, usize)>,
 }
 
 impl Hit {
-    /// Tokens found.
+    /// Returns the number of tokens found.
     pub fn tokens(&self) -> usize {
         self.blocks.len() * BLOCK_TOKENS + self.partial.map_or(0, |(_, tokens)| tokens)
     }
@@ -37,7 +37,7 @@ struct Node {
     last_used: u64,
 }
 
-/// The tree. It holds each of its blocks in the pool.
+/// The tree. It holds a reference to each of its blocks.
 #[derive(Debug, Default)]
 pub struct PrefixCache {
     nodes: Vec<Option<Node>>,
@@ -47,7 +47,7 @@ pub struct PrefixCache {
 }
 
 impl PrefixCache {
-    /// The longest start of `tokens` that is there, and marks it as just used.
+    /// Returns the longest cached prefix of `tokens` and marks it as used.
     pub fn find(&mut self, tokens: &[u32]) -> Hit {
         self.clock += 1;
         let mut hit = Hit::default();
@@ -72,9 +72,9 @@ impl PrefixCache {
         hit
     }
 
-    /// Makes a sequence's block, which holds `tokens` behind the sequence `parent` ends, known. Where the tree has a full
-    /// block with these tokens already, that one is taken instead, so that memory is used once. Returns the full
-    /// block's node, `None` where it is not full yet.
+    /// Adds a block with `tokens` that follows the sequence ending at `parent`. If the tree already has a full block
+    /// with these tokens, that one is used instead to save memory. Returns the full block's node, or `None` if the
+    /// block is not full yet.
     pub fn insert(
         &mut self,
         pool: &mut BlockPool,
@@ -118,7 +118,7 @@ impl PrefixCache {
         full.then_some(id)
     }
 
-    /// Frees the block that was used longest ago among those that nothing else needs; false if there is none.
+    /// Evicts the least recently used block that nothing else needs; returns `false` if there is none.
     pub fn evict(&mut self, pool: &mut BlockPool) -> bool {
         let leaves = self
             .nodes
@@ -133,8 +133,8 @@ impl PrefixCache {
         true
     }
 
-    /// Blocks that [`PrefixCache::evict`] could free one after the other. Whoever holds a block holds those before it, so
-    /// below a block that only the tree holds there is no other.
+    /// Returns the number of blocks that [`PrefixCache::evict`] could free in sequence. A holder of a block also holds
+    /// those before it, so below a block held only by the tree there is no other holder.
     pub fn evictable(&self, pool: &BlockPool) -> usize {
         self.nodes
             .iter()
@@ -143,7 +143,7 @@ impl PrefixCache {
             .count()
     }
 
-    /// Forgets everything: the weights have changed.
+    /// Clears the cache after a change of the weights.
     pub fn clear(&mut self, pool: &mut BlockPool) {
         for node in self.nodes.drain(..).flatten() {
             pool.release(node.block);
@@ -190,7 +190,7 @@ impl PrefixCache {
     }
 }
 
-/// How many tokens two sequences begin with alike.
+/// Returns the length of the common prefix of two sequences.
 pub fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }

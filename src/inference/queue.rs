@@ -1,4 +1,4 @@
-//! Requests that wait: first come, first served within a group, and groups take turns.
+//! Queue of requests: first in, first out within a group, round-robin between groups.
 
 use std::collections::VecDeque;
 
@@ -18,7 +18,7 @@ impl<T> Default for FairQueue<T> {
 }
 
 impl<T> FairQueue<T> {
-    /// Adds an item behind those of its group.
+    /// Appends an item to its group.
     pub fn push(&mut self, group: &str, item: T) {
         match self.groups.iter_mut().find(|(name, _)| name == group) {
             Some((_, items)) => items.push_back(item),
@@ -26,8 +26,8 @@ impl<T> FairQueue<T> {
         }
     }
 
-    /// Takes the first item, in turn order of the groups, that `ready` accepts. Only the front of each group is asked;
-    /// the group it came from is then last in turn.
+    /// Takes the first item, in turn order of the groups, that `ready` accepts. Only the front of each group is tried;
+    /// its group then goes to the end of the turn order.
     pub fn pop(&mut self, mut ready: impl FnMut(&T) -> bool) -> Option<T> {
         let turn = self
             .groups
@@ -41,7 +41,7 @@ impl<T> FairQueue<T> {
         item
     }
 
-    /// Takes out every item that `gone` names.
+    /// Removes all items for which `gone` holds.
     pub fn remove(&mut self, mut gone: impl FnMut(&T) -> bool) -> Vec<T> {
         let mut removed = vec![];
         for (_, items) in &mut self.groups {
@@ -53,17 +53,17 @@ impl<T> FairQueue<T> {
         removed
     }
 
-    /// Whether an item satisfies `predicate`.
+    /// Returns whether any item satisfies `predicate`.
     pub fn any(&self, predicate: impl FnMut(&T) -> bool) -> bool {
         self.groups.iter().flat_map(|(_, items)| items).any(predicate)
     }
 
-    /// Items waiting.
+    /// Returns the number of items.
     pub fn len(&self) -> usize {
         self.groups.iter().map(|(_, items)| items.len()).sum()
     }
 
-    /// Whether nothing waits.
+    /// Returns whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.groups.is_empty()
     }

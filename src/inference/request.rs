@@ -1,43 +1,43 @@
-//! What is asked of a sampler and what it answers.
+//! Requests to a sampler and their events.
 
 use tokio::sync::mpsc::UnboundedSender;
 
-/// How tokens are drawn.
+/// Sampling parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingParams {
-    /// Logits are divided by it; 0 is greedy.
+    /// Divisor of the logits; 0 is greedy.
     pub temperature: f32,
-    /// Nucleus: the likeliest tokens whose probabilities sum to at least this. 1 is all.
+    /// Nucleus sampling: the most likely tokens whose probabilities sum to at least this. 1 keeps all.
     pub top_p: f32,
-    /// The k likeliest tokens. `None` is all.
+    /// Number of most likely tokens to keep; `None` keeps all.
     pub top_k: Option<usize>,
-    /// Tokens at least this share as likely as the likeliest. 0 is all.
+    /// Minimum probability relative to the most likely token. 0 keeps all.
     pub min_p: f32,
-    /// What is added to logits before all of this.
+    /// Biases of the logits, applied first.
     pub bias: Bias,
-    /// The same seed, prompt and weights give the same tokens, whatever else is in the batch.
+    /// Random seed: the same seed, prompt and weights give the same tokens, whatever else is in the batch.
     pub seed: u64,
-    /// Most tokens to sample; at least 1.
+    /// Maximum number of tokens to sample; at least 1.
     pub max_tokens: usize,
-    /// Tokens that end the answer; the one sampled is part of it.
+    /// Tokens that end the answer; the sampled one is part of it.
     pub stop_token_ids: Vec<u32>,
-    /// How many of the likeliest tokens to report at each place.
+    /// Number of most likely tokens to report at each position.
     pub top_logprobs: usize,
 }
 
-/// What is added to logits, so that some tokens are likelier or less likely. Reported log-probabilities do not know of it.
+/// Biases of logits. The reported log-probabilities do not include them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Bias {
-    /// Taken off a token's logit for each time that the answer has it.
+    /// Frequency penalty: subtracted once for each occurrence of a token in the answer.
     pub frequency_penalty: f32,
-    /// Taken off the logits of the tokens that the answer has.
+    /// Presence penalty: subtracted from tokens that occur in the answer.
     pub presence_penalty: f32,
-    /// Added to the logits of these tokens, in the order of their ids, each at most once.
+    /// Additive biases in the order of token ids, each at most once.
     pub logits: Vec<(u32, f32)>,
 }
 
 impl Bias {
-    /// Whether all its numbers are.
+    /// Returns whether all numbers are finite.
     pub fn is_finite(&self) -> bool {
         let Self {
             frequency_penalty,
@@ -51,44 +51,44 @@ impl Bias {
     }
 }
 
-/// Decides on the model thread, after each token, whether the answer ends there (stop strings). Must be cheap.
+/// Decides on the model thread after each token whether the answer ends (stop strings). Must be fast.
 pub trait StopCheck: Send {
-    /// Takes the next sampled token; true ends the answer with it.
+    /// Adds the next sampled token; returns `true` to end the answer with it.
     fn push(&mut self, token_id: u32) -> bool;
 }
 
-/// One answer to be sampled.
+/// A request for one answer.
 pub struct SampleRequest {
-    /// Unique among the requests of a sampler; by it a request is cancelled.
+    /// Id, unique among the requests of a sampler, needed to cancel it.
     pub id: u64,
-    /// Requests of one group wait behind each other, groups take turns. The episode.
+    /// Group of the request, its episode: requests of one group are processed in order, groups take turns.
     pub group: String,
-    /// The whole prompt, at least one token.
+    /// Complete prompt, at least one token.
     pub prompt: Vec<u32>,
-    /// How tokens are drawn.
+    /// Sampling parameters.
     pub params: SamplingParams,
-    /// Tokens to take one after the other instead of drawing them; they get the log-probabilities that the model gives
-    /// them. Behind the last, tokens are drawn.
-    pub given: Vec<u32>,
-    /// Ends the answer early.
+    /// Tokens to use instead of sampled ones, with the log-probabilities that the model gives them. After the last one,
+    /// tokens are sampled.
+    pub forced_tokens: Vec<u32>,
+    /// Check that ends the answer early.
     pub stop: Option<Box<dyn StopCheck>>,
-    /// Where the answer goes, token by token; a closed channel cancels the request.
+    /// Channel for the answer's events; closing it cancels the request.
     pub events: UnboundedSender<SampleEvent>,
 }
 
 /// One sampled token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SampledToken {
-    /// The token.
+    /// Token id.
     pub id: u32,
     /// Natural logarithm of its probability under softmax(logits / temperature) over the whole vocabulary (at
-    /// temperature 0: 1). Truncation by top-p and the like does not enter, so that the trainer can recompute it.
+    /// temperature 0: 1). Truncation such as top-p is not included, so that the trainer can recompute it.
     pub logprob: f32,
-    /// The likeliest tokens at this place with their log-probabilities, likeliest first.
+    /// Most likely tokens at this position with their log-probabilities, most likely first.
     pub top: Vec<(u32, f32)>,
 }
 
-/// Why an answer ended.
+/// Reason why an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishReason {
     /// A stop token or a stop check.
@@ -99,18 +99,18 @@ pub enum FinishReason {
     Cancelled,
 }
 
-/// What a sampler tells about a request, in this order.
+/// Events of a request, in this order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SampleEvent {
-    /// The prompt is in the cache; so many of its tokens were there before.
+    /// The prompt is in the cache.
     Started {
-        /// Prompt tokens that the prefix cache gave.
+        /// Number of prompt tokens from the prefix cache.
         cached_tokens: usize,
     },
     /// The next token.
     Token(SampledToken),
-    /// The end.
+    /// The answer ended.
     Finished(FinishReason),
-    /// The end, by an error: a sentence.
+    /// The answer failed, with a message.
     Failed(String),
 }

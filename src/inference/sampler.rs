@@ -1,33 +1,34 @@
-//! Drawing a token from logits.
+//! Sampling of tokens from logits.
 //!
-//! The order is bias, temperature, top-k, top-p over what top-k left, min-p; the reported log-probability knows of temperature
-//! alone (see [`SampledToken`]). The token is where the running sum of what is left, in the order of the ids, passes a
-//! uniform number of its total; so whoever draws, on whatever device, draws the same.
+//! The order is bias, temperature, top-k, top-p over the tokens kept by top-k, min-p; the reported log-probability
+//! includes only the temperature (see [`SampledToken`]). The token is the first one, in the order of ids, at which the
+//! cumulative probability of the kept tokens passes a uniform number of their total; so every device samples the same
+//! token.
 
 use super::error::{InferenceError, Result};
 use super::request::{SampledToken, SamplingParams};
 use crate::model::kernels::{Isa, Pool, exp_and_sum};
 
-/// Values summed at once when a token is looked for.
+/// Number of values summed at once in the search for a token.
 const CHUNK: usize = 256;
 
-/// How one token is drawn.
+/// How to sample one token.
 #[derive(Clone, Copy, Debug)]
 pub struct Draw<'a> {
-    /// From which distribution.
+    /// Sampling parameters.
     pub params: &'a SamplingParams,
-    /// Where in it: at least 0, below 1.
+    /// Uniform random number in [0, 1).
     pub uniform: f64,
-    /// The token to take in its place; it is told as one that was drawn.
-    pub given: Option<u32>,
-    /// What is added to the logits of tokens, each at most once.
+    /// Token to use instead; it is reported like a sampled one.
+    pub forced_token: Option<u32>,
+    /// Biases of logits, each token at most once.
     pub added: &'a [(u32, f32)],
 }
 
-/// Whether the parameters are within their ranges.
+/// Checks that the parameters are within their ranges.
 ///
 /// # Errors
-/// The first that is not, with its range.
+/// Returns the first invalid one, with its range.
 pub fn check(params: &SamplingParams) -> Result<()> {
     let SamplingParams {
         temperature,
@@ -43,15 +44,20 @@ pub fn check(params: &SamplingParams) -> Result<()> {
             "temperature",
             temperature.to_string(),
             *temperature >= 0.0 && temperature.is_finite(),
-            "a number of at least 0",
+            "at least 0 and finite",
         ),
         (
             "top_p",
             top_p.to_string(),
             *top_p > 0.0 && *top_p <= 1.0,
-            "above 0, at most 1",
+            "above 0 and at most 1",
         ),
-        ("min_p", min_p.to_string(), (0.0..=1.0).contains(min_p), "0 to 1"),
+        (
+            "min_p",
+            min_p.to_string(),
+            (0.0..=1.0).contains(min_p),
+            "between 0 and 1",
+        ),
         (
             "top_k",
             top_k.unwrap_or(1).to_string(),
@@ -59,7 +65,7 @@ pub fn check(params: &SamplingParams) -> Result<()> {
             "at least 1",
         ),
         ("max_tokens", max_tokens.to_string(), *max_tokens > 0, "at least 1"),
-        ("bias", format!("{bias:?}"), bias.is_finite(), "finite numbers"),
+        ("bias", format!("{bias:?}"), bias.is_finite(), "finite"),
     ];
     for (name, given, fine, allowed) in checks {
         if !fine {
@@ -69,7 +75,7 @@ pub fn check(params: &SamplingParams) -> Result<()> {
     Ok(())
 }
 
-/// Draws from logits in memory, one vocabulary after the other, on the threads of `pool`.
+/// Samples from logits in host memory (rows × vocabulary), on the threads of `pool`.
 pub fn draw_all(pool: &Pool, logits: &[f32], draws: &[Draw]) -> Vec<Option<SampledToken>> {
     let vocabulary = logits.len() / draws.len().max(1);
     let mut tokens = vec![None; draws.len()];
@@ -79,17 +85,17 @@ pub fn draw_all(pool: &Pool, logits: &[f32], draws: &[Draw]) -> Vec<Option<Sampl
     tokens
 }
 
-/// Draws from a vocabulary's logits; `None` where they are not finite, which is a broken model.
+/// Samples from one row of logits; `None` if they are not finite, due to a broken model.
 pub fn draw(isa: Isa, logits: &[f32], how: Draw) -> Option<SampledToken> {
     let params = how.params;
     let greedy = params.temperature == 0.0;
     let scale = if greedy { 1.0 } else { 1.0 / params.temperature };
-    let mut weights = vec![0.0; logits.len()]; // probabilities over the largest one
+    let mut weights = vec![0.0; logits.len()]; // probabilities relative to the largest one
     let (max, sum) = exp_and_sum(isa, logits, scale, &mut weights);
     if !(max.is_finite() && sum.is_finite()) {
         return None;
     }
-    let id = match how.given {
+    let id = match how.forced_token {
         Some(id) => id as usize,
         None if how.added.is_empty() => choose(logits, max, &weights, how)?,
         None => {
@@ -126,7 +132,7 @@ fn choose(logits: &[f32], max: f32, weights: &[f32], how: Draw) -> Option<usize>
     }
 }
 
-/// The token at `uniform` (0 to 1) of the truncated distribution.
+/// Returns the token at `uniform` (0 to 1) of the truncated distribution.
 fn pick(weights: &[f32], params: &SamplingParams, uniform: f64) -> usize {
     let top_k = params.top_k.unwrap_or(usize::MAX);
     let all = top_k >= weights.len();
@@ -149,7 +155,7 @@ fn pick(weights: &[f32], params: &SamplingParams, uniform: f64) -> usize {
         let count = within.count();
         kept.truncate(count.max(1));
     }
-    kept.retain(|&id| weights[id] >= params.min_p); // the largest weight is 1 and stays
+    kept.retain(|&id| weights[id] >= params.min_p); // the largest weight is 1 and is always kept
     kept.sort_unstable();
     let target = uniform * total(weights, &kept);
     let mut mass = 0.0;
@@ -160,7 +166,7 @@ fn pick(weights: &[f32], params: &SamplingParams, uniform: f64) -> usize {
     found.unwrap_or(kept[kept.len() - 1])
 }
 
-/// The ids of the `count` largest values, largest first, smaller ids first among equals.
+/// Returns the ids of the `count` largest values, largest first, smaller ids first among equals.
 fn likeliest(values: &[f32], count: usize) -> Vec<usize> {
     if count == 0 {
         return vec![];
@@ -174,7 +180,7 @@ fn likeliest(values: &[f32], count: usize) -> Vec<usize> {
     ids
 }
 
-/// Enough of the largest weights, largest first, to hold a share of `top_p`: few, where the distribution is narrow.
+/// Returns the largest weights, largest first, that make up a share of `top_p`: few if the distribution is narrow.
 fn nucleus_candidates(weights: &[f32], top_p: f32) -> Vec<usize> {
     let enough = f64::from(top_p) * sum(weights);
     for least in [0.1, 0.01, 1e-3, 1e-4] {
@@ -191,7 +197,7 @@ fn order(values: &[f32], a: usize, b: usize) -> std::cmp::Ordering {
     values[b].total_cmp(&values[a]).then(a.cmp(&b))
 }
 
-/// The id where the running sum of all weights passes `uniform` of their total.
+/// Returns the id where the cumulative sum of all weights passes `uniform` of their total.
 fn pick_from_all(weights: &[f32], uniform: f64) -> usize {
     let mut left = uniform * sum(weights);
     for (i, chunk) in weights.chunks(CHUNK).enumerate() {
@@ -207,7 +213,7 @@ fn pick_from_all(weights: &[f32], uniform: f64) -> usize {
             }
         }
     }
-    // Rounding at the very end: the last token that can be drawn at all.
+    // Rounding at the very end: use the last token with a weight.
     weights.iter().rposition(|&w| w > 0.0).unwrap_or(0)
 }
 
@@ -215,7 +221,7 @@ fn sum(weights: &[f32]) -> f64 {
     weights.chunks(CHUNK).map(chunk_sum).sum()
 }
 
-/// In eight lanes, which the compiler turns into vectors.
+/// Sums in eight lanes, which the compiler vectorises.
 fn chunk_sum(chunk: &[f32]) -> f64 {
     let mut lanes = [0f32; 8];
     let (eights, rest) = chunk.as_chunks::<8>();
@@ -266,7 +272,7 @@ mod tests {
         let how = Draw {
             params,
             uniform,
-            given: None,
+            forced_token: None,
             added: &[],
         };
         super::draw(Isa::detect(), logits, how)
@@ -392,7 +398,7 @@ mod tests {
             let how = Draw {
                 params,
                 uniform,
-                given: None,
+                forced_token: None,
                 added,
             };
             super::draw(Isa::detect(), &logits, how).unwrap()

@@ -1,5 +1,5 @@
-//! Continuous batching: each step computes, for all running sequences together, one token of those that decode and a
-//! chunk of those whose prompt is not in the cache yet. Requests join and leave between two steps.
+//! Continuous batching: each step computes one token of each decoding sequence and a chunk of those whose prompt is not
+//! in the cache yet, all in one batch. Requests join and leave between steps.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -17,42 +17,43 @@ use crate::model::Weights;
 use crate::model::kernels::Pool;
 use crate::model::memory::retry_smaller;
 
-/// Bounds of a scheduler.
+/// Limits of a scheduler.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limits {
-    /// Most sequences in a batch.
+    /// Maximum number of sequences in a batch.
     pub max_num_seqs: usize,
-    /// Most tokens of a prompt and its answer.
+    /// Maximum number of tokens of a prompt and its answer.
     pub max_model_len: usize,
-    /// Most tokens computed in a step, at least `max_num_seqs`: what a long prompt may delay others by.
+    /// Maximum number of tokens computed per step, at least `max_num_seqs`: bounds the delay that a long prompt causes
+    /// for others.
     pub step_tokens: usize,
     /// Memory for caches, in bytes.
     pub cache_bytes: usize,
-    /// Tokens of the model.
+    /// Vocabulary size of the model.
     pub vocab_size: usize,
 }
 
-/// What a step did.
+/// Result of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepReport {
-    /// Tokens sampled.
+    /// Number of sampled tokens.
     pub sampled: usize,
-    /// Prompt tokens computed.
+    /// Number of computed prompt tokens.
     pub prefilled: usize,
-    /// Sequences still running.
+    /// Number of running sequences.
     pub running: usize,
-    /// Requests still waiting.
+    /// Number of queued requests.
     pub waiting: usize,
 }
 
-/// Sums since the scheduler was made.
+/// Totals since the scheduler was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Tokens of all prompts that began.
+    /// Tokens of all started prompts.
     pub prompt_tokens: u64,
-    /// Those of them that the prefix cache gave.
+    /// Those served from the prefix cache.
     pub cached_tokens: u64,
-    /// Times that a sequence lost its cache for want of memory.
+    /// Preemptions: sequences that lost their cache for lack of memory.
     pub preemptions: u64,
 }
 
@@ -61,24 +62,24 @@ pub struct Scheduler {
     forward: Box<dyn Forward>,
     pool: Arc<Pool>,
     limits: Limits,
-    /// Most tokens in a step for now: the limit, until memory did not suffice for it.
+    /// Current maximum number of tokens per step: the limit, reduced when memory was insufficient.
     step_tokens: usize,
     blocks: BlockPool,
     prefixes: PrefixCache,
     waiting: FairQueue<Sequence>,
-    /// Had to give their blocks up; they go before those that wait, oldest first.
+    /// Preempted sequences, which precede queued ones, oldest first.
     preempted: VecDeque<Sequence>,
-    /// Oldest first.
+    /// Running sequences, oldest first.
     running: Vec<Sequence>,
     cancelled: HashSet<u64>,
     totals: Totals,
 }
 
 impl Scheduler {
-    /// Schedules a forward pass, whose logits are sampled on `pool`.
+    /// Creates a scheduler for a forward pass, whose logits are sampled on `pool`.
     ///
     /// # Errors
-    /// The cache has no room for one sequence of full length.
+    /// Fails if the cache cannot hold one sequence of maximum length.
     pub fn with_forward(mut forward: Box<dyn Forward>, pool: Arc<Pool>, limits: Limits) -> Result<Self> {
         let blocks = limits.cache_bytes / forward.block_bytes();
         let needed = limits.max_model_len.div_ceil(BLOCK_TOKENS);
@@ -89,7 +90,7 @@ impl Scheduler {
                 token_bytes: forward.block_bytes() / BLOCK_TOKENS,
             });
         }
-        // A sequence's next block may be wanted while its last shared one is still held by others.
+        // A sequence may need its next block while others still hold its last shared one.
         let most = limits.max_num_seqs.saturating_mul(needed + 1).saturating_mul(2);
         let blocks = BlockPool::new(blocks.min(most));
         forward.reserve(blocks.capacity());
@@ -108,7 +109,7 @@ impl Scheduler {
         })
     }
 
-    /// Queues a request. One that cannot be sampled fails at once, by its events.
+    /// Queues a request. An invalid one fails immediately, through its events.
     pub fn submit(&mut self, request: SampleRequest) {
         match self.check(&request) {
             Ok(()) => {
@@ -116,19 +117,19 @@ impl Scheduler {
                 let group = sequence.group().to_string();
                 self.waiting.push(&group, sequence);
             }
-            // Whoever asked may be gone: nobody to tell.
+            // The requester may be gone.
             Err(error) => _ = request.events.send(SampleEvent::Failed(error.to_string())),
         }
     }
 
-    /// Ends a request; its last event comes within the next step. Ids that are not there are ignored.
+    /// Cancels a request; its last event is sent within the next step. Unknown ids are ignored.
     pub fn cancel(&mut self, id: u64) {
         if self.knows(id) {
             self.cancelled.insert(id);
         }
     }
 
-    /// Ends all requests at once.
+    /// Cancels all requests immediately.
     pub fn cancel_all(&mut self) {
         for mut sequence in self.take_where(|_| true) {
             sequence.release(&mut self.prefixes, &mut self.blocks);
@@ -137,42 +138,42 @@ impl Scheduler {
         self.cancelled.clear();
     }
 
-    /// Whether nothing waits or runs.
+    /// Returns whether nothing is queued or running.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.preempted.is_empty() && self.running.is_empty()
     }
 
-    /// Sums since the scheduler was made.
+    /// Returns the totals since the scheduler was created.
     pub fn totals(&self) -> Totals {
         self.totals
     }
 
-    /// Cache blocks that hold nothing, and blocks in all.
+    /// Returns the number of free cache blocks and of all blocks.
     pub fn block_counts(&self) -> (usize, usize) {
         (self.blocks.free(), self.blocks.capacity())
     }
 
-    /// Gives the memory of all caches back. Running sequences compute theirs anew.
+    /// Releases the memory of all caches. Running sequences recompute theirs.
     pub fn release_caches(&mut self) {
         self.drop_caches();
         self.forward.release_blocks();
         self.step_tokens = self.limits.step_tokens;
     }
 
-    /// Takes over changed weights. Running sequences go on with them, their caches are computed anew.
+    /// Takes over changed weights. Running sequences continue with them, after recomputing their caches.
     ///
     /// # Errors
-    /// Out of memory.
+    /// Fails if out of memory.
     pub fn refresh(&mut self, weights: &Weights) -> Result<()> {
         self.drop_caches();
         self.forward.refresh(weights)
     }
 
-    /// One batched forward pass, and a token for each sequence that is ready for one. Where memory does not suffice for
-    /// all of them, for as many as it does.
+    /// Performs one batched forward pass and samples a token for each sequence that is ready. If memory is
+    /// insufficient, the step is made smaller.
     ///
     /// # Errors
-    /// The forward pass failed, or memory does not suffice for one token. Requests are then still there.
+    /// Fails if the forward pass does, or if memory is insufficient for one token. Requests stay queued.
     pub fn step(&mut self) -> Result<StepReport> {
         self.drop_cancelled();
         self.admit()?;
@@ -202,7 +203,7 @@ impl Scheduler {
             });
         }
         let vocab_size = self.limits.vocab_size;
-        let mut tokens = request.prompt.iter().chain(&request.given);
+        let mut tokens = request.prompt.iter().chain(&request.forced_tokens);
         if let Some(&token) = tokens.find(|&&token| token as usize >= vocab_size) {
             return Err(InferenceError::UnknownToken { token, vocab_size });
         }
@@ -217,7 +218,7 @@ impl Scheduler {
         self.waiting.any(is) || self.preempted.iter().any(is) || self.running.iter().any(is)
     }
 
-    /// Takes sequences out of wherever they are.
+    /// Removes sequences from all lists.
     fn take_where(&mut self, mut gone: impl FnMut(&Sequence) -> bool) -> Vec<Sequence> {
         let mut taken: Vec<Sequence> = self.running.extract_if(.., |s| gone(s)).collect();
         let (out, stay) = self.preempted.drain(..).partition(|s| gone(s));
@@ -242,15 +243,15 @@ impl Scheduler {
         self.preempted = self.running.drain(..).chain(self.preempted.drain(..)).collect();
     }
 
-    /// Lets waiting sequences run while there is room in the batch and memory for all their tokens.
+    /// Admits queued sequences while the batch has room and memory suffices for all their tokens.
     fn admit(&mut self) -> Result<()> {
         while self.running.len() < self.limits.max_num_seqs {
-            // Leaves each running sequence a block to grow into.
+            // Leave each running sequence a block to grow into.
             let room = (self.blocks.free() + self.prefixes.evictable(&self.blocks)).saturating_sub(self.running.len());
             let (running, prefixes) = (&self.running, &mut self.prefixes);
             let mut found = Hit::default();
             let mut ready = |sequence: &Sequence| {
-                // The last token is always computed: its logits are wanted.
+                // The last token is always computed, since its logits are needed.
                 found = prefixes.find(&sequence.tokens()[..sequence.tokens().len() - 1]);
                 let fits = sequence.blocks_needed() <= room;
                 fits && !running.iter().any(|other| sequence.gains_from(other, found.tokens()))
@@ -266,11 +267,11 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Gives a sequence what the prefix cache has of it, and blocks for the rest of its tokens.
+    /// Gives a sequence its prefix from the cache, and blocks for the rest of its tokens.
     fn begin(&mut self, mut sequence: Sequence, hit: Hit) -> Result<()> {
         hit.blocks.iter().for_each(|&block| self.blocks.hold(block));
         let source = hit.partial.map(|(block, _)| block);
-        source.iter().for_each(|&block| self.blocks.hold(block)); // so that it is not evicted for its own copy
+        source.iter().for_each(|&block| self.blocks.hold(block)); // protect it from eviction in favour of its own copy
         let copy = match source {
             Some(_) => self.take_block(),
             None => None,
@@ -287,7 +288,7 @@ impl Scheduler {
         self.totals.cached_tokens += hit.tokens() as u64;
         sequence.begin(hit, copy);
         for _ in 0..sequence.blocks_missing() {
-            // `admit` counted them; where one is missing nevertheless, `make_room` finds it when it is needed.
+            // `admit` counted them; if one is missing anyway, `make_room` handles it later.
             let Some(block) = self.take_block() else { break };
             sequence.push_block(block);
         }
@@ -302,8 +303,8 @@ impl Scheduler {
         self.blocks.take()
     }
 
-    /// Gives every sequence of the plan the blocks it lacks. Where there are none left the youngest sequence gives up
-    /// its own, and starts again later: so the oldest always goes on, and in the end all do.
+    /// Gives every planned sequence the blocks it lacks. If none are left, the youngest sequence is preempted and
+    /// restarts later: so the oldest always makes progress, and eventually all do.
     fn make_room(&mut self, counts: &mut Vec<usize>) {
         let mut at = 0;
         while at < self.running.len() {
@@ -320,7 +321,7 @@ impl Scheduler {
         }
     }
 
-    /// Computes and samples with at most so many tokens. Nothing has changed where it fails.
+    /// Computes and samples with at most this many tokens. A failure changes nothing.
     fn compute(&mut self, tokens: usize) -> Result<StepReport> {
         let remaining: Vec<usize> = self.running.iter().map(Sequence::remaining).collect();
         let mut counts = plan(&remaining, tokens);
@@ -337,7 +338,7 @@ impl Scheduler {
         })
     }
 
-    /// The forward pass over the planned counts, and the next tokens of the sequences that are then ready, drawn where
+    /// Runs the forward pass for the planned counts and samples the next tokens of the sequences that are ready, where
     /// their logits are.
     fn draw(&mut self, counts: &[usize]) -> Result<Vec<Option<SampledToken>>> {
         let planned = || self.running.iter().zip(counts).filter(|(_, count)| **count > 0);
@@ -354,7 +355,8 @@ impl Scheduler {
         }
     }
 
-    /// Moves the sequences on by what was computed and drawn; those that end leave. Returns how many tokens were sampled.
+    /// Updates the sequences with what was computed and sampled; finished ones leave. Returns the number of sampled
+    /// tokens.
     fn advance(&mut self, counts: &[usize], drawn: Vec<Option<SampledToken>>) -> usize {
         let sampled = drawn.len();
         let mut drawn = drawn.into_iter();
@@ -378,8 +380,8 @@ impl Scheduler {
     }
 }
 
-/// How many tokens each running sequence computes in a step, from how many it has left before it can sample: one for
-/// those that decode, and what is then left of the budget to the others, oldest first.
+/// Plans the number of tokens per running sequence in a step, given how many each has left before it can sample: one
+/// for decoding sequences, the rest of the budget for the others, oldest first.
 pub fn plan(remaining: &[usize], budget: usize) -> Vec<usize> {
     let decoding = remaining.iter().filter(|&&r| r == 1).count().min(budget);
     let (mut to_decode, mut to_others) = (decoding, budget - decoding);

@@ -131,7 +131,7 @@ fn request(id: u64, prompt: &[u32], max_tokens: usize) -> (SampleRequest, Unboun
             group,
             prompt: prompt.to_vec(),
             params,
-            given: vec![],
+            forced_tokens: vec![],
             stop: None,
             events,
         },

@@ -1,4 +1,4 @@
-//! One answer while it is sampled.
+//! An answer being sampled.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -9,31 +9,31 @@ use super::prefix_cache::{Hit, NodeId, PrefixCache, common};
 use super::request::{FinishReason, SampleEvent, SampleRequest, SampledToken};
 use super::sampler::Draw;
 
-/// A request with its tokens so far and their place in the cache.
+/// A request with its tokens so far and their cache blocks.
 pub struct Sequence {
-    /// What was asked, with an empty prompt: that is in `tokens`.
+    /// The request; its prompt was moved to `tokens`.
     request: SampleRequest,
     rng: ChaCha8Rng,
-    /// Decides the next token.
+    /// Random generator for the tokens.
     uniform: f64,
     /// Prompt and answer so far.
     tokens: Vec<u32>,
     prompt_len: usize,
-    /// What is added to the logits of the next token, in the order of the ids.
+    /// Biases of the next token's logits, in the order of ids.
     added: Vec<(u32, f32)>,
-    /// Tokens whose keys and values are in the cache.
+    /// Number of tokens whose keys and values are in the cache.
     computed: usize,
-    /// Prompt tokens that the prefix cache gave when the answer began.
+    /// Prompt tokens from the prefix cache when the answer began.
     cached: usize,
     started: bool,
     blocks: Vec<BlockId>,
-    /// Full blocks that the prefix cache knows, and the node of the last.
+    /// Full blocks known to the prefix cache, and the node of the last.
     known: usize,
     node: Option<NodeId>,
 }
 
 impl Sequence {
-    /// A sequence that has nothing in the cache.
+    /// Creates a sequence without cached tokens.
     pub fn new(mut request: SampleRequest) -> Self {
         let tokens = std::mem::take(&mut request.prompt);
         let mut rng = ChaCha8Rng::seed_from_u64(request.params.seed);
@@ -53,50 +53,50 @@ impl Sequence {
         }
     }
 
-    /// The request's id.
+    /// Returns the request's id.
     pub fn id(&self) -> u64 {
         self.request.id
     }
 
-    /// The request's group.
+    /// Returns the request's group.
     pub fn group(&self) -> &str {
         &self.request.group
     }
 
-    /// Prompt and answer so far.
+    /// Returns prompt and answer so far.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// Tokens to compute before the next one can be sampled; 1 while decoding.
+    /// Returns the number of tokens to compute before the next one can be sampled; 1 while decoding.
     pub fn remaining(&self) -> usize {
         self.tokens.len() - self.computed
     }
 
-    /// Whether nobody listens any more.
+    /// Returns whether the requester is gone.
     pub fn is_abandoned(&self) -> bool {
         self.request.events.is_closed()
     }
 
-    /// Blocks for all tokens so far.
+    /// Returns the number of blocks for all tokens so far.
     pub fn blocks_needed(&self) -> usize {
         self.tokens.len().div_ceil(BLOCK_TOKENS)
     }
 
-    /// Blocks that are missing for all tokens so far.
+    /// Returns the number of blocks missing for all tokens so far.
     pub fn blocks_missing(&self) -> usize {
         self.blocks_needed() - self.blocks.len()
     }
 
-    /// Whether `other` will compute more of this sequence's tokens than `found` are there, so that waiting for it saves
-    /// work.
+    /// Returns whether `other` will compute more of this sequence's tokens than the `found` cached ones, so that
+    /// waiting for it saves work.
     pub fn gains_from(&self, other: &Self, found: usize) -> bool {
         let shared = common(&self.tokens, &other.tokens).min(self.tokens.len() - 1);
         other.remaining() > 1 && shared > found && (shared - found) * 2 > self.tokens.len() - found
     }
 
-    /// Begins from what the prefix cache has. The blocks of the hit are held already; `copy` is a block of the sequence's
-    /// own with the contents of the hit's partial one.
+    /// Starts from a prefix cache hit. The hit's blocks are held already; `copy` is a block of the sequence's own with
+    /// the contents of the hit's partial one.
     pub fn begin(&mut self, hit: Hit, copy: Option<BlockId>) {
         debug_assert!(self.blocks.is_empty(), "sequence {} has begun", self.id());
         self.computed = hit.tokens();
@@ -109,12 +109,12 @@ impl Sequence {
         self.blocks.extend(copy);
     }
 
-    /// Gives it another block.
+    /// Adds a block.
     pub fn push_block(&mut self, block: BlockId) {
         self.blocks.push(block);
     }
 
-    /// Its next `count` tokens to compute.
+    /// Returns its next `count` tokens to compute.
     pub fn chunk(&self, count: usize) -> Chunk<'_> {
         Chunk {
             tokens: &self.tokens[self.computed..self.computed + count],
@@ -124,7 +124,8 @@ impl Sequence {
         }
     }
 
-    /// `count` tokens were computed. Full blocks, and the last one of a whole prompt, become known to the prefix cache.
+    /// Records that `count` tokens were computed. Full blocks, and the last one of a whole prompt, are added to the
+    /// prefix cache.
     pub fn advance(&mut self, count: usize, cache: &mut PrefixCache, pool: &mut BlockPool) {
         self.computed += count;
         while (self.known + 1) * BLOCK_TOKENS <= self.computed {
@@ -135,7 +136,7 @@ impl Sequence {
         }
     }
 
-    /// Makes the next block, with its first `count` tokens, known.
+    /// Adds the next block, with its first `count` tokens, to the prefix cache.
     fn publish(&mut self, count: usize, cache: &mut PrefixCache, pool: &mut BlockPool) {
         if count == 0 {
             return;
@@ -148,29 +149,33 @@ impl Sequence {
         }
     }
 
-    /// Lets its blocks go; what the prefix cache knows of them can be found again.
+    /// Releases its blocks; those in the prefix cache can be found again.
     pub fn release(&mut self, cache: &mut PrefixCache, pool: &mut BlockPool) {
         self.publish(self.computed - self.known * BLOCK_TOKENS, cache, pool);
         self.forget(pool);
     }
 
-    /// Lets its blocks go without a trace: their contents are stale.
+    /// Drops its blocks without keeping them in the prefix cache: their contents are stale.
     pub fn forget(&mut self, pool: &mut BlockPool) {
         self.blocks.drain(..).for_each(|block| pool.release(block));
         (self.computed, self.known, self.node) = (0, 0, None);
     }
 
-    /// How its next token is drawn; the same until it is accepted.
+    /// Returns how to sample its next token; the same until it is accepted.
     pub fn draw(&self) -> Draw<'_> {
         Draw {
             params: &self.request.params,
             uniform: self.uniform,
-            given: self.request.given.get(self.tokens.len() - self.prompt_len).copied(),
+            forced_token: self
+                .request
+                .forced_tokens
+                .get(self.tokens.len() - self.prompt_len)
+                .copied(),
             added: &self.added,
         }
     }
 
-    /// The answer has a token once more, or for the first time.
+    /// Counts a token of the answer, for penalties.
     fn penalise(&mut self, id: u32) {
         let bias = &self.request.params.bias;
         let first = bias.presence_penalty != 0.0 && !self.tokens[self.prompt_len..].contains(&id);
@@ -184,11 +189,12 @@ impl Sequence {
         }
     }
 
-    /// Takes the token that was drawn, and tells it. Returns the end, where this is it.
+    /// Accepts the sampled token and reports it. Returns the finish reason if the answer ends.
     pub fn accept(&mut self, token: Option<SampledToken>) -> Option<SampleEvent> {
         let Some(token) = token else {
             return Some(SampleEvent::Failed(
-                "the model's logits are not finite: its weights are broken".into(),
+                "the model's logits are not finite; hint: check the weights, or resume from an earlier checkpoint"
+                    .into(),
             ));
         };
         self.uniform = self.rng.random();
@@ -213,7 +219,7 @@ impl Sequence {
         }
     }
 
-    /// Sends an event to whoever asked, who may be gone: then the next step notices.
+    /// Sends an event to the requester, who may be gone; the next step notices.
     pub fn tell(&self, event: SampleEvent) {
         let _ = self.request.events.send(event);
     }

@@ -1,4 +1,4 @@
-//! How fast a model trains on this machine.
+//! Benchmark of training.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -13,27 +13,27 @@ use crate::model::lora::LoraConfig;
 use crate::model::{ModelConfig, Trainable, Weights, device, load};
 use crate::timeline::Row;
 
-/// What to measure.
+/// Parameters of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Plan {
-    /// Rows of an update.
+    /// Rows per update.
     pub rows: usize,
-    /// Tokens of each row.
+    /// Tokens per row.
     pub tokens: usize,
-    /// Tokens of its prompt, at least 1; the others are trained.
+    /// Prompt tokens per row, at least 1; the others are trained on.
     pub prompt: usize,
-    /// Rows of a task, which begin with the same prompt.
+    /// Rows per task, which share a prompt.
     pub group: usize,
-    /// Updates; the fastest counts.
+    /// Number of updates; the fastest counts.
     pub repeats: usize,
 }
 
-/// The fastest update.
+/// Result of the fastest update.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Measurement {
-    /// Rows.
+    /// Number of rows.
     pub rows: usize,
-    /// Tokens of each.
+    /// Tokens per row.
     pub tokens: usize,
     /// Seconds of the forward pass.
     pub forward_s: f64,
@@ -41,17 +41,18 @@ pub struct Measurement {
     pub backward_s: f64,
     /// Seconds of clipping and optimizer.
     pub optimizer_s: f64,
-    /// Seconds of scoring by the reference.
+    /// Seconds of scoring by the reference model.
     pub scoring_s: f64,
-    /// Tokens a second in all, those of shared prompts counted for each row.
+    /// Total tokens per second; tokens of shared prompts count for each row.
     pub tokens_per_s: f64,
-    /// Tokens that were computed, those of shared prompts once.
+    /// Computed tokens; tokens of shared prompts count once.
     pub tokens_computed: usize,
-    /// Operations of a step's matrix products, row by row and nothing computed twice, against what the cores could do in that time.
+    /// Operations of a step's matrix products, row by row and without recomputation, as a share of the arithmetic
+    /// limit.
     pub arithmetic_ceiling_share: f64,
     /// Memory of weights, gradients and moments.
     pub state_mb: f64,
-    /// Most memory that the process held so far; 0 where the system does not say.
+    /// Peak memory of the process so far; 0 if the system does not report it.
     pub peak_rss_mb: f64,
 }
 
@@ -76,11 +77,11 @@ pub fn load_model(path: &str, device: &str, lora_rank: usize) -> Result<Weights>
     Ok(Weights::new(model.config, model.tensors, &trainable)?)
 }
 
-/// Trains on random rows. `ceiling` is what the cores can do, in operations a second; `peak_rss_mb` tells the process's
-/// peak memory.
+/// Trains on random rows. `ceiling` is the arithmetic limit in operations per second; `peak_rss_mb` returns the
+/// process's peak memory.
 ///
 /// # Errors
-/// Nothing to train, or memory ran out.
+/// Fails if nothing is trainable or out of memory.
 pub fn run(
     weights: &mut Weights,
     config: &Ajet,

@@ -1,4 +1,4 @@
-//! What is trained on.
+//! Training input.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,12 +7,12 @@ use crate::timeline::Row;
 /// A finished train episode.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TrainEpisode {
-    /// The episode.
+    /// Id of the episode.
     pub episode_uuid: String,
-    /// Its group.
+    /// Id of its task, which is its group.
     pub task_id: String,
-    /// Finite.
+    /// Finite reward.
     pub reward: f64,
-    /// Its rows, at least one.
+    /// Rows, at least one.
     pub rows: Vec<Row>,
 }

@@ -11,18 +11,18 @@ use crate::model::kernels::Pool;
 use crate::model::kernels::sums;
 use crate::model::kernels::tensors::{Numbers, with_mut, zeros};
 
-/// Gradients of the trained parameters, f32, in the order in which they came.
+/// Gradients of the trained parameters in f32, in order of insertion.
 #[derive(Clone, Debug, Default)]
 pub struct Gradients {
-    /// Parameter name → gradient of its shape.
+    /// Gradients by parameter name, each of its parameter's shape.
     pub by_name: IndexMap<String, Tensor>,
 }
 
 impl Gradients {
-    /// What a backward pass found for the weights' trained parameters.
+    /// Collects the gradients of a backward pass for the trained parameters.
     ///
     /// # Errors
-    /// Out of memory.
+    /// Fails if out of memory.
     pub fn collect(weights: &Weights, store: &GradStore) -> Result<Self> {
         let mut gradients = Self::default();
         for (name, var) in weights.trainable() {
@@ -36,7 +36,7 @@ impl Gradients {
     /// Adds to a parameter's gradient.
     ///
     /// # Errors
-    /// Out of memory, or another shape than before.
+    /// Fails if out of memory, or if the shape differs from before.
     pub fn add(&mut self, name: &str, gradient: &Tensor) -> Result<()> {
         let gradient = gradient.to_dtype(DType::F32)?.contiguous()?;
         let sum = match self.by_name.get(name) {
@@ -47,11 +47,11 @@ impl Gradients {
         Ok(())
     }
 
-    /// Lends the sum of a parameter's gradient on the CPU to a kernel that adds to it, or may overwrite it: the first
-    /// time it is zero.
+    /// Lends a parameter's gradient on the CPU to a kernel that adds to it or may overwrite it: it is zero the first
+    /// time.
     ///
     /// # Errors
-    /// Memory ran out.
+    /// Fails if out of memory.
     pub fn accumulate(
         &mut self,
         name: &str,
@@ -70,7 +70,7 @@ impl Gradients {
     /// Adds rows to a matrix parameter's gradient: row i of `rows` to row `ids[i]`.
     ///
     /// # Errors
-    /// Out of memory, or an id outside the matrix.
+    /// Fails if out of memory, or if an id is outside the matrix.
     pub fn add_rows(&mut self, name: &str, parameter: &Tensor, ids: &[u32], rows: &Tensor) -> Result<()> {
         let rows = rows.to_dtype(DType::F32)?.contiguous()?;
         let sum = match self.by_name.get(name) {
@@ -82,10 +82,10 @@ impl Gradients {
         Ok(())
     }
 
-    /// The l2 norm over all parameters. Not finite where any gradient is not.
+    /// Returns the l2 norm over all parameters; not finite if any gradient is not.
     ///
     /// # Errors
-    /// Out of memory.
+    /// Fails if out of memory.
     pub fn global_norm(&self, pool: &Pool) -> Result<f64> {
         let (here, elsewhere): (Vec<&Tensor>, Vec<&Tensor>) =
             self.by_name.values().partition(|gradient| gradient.device().is_cpu());
@@ -97,7 +97,7 @@ impl Gradients {
     }
 }
 
-/// On the gradients' device, which is waited for once for all of them.
+/// Computes the norm on the gradients' device, synchronising once.
 fn sum_of_squares(gradients: &[&Tensor]) -> Result<f64> {
     if gradients.is_empty() {
         return Ok(0.0);
@@ -107,8 +107,8 @@ fn sum_of_squares(gradients: &[&Tensor]) -> Result<f64> {
     Ok(f64::from(Tensor::stack(&sums, 0)?.sum_all()?.to_scalar::<f32>()?))
 }
 
-/// What gradients are multiplied by so that their global norm is at most `limit`: torch's `clip_grad_norm_`,
-/// limit / (norm + 1e-6) but at most 1.
+/// Returns the factor that limits the global norm to `limit`, as torch's `clip_grad_norm_`: limit / (norm + 1e-6), at
+/// most 1.
 pub fn clip_factor(norm: f64, limit: f64) -> f64 {
     (limit / (norm + 1e-6)).min(1.0)
 }

@@ -1,4 +1,4 @@
-//! A batch in parts, one an optimizer step.
+//! Splitting a batch into mini-batches, one per optimizer step.
 
 use std::ops::Range;
 
@@ -8,10 +8,10 @@ use rand_chacha::ChaCha8Rng;
 
 use super::prepare::Prepared;
 
-/// Splits a batch into `parts` of nearly the same number of episodes, and returns the rows of each; parts without rows
-/// are left out. Groups stay together as far as that allows, since they share their prompts, but their order is drawn:
-/// which tasks make a step together must not follow from their names. `pass` counts epochs over all updates, so that
-/// each has an order of its own. A batch in one part keeps its order.
+/// Splits a batch into `parts` of nearly the same number of episodes and returns the rows of each; parts without rows
+/// are dropped. Groups stay together as far as possible, since they share prompts, but their order is random: the tasks
+/// of a step must not depend on their names. `pass` counts epochs over all updates, so that each has its own order. A
+/// batch in one part keeps its order.
 pub fn split(batch: &mut Prepared, parts: usize, seed: u64, pass: u64) -> Vec<Range<usize>> {
     let episodes = batch.episodes.len();
     let mut rank: Vec<usize> = (0..episodes).collect();

@@ -1,31 +1,31 @@
-//! Rows into micro-batches: token-budgeted, without padding, and with what rows share at their start computed once.
+//! Packing of rows into micro-batches with a token budget: without padding, and with shared prefixes computed once.
 
 use std::collections::{BTreeSet, HashMap};
 
 use crate::model::packed::{PackedBatch, Segment};
 
-/// A row as the model is fed: tokens and the places of those that are trained.
+/// A row as input of the model: tokens, and the indices of those that are trained on.
 #[derive(Clone, Debug)]
 pub struct RowView<'a> {
     /// The row's tokens.
     pub tokens: &'a [u32],
-    /// Places of its masked-in tokens, ascending, at least one, none of them 0.
+    /// Indices of its masked-in tokens, ascending, at least one, none of them 0.
     pub targets: &'a [usize],
 }
 
-/// Rows that go through the model together.
+/// Rows that are computed together.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MicroBatch {
-    /// What the model is fed: the rows' distinct tokens. A row's tokens after the last one that predicts are left out.
+    /// Input of the model: the rows' distinct tokens. A row's tokens after the last one that predicts are dropped.
     pub batch: PackedBatch,
-    /// Distinct predictions: the token in `batch` that predicts, and the token that is predicted.
+    /// Distinct predictions: index in `batch` of the token that predicts, and the predicted token.
     pub predictions: Vec<(usize, u32)>,
     /// The rows in it.
     pub rows: Vec<PackedRow>,
 }
 
 impl MicroBatch {
-    /// The rows that see any of the given tokens of the batch.
+    /// Returns the rows that contain any of the given tokens of the batch.
     pub fn rows_through(&self, tokens: &[usize]) -> Vec<usize> {
         let mut seen = vec![false; self.batch.len()];
         tokens.iter().for_each(|token| seen[*token] = true);
@@ -48,14 +48,14 @@ impl MicroBatch {
 /// A row of a micro-batch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PackedRow {
-    /// Its number among the rows that were packed.
+    /// Index among the packed rows.
     pub row: usize,
-    /// For each of its targets the index in [`MicroBatch::predictions`].
+    /// Index in [`MicroBatch::predictions`] of each of its targets.
     pub predictions: Vec<usize>,
 }
 
-/// Fills micro-batches in the order of the rows, each of at most `budget` distinct tokens (a longer row is alone in
-/// its own). With `share`, rows that begin alike become branches of a tree; without, they stand side by side.
+/// Fills micro-batches in the order of the rows, each with at most `budget` distinct tokens (a longer row has its own).
+/// With `share`, rows with a common prefix become branches of a tree; otherwise they are independent.
 pub fn pack(rows: &[RowView], budget: usize, share: bool) -> Vec<MicroBatch> {
     let mut full = Vec::new();
     let mut forest = Forest::default();
@@ -73,14 +73,14 @@ pub fn pack(rows: &[RowView], budget: usize, share: bool) -> Vec<MicroBatch> {
     full
 }
 
-/// A prefix tree under construction: nodes are tokens, numbered as they came.
+/// A prefix tree under construction: nodes are tokens, numbered by insertion.
 #[derive(Default)]
 struct Forest {
     tokens: Vec<u32>,
     positions: Vec<u32>,
-    /// (node, token) → the node's child with that token; roots are children of `None`.
+    /// Child of a node by (node, token); roots are children of `None`.
     children: HashMap<(Option<usize>, u32), usize>,
-    /// First node of each run of nodes that one row added, and what it branches from.
+    /// First node of each run of nodes added by one row, and its parent.
     runs: Vec<(usize, Option<usize>)>,
     predictions: Vec<(usize, u32)>,
     prediction_index: HashMap<(usize, u32), usize>,
@@ -88,7 +88,7 @@ struct Forest {
 }
 
 impl Forest {
-    /// The deepest node that a row can branch from, and its depth.
+    /// Returns the deepest node from which a row can branch, and its depth.
     fn shared(&self, fed: &[u32], share: bool) -> (Option<usize>, usize) {
         let (mut node, mut depth) = (None, 0);
         while share && depth < fed.len() {
@@ -128,7 +128,7 @@ impl Forest {
         });
     }
 
-    /// The nodes of a row that was inserted: `depth` shared ones, then a run from `first`.
+    /// Returns the nodes of an inserted row: `depth` shared ones, then a run from `first`.
     fn path(&self, fed: &[u32], depth: usize, first: usize, share: bool) -> Vec<usize> {
         let mut path = Vec::with_capacity(fed.len());
         let mut node = None;
@@ -148,7 +148,7 @@ impl Forest {
         })
     }
 
-    /// Cuts the runs where others branch from them, so that a branch continues a whole segment.
+    /// Splits runs at the branch points of others, so that a branch continues a whole segment.
     fn into_micro_batch(self) -> MicroBatch {
         let branch_of: HashMap<usize, Option<usize>> = self.runs.iter().copied().collect();
         let mut starts: BTreeSet<usize> = branch_of.keys().copied().collect();

@@ -1,4 +1,4 @@
-//! From episodes to the rows that are trained: canonical order, cut to length, filtered, with what is counted on the way.
+//! Preparation of episodes for training: canonical order, truncation, filters, and counters.
 
 use indexmap::IndexMap;
 
@@ -7,17 +7,17 @@ use super::packing::RowView;
 use super::report::Untrained;
 use crate::config::schema::Ajet;
 
-/// The lengths and filters of the configuration.
+/// Lengths and filters of the configuration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
-    /// Most tokens of a row; what is over is cut at its end.
+    /// Maximum number of tokens of a row; longer ones are truncated at the end.
     pub row_tokens: usize,
-    /// Leave rows cut by length out of the loss.
+    /// Whether rows truncated by length are excluded from the loss.
     pub mask_truncated: bool,
 }
 
 impl Limits {
-    /// `max_prompt_length + max_response_length`, or `max_model_len` where that is less.
+    /// Returns `max_prompt_length + max_response_length`, or `max_model_len` if that is less.
     pub fn new(config: &Ajet) -> Self {
         let by_data = config.data.max_prompt_length + config.data.max_response_length;
         let row_tokens = config.rollout.max_model_len.map_or(by_data, |limit| limit.min(by_data));
@@ -28,36 +28,36 @@ impl Limits {
     }
 }
 
-/// A row that is trained, with what becomes known about its targets, one entry each.
+/// A row to train on; per-target vectors have one entry per masked-in token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainRow {
-    /// Number of its episode in the canonical order.
+    /// Index of its episode in the canonical order.
     pub episode: usize,
     /// `task/episode`, for messages.
     pub name: String,
-    /// Its tokens.
+    /// Token ids.
     pub tokens: Vec<u32>,
-    /// Places of its masked-in tokens.
+    /// Indices of its masked-in tokens.
     pub targets: Vec<usize>,
-    /// The log-probabilities with which they were sampled.
+    /// Log-probabilities with which they were sampled.
     pub sampler: Vec<f32>,
-    /// logπ_old; empty where it is taken equal to the present one.
+    /// logπ_old; empty if it equals the current logπ_θ.
     pub old: Vec<f32>,
-    /// logπ_ref; empty where it is not asked for.
+    /// logπ_ref; empty if it is not needed.
     pub reference: Vec<f32>,
-    /// Its advantage.
+    /// Advantage.
     pub advantage: f64,
     /// Weight of each of its tokens in the loss.
     pub weight: f64,
 }
 
 impl TrainRow {
-    /// Its tokens from the first masked-in one on.
+    /// Returns the number of tokens from the first masked-in one on.
     pub fn response_length(&self) -> usize {
         self.tokens.len() - self.targets.first().copied().unwrap_or(self.tokens.len())
     }
 
-    /// What packing needs of it.
+    /// Returns the input of the packing.
     pub fn view(&self) -> RowView<'_> {
         RowView {
             tokens: &self.tokens,
@@ -71,29 +71,28 @@ impl TrainRow {
 pub struct Member {
     /// Number of its task's group.
     pub group: usize,
-    /// Its reward.
+    /// Reward.
     pub reward: f64,
-    /// Longest of its rows after the first prompt, in tokens.
+    /// Maximum length of its rows after the first prompt, in tokens.
     pub response_length: usize,
 }
 
-/// A batch ready to be trained.
+/// A batch ready for training.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Prepared {
-    /// The episodes, sorted by task and uuid, so that the same episodes give the same update in whatever order they
-    /// ended.
+    /// Episodes sorted by task and uuid, so that the same episodes give the same update in whatever order they ended.
     pub episodes: Vec<Member>,
-    /// Their rows that have something to train, in the same order.
+    /// Their rows with masked-in tokens, in the same order.
     pub rows: Vec<TrainRow>,
-    /// Reason → episodes with no row left.
+    /// Numbers of episodes without rows, by reason.
     pub dropped: IndexMap<Untrained, u64>,
-    /// Rows that were cut at their end.
+    /// Number of rows truncated at the end.
     pub rows_cut: usize,
-    /// Rows left out of the loss because they were cut by length.
+    /// Number of rows excluded from the loss because they were truncated.
     pub rows_masked: usize,
 }
 
-/// Sorts, cuts and filters.
+/// Sorts, truncates and filters.
 pub fn prepare(episodes: &[TrainEpisode], limits: &Limits) -> Prepared {
     let mut sorted: Vec<&TrainEpisode> = episodes.iter().collect();
     sorted.sort_by(|a, b| (&a.task_id, &a.episode_uuid).cmp(&(&b.task_id, &b.episode_uuid)));

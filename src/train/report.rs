@@ -1,28 +1,28 @@
-//! What an update tells about itself.
+//! Report of an update.
 
 use indexmap::IndexMap;
 
 use super::loss::objective::Totals;
 
-/// Why an episode of a batch did not train.
+/// Reason why an episode was not trained on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Untrained {
-    /// It has no row with a sampled token.
+    /// No row has a sampled token.
     NoResponse,
-    /// All of its rows were cut by length and `mask_truncated` is set.
+    /// All rows were truncated by length and `mask_truncated` is set.
     Truncated,
-    /// Loss or gradient was not finite in every optimizer step that it was part of.
+    /// Loss or gradient was not finite in every optimizer step with it.
     NonFinite,
 }
 
 /// The outcome of an update.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct UpdateReport {
-    /// Measures by the names of `metrics.jsonl`.
+    /// Metrics by their names in `metrics.jsonl`.
     pub metrics: IndexMap<String, f64>,
-    /// Reason → episodes that did not train.
+    /// Numbers of episodes that were not trained on, by reason.
     pub dropped: IndexMap<Untrained, u64>,
-    /// Sentences about optimizer steps that were skipped because something was not finite, with the rows named.
+    /// Messages about optimizer steps skipped because of non-finite values, with the rows.
     pub skipped_steps: Vec<String>,
 }
 
@@ -31,21 +31,21 @@ pub struct UpdateReport {
 pub struct Seconds {
     /// logπ_old and logπ_ref.
     pub scoring: f64,
-    /// Forward passes with a tape.
+    /// Forward passes for training.
     pub forward: f64,
-    /// Backward passes, recomputation included.
+    /// Backward passes, including recomputation.
     pub backward: f64,
     /// Clipping and optimizer.
     pub optimizer: f64,
 }
 
 impl Seconds {
-    /// All phases together.
+    /// Returns the sum of all phases.
     pub fn total(&self) -> f64 {
         self.scoring + self.forward + self.backward + self.optimizer
     }
 
-    /// By the names of `metrics.jsonl`.
+    /// Returns the metrics by their names in `metrics.jsonl`.
     pub fn metrics(&self) -> [(&'static str, f64); 5] {
         [
             ("seconds/update", self.total()),
@@ -57,7 +57,8 @@ impl Seconds {
     }
 }
 
-/// The loss's sums as means by the names of `metrics.jsonl`; `loss` and `pg_loss` are means over optimizer steps.
+/// Returns the sums of the loss as means by their names in `metrics.jsonl`; `loss` and `pg_loss` are means over
+/// optimizer steps.
 pub fn loss_metrics(totals: &Totals, steps: usize, with_kl: bool) -> IndexMap<String, f64> {
     let (tokens, steps) = (totals.tokens.max(1.0), steps.max(1) as f64);
     let mut metrics: IndexMap<String, f64> = [

@@ -1,4 +1,4 @@
-//! The trainer on disk: the optimizer's moments as safetensors, counters as JSON.
+//! The trainer's state on disk: the optimizer's moments as safetensors, counters as JSON.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -15,26 +15,26 @@ pub const MOMENTS_FILE: &str = "trainer.safetensors";
 /// File of the counters.
 pub const COUNTERS_FILE: &str = "trainer.json";
 
-/// What `trainer.json` holds. The learning rate and the order of mini-batches follow from `updates`.
+/// Content of `trainer.json`. Learning rate and the order of mini-batches follow from `updates`.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Counters {
-    /// Of this layout.
+    /// Version of the layout.
     format: u32,
-    /// Updates made.
+    /// Number of updates.
     updates: u64,
-    /// Optimizer steps made.
+    /// Number of optimizer steps.
     optimizer_steps: u64,
-    /// Parameters trained, to tell another model or LoRA shape by.
+    /// Number of trained parameters, to detect another model or LoRA shape.
     parameters: u64,
 }
 
 const FORMAT: u32 = 1;
 
 impl Trainer {
-    /// Writes the state into a directory that exists. A trainer that loads it goes on as if never stopped.
+    /// Writes the state into an existing directory. A trainer that loads it continues as if never stopped.
     ///
     /// # Errors
-    /// The files could not be written.
+    /// Fails if the files cannot be written.
     pub fn save_state(&self, dir: &Path) -> Result<()> {
         let mut tensors: HashMap<String, Tensor> = HashMap::new();
         for (name, slot) in self.optimizer.slots()? {
@@ -49,16 +49,20 @@ impl Trainer {
         std::fs::write(dir.join(COUNTERS_FILE), text).map_err(|e| state_error(dir, COUNTERS_FILE, e))
     }
 
-    /// Takes over a saved state.
+    /// Loads a saved state.
     ///
     /// # Errors
-    /// The files are missing or damaged, or belong to another model or LoRA shape; the trainer is then unchanged.
+    /// Fails if the files are missing or damaged, or belong to another model or LoRA shape; the trainer is then
+    /// unchanged.
     pub fn load_state(&mut self, dir: &Path) -> Result<()> {
         let text =
             read_text(&dir.join(COUNTERS_FILE), DOCUMENT_BYTES).map_err(|e| state_error(dir, COUNTERS_FILE, e))?;
         let counters: Counters = serde_json::from_str(&text).map_err(|e| state_error(dir, COUNTERS_FILE, e))?;
         if counters.format != FORMAT {
-            let message = format!("its format is {}, this program reads {FORMAT}", counters.format);
+            let message = format!(
+                "unsupported format version {}; this program reads {FORMAT}",
+                counters.format
+            );
             return Err(state_error(dir, COUNTERS_FILE, message));
         }
         let own = self.counters()?.parameters;
@@ -75,7 +79,7 @@ impl Trainer {
             let mut take = |part: &str, old: &Tensor| -> Result<Tensor> {
                 let name = format!("{name}.{part}");
                 let found = tensors.remove(&name).filter(|found| found.dims() == old.dims());
-                let message = || format!("it has no `{name}` of shape {:?}", old.dims());
+                let message = || format!("no tensor `{name}` of shape {:?}", old.dims());
                 let found = found.ok_or_else(|| state_error(dir, MOMENTS_FILE, message()))?;
                 Ok(found.to_device(old.device())?)
             };

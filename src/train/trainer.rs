@@ -1,4 +1,4 @@
-//! One weight update: episodes in, changed weights and a report out.
+//! Weight updates: episodes in, changed weights and a report out.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -29,10 +29,10 @@ use crate::model::kernels::Pool;
 use crate::model::memory::retry_smaller;
 use crate::model::{Transformer, Weights};
 
-/// Most rows that a message names.
+/// Maximum number of rows named in a message.
 const NAMED_ROWS: usize = 8;
 
-/// What lives from one update to the next.
+/// State that persists between updates.
 pub struct Trainer {
     pub(super) config: Ajet,
     pub(super) optimizer: AdamW,
@@ -42,21 +42,21 @@ pub struct Trainer {
     schedule: Schedule,
     /// Locked while a micro-batch is in it.
     backprop: Mutex<Backprop>,
-    /// Most tokens in a micro-batch: as configured, until memory did not suffice for it.
+    /// Maximum number of tokens in a micro-batch: as configured, reduced when memory was insufficient.
     micro_batch_tokens: usize,
-    /// The threads that compute on a CPU.
+    /// Compute threads on a CPU.
     pool: Arc<Pool>,
-    /// The weights that a divergence is measured from; `None` where none is asked for, and for LoRA, where they are
-    /// the model with its adapters off.
+    /// Reference weights of the KL divergence; `None` if it is not used, and for LoRA, where the reference is the model
+    /// without its adapters.
     reference: Option<Weights>,
 }
 
 impl Trainer {
-    /// A trainer at its first update. Where a divergence from the reference is asked for and the whole model is
-    /// trained, the present weights are copied as that reference.
+    /// Creates a trainer before its first update. If the KL divergence is used and the whole model is trained, the
+    /// current weights are copied as the reference.
     ///
     /// # Errors
-    /// An unknown KL estimator; nothing to train; out of memory.
+    /// Fails for an unknown KL estimator, without trainable parameters, or if out of memory.
     pub fn new(weights: &Weights, config: &Ajet) -> Result<Self> {
         let reference = match Self::needs_reference(weights, config)? {
             true => Some(weights.frozen_copy()?),
@@ -65,11 +65,11 @@ impl Trainer {
         Self::with_reference(weights, config, reference)
     }
 
-    /// As [`new`](Self::new), with the reference given: a resumed run measures from where its experiment began, not from
-    /// the checkpoint. Ignored where [`needs_reference`](Self::needs_reference) says no.
+    /// As [`new`](Self::new), with a given reference: a resumed run measures from the start of its experiment, not from
+    /// the checkpoint. Ignored if [`needs_reference`](Self::needs_reference) returns `false`.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// Fails as [`new`](Self::new) does.
     pub fn with_reference(weights: &Weights, config: &Ajet, reference: Option<Weights>) -> Result<Self> {
         let common = &config.trainer_common;
         if weights.trainable_count() == 0 {
@@ -105,10 +105,10 @@ impl Trainer {
         })
     }
 
-    /// Whether training with this configuration measures a divergence from a second copy of the weights.
+    /// Returns whether this configuration needs a second copy of the weights as the reference of the KL divergence.
     ///
     /// # Errors
-    /// An unknown KL estimator.
+    /// Fails for an unknown KL estimator.
     pub fn needs_reference(weights: &Weights, config: &Ajet) -> Result<bool> {
         let common = &config.trainer_common;
         parse_kl("ajet.trainer_common.kl_penalty_type", &common.kl_penalty_type)?;
@@ -116,17 +116,17 @@ impl Trainer {
         Ok(asked && weights.lora.is_none())
     }
 
-    /// Updates made so far, those of earlier runs included.
+    /// Returns the number of updates so far, including earlier runs.
     pub fn updates(&self) -> u64 {
         self.updates
     }
 
-    /// Trains on a batch. The weights are changed in place and their version counted up by every optimizer step; a step
-    /// with anything not finite is skipped and leaves them untouched. The result depends on the episodes, not on their
-    /// order. `progress` is told what is being done.
+    /// Trains on a batch. Each optimizer step changes the weights in place and increments their version; a step with
+    /// any non-finite value is skipped. The result depends on the episodes, not on their order. `progress` receives the
+    /// current activity.
     ///
     /// # Errors
-    /// A token outside the vocabulary, or memory ran out.
+    /// Fails for a token outside the vocabulary, or if out of memory.
     pub fn update(
         &mut self,
         weights: &mut Weights,
@@ -162,11 +162,11 @@ impl Trainer {
         Ok(self.report(batch, run, lr))
     }
 
-    /// Fills in logπ_old and logπ_ref where they are needed before the first step.
+    /// Computes logπ_old and logπ_ref if they are needed before the first step.
     fn score(&self, weights: &Weights, batch: &mut Prepared, progress: &mut dyn FnMut(&str)) -> Result<()> {
         let common = &self.config.trainer_common;
         if common.ppo_epochs.max(1) * common.mini_batch_num.max(1) > 1 || common.use_kl_in_reward {
-            progress("computing the log-probabilities before the first step");
+            progress("computing log-probabilities before the first step");
             let model = Transformer::new(weights);
             let scores = self.log_probs(model, &batch.rows)?;
             batch
@@ -176,7 +176,7 @@ impl Trainer {
                 .for_each(|(row, scores)| row.old = scores);
         }
         if self.objective.kl.is_some() || (common.use_kl_in_reward && common.kl_loss_coef != 0.0) {
-            progress("computing the log-probabilities of the reference");
+            progress("computing log-probabilities of the reference model");
             let reference = self.reference.as_ref().unwrap_or(weights);
             let model = Transformer::new(reference).without_adapters();
             let scores = self.log_probs(model, &batch.rows)?;
@@ -189,7 +189,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// The log-probabilities of all rows' targets.
+    /// Returns the log-probabilities of all rows' targets.
     fn log_probs(&self, model: Transformer, rows: &[TrainRow]) -> Result<Vec<Vec<f32>>> {
         let attempt = |tokens| {
             let mut scores = vec![vec![]; rows.len()];
@@ -204,8 +204,8 @@ impl Trainer {
         Ok(self.fitting(rows, attempt)?.0)
     }
 
-    /// What comes of micro-batches of so many tokens, half as many each time that memory does not suffice, and how many
-    /// to go on with.
+    /// Runs `f` with a number of tokens per micro-batch, halved whenever memory is insufficient; returns the number to
+    /// continue with.
     fn fitting<T>(&self, rows: &[TrainRow], attempt: impl FnMut(usize) -> Result<T>) -> Result<(T, usize)> {
         let lengths = rows.iter().map(|row| row.tokens.len());
         let longest = lengths.clone().max().unwrap_or(0);
@@ -221,7 +221,7 @@ impl Trainer {
         self.backprop.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// That of the rollout; greedy answers are scored as they are reported, at 1.
+    /// Temperature of the rollout; greedy answers are scored at 1, as they are reported.
     fn temperature(&self) -> f64 {
         match self.config.rollout.temperature {
             0.0 => 1.0,
@@ -235,7 +235,7 @@ impl Trainer {
         pack(&views, tokens, self.config.trainer_common.share_prefixes)
     }
 
-    /// Rewards, with penalties taken off, become each row's advantage. Returns those of the samples compared.
+    /// Computes each row's advantage from the rewards with penalties. Returns the advantages of the compared samples.
     fn set_advantages(&self, batch: &mut Prepared) -> Vec<f64> {
         let common = &self.config.trainer_common;
         let by_episode = common.advantage_estimation_episode_level;
@@ -247,7 +247,7 @@ impl Trainer {
         found
     }
 
-    /// Each row's token weight in the loss of its mini-batch.
+    /// Computes each row's token weight in the loss of its mini-batch.
     fn set_weights(&self, batch: &mut Prepared, rows: Range<usize>) {
         let common = &self.config.trainer_common;
         let mut sequences: IndexMap<usize, usize> = IndexMap::new();
@@ -267,7 +267,7 @@ impl Trainer {
         }
     }
 
-    /// One optimizer step over the rows of a mini-batch.
+    /// Performs one optimizer step on the rows of a mini-batch.
     fn step(
         &mut self,
         weights: &mut Weights,
@@ -301,7 +301,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// The gradients of a mini-batch, in micro-batches of at most so many tokens; `None` where something in them is not
+    /// Computes the gradients of a mini-batch, in micro-batches of at most this many tokens; `None` if any value is not
     /// finite.
     fn gradients(
         &self,
@@ -326,7 +326,7 @@ impl Trainer {
         Ok(Some((gradients, totals)))
     }
 
-    /// Adds a micro-batch's gradients. Returns the rows of which something is not finite.
+    /// Adds a micro-batch's gradients. Returns the rows with non-finite values.
     fn accumulate(
         &self,
         weights: &Weights,
@@ -424,7 +424,7 @@ impl Trainer {
     }
 }
 
-/// What an update gathers over its optimizer steps.
+/// Totals over the optimizer steps of an update.
 #[derive(Default)]
 struct Run {
     advantages: Vec<f64>,
@@ -452,7 +452,7 @@ impl Run {
             String::new()
         };
         self.skipped.push(format!(
-            "{what} was skipped and the weights left as they were: loss or gradient is not finite at {}{more}",
+            "skipped {what}, the weights are unchanged: loss or gradient is not finite at {}{more}",
             names.join(", ")
         ));
     }

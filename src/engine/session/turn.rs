@@ -53,7 +53,7 @@ impl Turn {
         let settings = &backend.settings;
         let sampling = &request.sampling;
         let permit = backend.acquire_permit()?;
-        let given = backend.scripted_answer(prompt)?;
+        let forced_tokens = backend.scripted_answer(prompt)?;
         let (sender, events) = unbounded_channel();
         let seed = match sampling.seed {
             Some(seed) => choice_seed(seed as u64, index as u64),
@@ -89,7 +89,7 @@ impl Turn {
                 stop_token_ids: backend.model.stop_token_ids().to_vec(),
                 top_logprobs: request.top_logprobs,
             },
-            given,
+            forced_tokens,
             stop: stop_check(&backend.model, &request.stop),
             events: sender,
         })?;

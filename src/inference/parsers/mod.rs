@@ -1,7 +1,7 @@
-//! From what the model writes to an assistant's message: reasoning, content and tool calls.
+//! Parsing of the model's output into an assistant message: reasoning, content and tool calls.
 //!
-//! Small state machines over text, one file a format. Text goes in as it is sampled, pieces come out as soon as they
-//! are certain; the pieces do not depend on how the text was split, so a streamed answer equals a whole one.
+//! Small state machines over text, one file per format. Text goes in as it is sampled, and pieces come out as soon as
+//! they are certain; the result does not depend on how the text was split, so a streamed answer equals a whole one.
 
 mod hermes;
 mod json_call;
@@ -15,14 +15,14 @@ use hermes::Hermes;
 use think::Think;
 use whole_json::WholeJson;
 
-/// A part of an assistant's message.
+/// Piece of an assistant message.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Piece {
-    /// More thinking.
+    /// More reasoning.
     Reasoning(String),
     /// More text.
     Content(String),
-    /// One whole call.
+    /// A complete tool call.
     ToolCall(ParsedCall),
 }
 
@@ -38,30 +38,30 @@ pub struct Ending {
 /// A function call as the model wrote it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParsedCall {
-    /// The function.
+    /// Name of the function.
     pub name: String,
-    /// A JSON object as text, exactly as the model wrote it; `{}` where it wrote none.
+    /// Arguments as JSON text, exactly as the model wrote it; `{}` if it wrote none.
     pub arguments: String,
 }
 
-/// How a model writes tool calls.
+/// Format of a model's tool calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ToolFormat {
     /// `<tool_call>{"name": …, "arguments": …}</tool_call>`: Hermes, Qwen.
     Hermes,
     /// The whole answer is `{"name": …, "parameters": …}`, several separated by `;`: Llama 3.
     Llama3Json,
-    /// The same with `arguments`; a list of calls too.
+    /// The same with `arguments`; also a list of calls.
     Json,
-    /// Not at all.
+    /// No tool calls.
     None,
 }
 
 impl ToolFormat {
-    /// The configured format (`ajet.rollout.tool_parser`), or the one that the chat template shows.
+    /// Returns the configured format (`ajet.rollout.tool_parser`), or the one detected from the chat template.
     ///
     /// # Errors
-    /// A sentence that names the value and what is known.
+    /// Returns a message with the value and the known ones.
     pub fn choose(configured: Option<&str>, chat_template: &str) -> Result<Self, String> {
         match configured {
             Some("hermes") => Ok(Self::Hermes),
@@ -69,7 +69,7 @@ impl ToolFormat {
             Some("json") => Ok(Self::Json),
             Some("none") => Ok(Self::None),
             Some(other) => Err(format!(
-                "ajet.rollout.tool_parser is `{other}`; known are hermes, llama3_json, json and none"
+                "ajet.rollout.tool_parser must be hermes, llama3_json, json or none, got `{other}`"
             )),
             None if chat_template.contains("<tool_call>") => Ok(Self::Hermes),
             None if chat_template.contains("<|python_tag|>") || chat_template.contains("\"parameters\":") => {
@@ -82,8 +82,8 @@ impl ToolFormat {
 }
 
 impl ToolFormat {
-    /// How a call begins, up to where the model would go on: with the arguments where the function is `named`, else with
-    /// its name. `None` where the model does not write calls.
+    /// Returns the beginning of a call, up to where the model continues: with the arguments if the function is `named`,
+    /// otherwise with its name. `None` if the model has no call format.
     pub fn opening(self, named: Option<&str>) -> Option<String> {
         let (before, arguments) = match self {
             Self::Hermes => ("<tool_call>\n", "arguments"),
@@ -101,33 +101,34 @@ impl ToolFormat {
     }
 }
 
-/// How a model writes its thinking.
+/// Format of a model's reasoning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReasoningFormat {
     /// `<think>…</think>` before the answer.
     Think,
-    /// Not at all.
+    /// No reasoning.
     None,
 }
 
 impl ReasoningFormat {
-    /// The configured format (`ajet.rollout.reasoning_parser`), or the one that the chat template shows.
+    /// Returns the configured format (`ajet.rollout.reasoning_parser`), or the one detected from the chat template.
     ///
     /// # Errors
-    /// A sentence that names the value and what is known.
+    /// Returns a message with the value and the known ones.
     pub fn choose(configured: Option<&str>, chat_template: &str) -> Result<Self, String> {
         match configured {
             Some("think") => Ok(Self::Think),
             Some("none") => Ok(Self::None),
             Some(other) => Err(format!(
-                "ajet.rollout.reasoning_parser is `{other}`; known are think and none"
+                "ajet.rollout.reasoning_parser must be think or none, got `{other}`"
             )),
             None if chat_template.contains("</think>") => Ok(Self::Think),
             None => Ok(Self::None),
         }
     }
 
-    /// What ends the thinking that the template opened at the end of the prompt; nothing where it opened none.
+    /// Returns the text that ends the reasoning opened by the template at the end of the prompt; empty if there is
+    /// none.
     pub fn closing(self, prompt: &str) -> &'static str {
         if self.is_open_after(prompt) {
             "\n</think>\n\n"
@@ -136,21 +137,21 @@ impl ReasoningFormat {
         }
     }
 
-    /// Whether the prompt ends inside of thinking that the template opened.
+    /// Returns whether the prompt ends within reasoning opened by the template.
     fn is_open_after(self, prompt: &str) -> bool {
         self == Self::Think && prompt.trim_end().ends_with(think::OPEN)
     }
 }
 
-/// Parses one answer.
+/// Parser of one answer.
 pub struct AnswerParser {
     thinking: Option<Think>,
     tools: ToolParser,
 }
 
 impl AnswerParser {
-    /// For an answer to `prompt`, a text of which only the end matters, by a model to which functions of these names
-    /// are `offered`.
+    /// Creates the parser of an answer to `prompt`, of which only the end matters, with the names of the `offered`
+    /// functions.
     pub fn new(reasoning: ReasoningFormat, tools: ToolFormat, prompt: &str, offered: &[String]) -> Self {
         Self {
             thinking: (reasoning == ReasoningFormat::Think).then(|| Think::new(reasoning.is_open_after(prompt))),
@@ -158,7 +159,7 @@ impl AnswerParser {
         }
     }
 
-    /// Takes more of the answer; gives what is certain by now.
+    /// Adds a part of the answer; returns the pieces certain by now.
     pub fn push(&mut self, text: &str) -> Vec<Piece> {
         let mut out = Pieces::default();
         match &mut self.thinking {
@@ -171,7 +172,7 @@ impl AnswerParser {
         out.0
     }
 
-    /// The answer has ended; gives the rest. What is open now is text.
+    /// Ends the answer; returns the remaining pieces. An open construct is text.
     pub fn finish(mut self) -> Ending {
         let mut out = Pieces::default();
         if let Some(thinking) = self.thinking {
@@ -219,7 +220,7 @@ impl ToolParser {
     }
 }
 
-/// Pieces in the making; neighbours of one kind are joined, empty ones left out.
+/// Collects pieces; joins adjacent ones of a kind and drops empty ones.
 #[derive(Default)]
 struct Pieces(Vec<Piece>);
 

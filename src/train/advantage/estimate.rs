@@ -1,33 +1,33 @@
-//! From rewards to advantages, within the group of a task or over the batch.
+//! Advantages from rewards, within the group of a task or over the batch.
 
 use crate::config::schema::{AdvEstimator, Algorithm, SingletonGroup};
 
-/// Rewards of a group that differ by less than this share of their size are equal: float noise is no signal.
+/// Maximum relative difference of equal rewards: floating-point noise is no signal.
 const EQUAL_REWARDS: f64 = 1e-6;
 /// Keeps the division by a group's standard deviation finite.
 const GROUP_EPS: f64 = 1e-6;
 /// Keeps the division by the batch's standard deviation finite.
 const WHITEN_EPS: f64 = 1e-8;
 
-/// One sample of the estimate: an episode, or a row where rows count by themselves.
+/// One sample: an episode, or a row if rows count separately.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
-    /// Number of its group; the same for all repeats of a task.
+    /// Number of its group; equal for all repeats of a task.
     pub group: usize,
-    /// Its reward, finite.
+    /// Finite reward.
     pub reward: f64,
-    /// Its masked-in tokens: its weight in means over the batch's tokens.
+    /// Number of its masked-in tokens: its weight in means over the batch's tokens.
     pub tokens: usize,
 }
 
-/// One advantage a sample, r being its reward, n its group's size, mean and (unbiased) std over the group:
+/// Returns one advantage per sample; r is its reward, n its group's size, mean and (unbiased) std are over the group:
 ///
 /// - `grpo` (arXiv 2402.03300): (r − mean) / (std + 1e-6), without the division for Dr.GRPO (2503.20783)
 /// - `rloo` (2402.14740): (r − mean)·n / (n − 1)
 /// - `reinforce_plus_plus` (2501.03262): r, whitened over all masked-in tokens of the batch
 /// - `reinforce_plus_plus_baseline`: r − mean, then whitened over the batch
 ///
-/// Where all rewards that are compared are equal, the advantage is 0. A group of one has 0 too, or its reward.
+/// The advantage is 0 if all compared rewards are equal. A group of one has 0 or its reward.
 pub fn advantages(samples: &[Sample], algorithm: &Algorithm, singleton: SingletonGroup) -> Vec<f64> {
     match algorithm.adv_estimator {
         AdvEstimator::Grpo => {
@@ -59,7 +59,7 @@ pub fn advantages(samples: &[Sample], algorithm: &Algorithm, singleton: Singleto
     }
 }
 
-/// Whether rewards are the same but for float noise. One that is not a number differs from all, so that it shows.
+/// Returns whether rewards are equal up to floating-point noise. NaN differs from everything, so that it shows.
 pub fn all_equal(rewards: &[f64]) -> bool {
     if rewards.iter().any(|reward| reward.is_nan()) {
         return false;
@@ -69,7 +69,7 @@ pub fn all_equal(rewards: &[f64]) -> bool {
     rewards.is_empty() || max - min <= EQUAL_REWARDS * max.abs().max(min.abs())
 }
 
-/// Mean and unbiased standard deviation; the latter is 0 for fewer than two numbers.
+/// Returns mean and unbiased standard deviation; the latter is 0 for fewer than two numbers.
 pub fn mean_std(numbers: &[f64]) -> (f64, f64) {
     let n = numbers.len() as f64;
     if numbers.is_empty() {
@@ -94,14 +94,14 @@ struct Group {
     std: f64,
 }
 
-/// An advantage a sample; 0 where there is nothing to compare.
+/// Returns one advantage per sample; 0 if there is nothing to compare.
 fn grouped(samples: &[Sample], singleton: SingletonGroup, advantage: impl Fn(f64, &Group) -> f64) -> Vec<f64> {
     let found = compared(samples, singleton, advantage).into_iter();
     found.map(|advantage| advantage.unwrap_or(0.0)).collect()
 }
 
-/// An advantage a sample; `None` in a group without a signal: one whose rewards are equal, or a single sample unless
-/// its reward is taken as it is.
+/// Returns one advantage per sample; `None` in a group without a signal: one with equal rewards, or a single sample
+/// unless its reward is used directly.
 fn compared(samples: &[Sample], singleton: SingletonGroup, advantage: impl Fn(f64, &Group) -> f64) -> Vec<Option<f64>> {
     let groups = samples.iter().map(|s| s.group + 1).max().unwrap_or(0);
     let mut rewards = vec![Vec::new(); groups];

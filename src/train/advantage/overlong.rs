@@ -2,8 +2,8 @@
 
 use crate::config::schema::Overlong;
 
-/// What is added to the reward of an answer of `length` tokens where `limit` are allowed: 0 up to `limit − buffer_len`,
-/// then falling on a line to −`penalty_factor` at the limit and beyond. A buffer of 0 is off.
+/// Returns the penalty added to the reward of an answer of `length` tokens with a maximum of `limit`: 0 up to `limit −
+/// buffer_len`, then linear down to −`penalty_factor` at the limit and beyond. A buffer of 0 disables it.
 pub fn overlong_penalty(length: usize, limit: usize, overlong: &Overlong) -> f64 {
     let buffer = overlong.buffer_len.min(limit);
     if buffer == 0 {

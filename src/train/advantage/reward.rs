@@ -1,4 +1,4 @@
-//! What is compared for the advantage: rewards, with what the trainer takes off them.
+//! Rewards after the trainer's penalties.
 
 use super::estimate::Sample;
 use super::overlong::overlong_penalty;
@@ -6,20 +6,20 @@ use crate::config::schema::Overlong;
 use crate::train::loss::kl::Kl;
 use crate::train::prepare::{Prepared, TrainRow};
 
-/// What is taken off a reward.
+/// Penalties of rewards.
 #[derive(Clone, Debug)]
 pub struct Shaping {
-    /// Tokens that an answer may have.
+    /// Maximum number of tokens of an answer.
     pub response_limit: usize,
-    /// The soft penalty on longer ones.
+    /// Soft penalty on overlong answers.
     pub overlong: Overlong,
-    /// The divergence from the reference and its coefficient, where it counts in the reward rather than in the loss.
+    /// KL divergence from the reference and its coefficient, if it is part of the reward instead of the loss.
     pub kl: Option<(Kl, f64)>,
 }
 
 impl Shaping {
-    /// One sample an episode, with the divergence of all its rows and the length of its longest; or one a row, with its
-    /// own. In the order of the batch.
+    /// Returns one sample per episode, with the KL divergence of all its rows and the length of its longest; or one per
+    /// row. In the order of the batch.
     pub fn samples(&self, batch: &Prepared, by_episode: bool) -> Vec<Sample> {
         if !by_episode {
             let sample = |row: &TrainRow| {
@@ -49,7 +49,7 @@ impl Shaping {
         overlong_penalty(response_length, self.response_limit, &self.overlong)
     }
 
-    /// coefficient · Σ KL(logπ_old − logπ_ref) over the row's masked-in tokens.
+    /// Returns coefficient · Σ KL(logπ_old − logπ_ref) over the row's masked-in tokens.
     fn divergence(&self, row: &TrainRow) -> f64 {
         let Some((kl, coefficient)) = self.kl else {
             return 0.0;

@@ -1,4 +1,4 @@
-//! How token losses become one number: each token's weight in the sum.
+//! Aggregation of token losses: the weight of each token.
 
 use crate::config::schema::LossAggMode;
 
@@ -9,7 +9,7 @@ use crate::config::schema::LossAggMode;
 /// - `token-mean` (DAPO, arXiv 2503.14476): 1 / N
 /// - `seq-mean-token-sum-norm` (Dr.GRPO, 2503.20783): 1 / (S·`norm`), `norm` being `max_response_length`
 ///
-/// They are of the whole mini-batch, so that the result does not depend on how rows are packed. A sequence without
+/// All refer to the whole mini-batch, so that the result does not depend on the packing of rows. A sequence without
 /// tokens has weight 0.
 pub fn token_weights(tokens: &[usize], mode: LossAggMode, norm: usize) -> Vec<f64> {
     let sequences = tokens.iter().filter(|n| **n > 0).count() as f64;

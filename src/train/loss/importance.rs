@@ -1,9 +1,9 @@
-//! The difference between sampler and trainer: measured, and corrected by truncated importance sampling.
+//! Mismatch of sampler and trainer: measurement, and correction by truncated importance sampling.
 
 use super::kl::MAX_LOG_RATIO;
 use crate::config::schema::{ImportanceMode, ImportanceSampling};
 
-/// The constant weight of each of a row's masked-in tokens. With d = logπ_old − logπ_sampler:
+/// Returns the constant weight of each of a row's masked-in tokens. With d = logπ_old − logπ_sampler:
 ///
 /// - `token`: min(e^d, cap)
 /// - `sequence`: min(exp(Σ d over the row), cap) for all of them
@@ -14,7 +14,7 @@ pub fn importance_weights(old: &[f32], sampler: &[f32], config: &ImportanceSampl
     let difference = |(old, sampler): (&f32, &f32)| *old as f64 - *sampler as f64;
     let weight = |d: f64| {
         let ratio = d.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp();
-        // Not `min`, which would make the cap of what is not a number.
+        // Not `min`, which would turn NaN into the cap.
         if ratio > config.cap { config.cap } else { ratio }
     };
     let differences = old.iter().zip(sampler).map(difference);
@@ -25,7 +25,7 @@ pub fn importance_weights(old: &[f32], sampler: &[f32], config: &ImportanceSampl
     }
 }
 
-/// e^d − d − 1 of one token: how far the sampler's distribution is from the trainer's. Never negative.
+/// Returns e^d − d − 1 of one token: the divergence of the sampler's distribution from the trainer's. Never negative.
 pub fn mismatch_kl(old: f32, sampler: f32) -> f64 {
     let d = (old as f64 - sampler as f64).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO);
     d.exp() - d - 1.0

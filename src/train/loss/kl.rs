@@ -1,12 +1,12 @@
-//! Estimators of the divergence from the reference model, from one sampled token each (Schulman, "Approximating KL
+//! Estimators of the KL divergence from the reference model, from one sampled token each (Schulman, "Approximating KL
 //! divergence").
 
-/// d is clamped to this before exp.
+/// Bound of d before exp.
 pub const MAX_LOG_RATIO: f64 = 20.0;
-/// `low_var_kl` is clamped to this.
+/// Bound of `low_var_kl`.
 const MAX_K3: f64 = 10.0;
 
-/// Which estimate of KL(π_θ‖π_ref) is taken, with d = logπ_θ − logπ_ref.
+/// Estimate of KL(π_θ‖π_ref), with d = logπ_θ − logπ_ref.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Estimator {
     /// `kl`, k1: d.
@@ -20,14 +20,14 @@ pub enum Estimator {
 /// A parsed `kl_loss_type` or `kl_penalty_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kl {
-    /// The reported estimate.
+    /// Reported estimate.
     pub value: Estimator,
-    /// The estimate whose slope is back-propagated: k2 after a trailing `+`, as its slope d is unbiased.
+    /// Estimate whose derivative is back-propagated: k2 after a trailing `+`, since its derivative d is unbiased.
     pub slope: Estimator,
 }
 
 impl Kl {
-    /// Reads `kl`, `mse` or `low_var_kl` (verl's other names `k1`, `k2`, `k3` too), with or without a trailing `+`.
+    /// Parses `kl`, `mse` or `low_var_kl` (also verl's names `k1`, `k2`, `k3`), with or without a trailing `+`.
     pub fn parse(name: &str) -> Option<Self> {
         let (base, straight) = match name.strip_suffix('+') {
             Some(base) => (base, false),
@@ -45,7 +45,7 @@ impl Kl {
         })
     }
 
-    /// The estimate at d, and its derivative by d (0 where clamped).
+    /// Returns the estimate at d and its derivative by d (0 where clamped).
     pub fn at(self, d: f64) -> (f64, f64) {
         (self.value.at(d).0, self.slope.at(d).1)
     }

@@ -1,28 +1,28 @@
-//! The loss of one row, with its derivatives by the log-probabilities and entropies of its masked-in tokens, and the
-//! sums that are reported. No tensors: what the trainer sends back through the model.
+//! Loss of one row, with its derivatives by the log-probabilities and entropies of its masked-in tokens, and the
+//! reported sums. Without tensors: the trainer back-propagates the derivatives through the model.
 
 use super::importance::{importance_weights, mismatch_kl};
 use super::kl::Kl;
 use super::policy::{Clipped, PolicyLoss};
 use crate::config::schema::ImportanceSampling;
 
-/// The loss of a token with weight w in the mini-batch:
+/// Loss of a token with weight w in the mini-batch:
 /// `scale · w · (importance · policy + kl_coefficient · KL − entropy_coefficient · entropy)`.
 #[derive(Clone, Debug)]
 pub struct Objective {
-    /// The policy term.
+    /// Policy loss.
     pub policy: PolicyLoss,
-    /// Correction for a sampler that differs from the trainer.
+    /// Correction of the mismatch between sampler and trainer.
     pub importance: ImportanceSampling,
-    /// The divergence from the reference and its coefficient, where it is part of the loss.
+    /// KL divergence from the reference and its coefficient, if it is part of the loss.
     pub kl: Option<(Kl, f64)>,
-    /// Of the entropy bonus.
+    /// Coefficient of the entropy bonus.
     pub entropy_coefficient: f64,
-    /// On everything.
+    /// Factor of the whole loss.
     pub scale: f64,
 }
 
-/// What is known about a row's masked-in tokens, one entry a token.
+/// Data of a row's masked-in tokens, one entry per token.
 #[derive(Clone, Copy, Debug)]
 pub struct RowTokens<'a> {
     /// The row's advantage.
@@ -33,15 +33,15 @@ pub struct RowTokens<'a> {
     pub new: &'a [f32],
     /// logπ_old.
     pub old: &'a [f32],
-    /// The log-probabilities with which the tokens were sampled.
+    /// Log-probabilities with which the tokens were sampled.
     pub sampler: &'a [f32],
-    /// logπ_ref, empty where no divergence is asked for.
+    /// logπ_ref, empty if no KL divergence is needed.
     pub reference: &'a [f32],
-    /// Entropy of π_θ where the token was sampled.
+    /// Entropy of π_θ at each token.
     pub entropy: &'a [f32],
 }
 
-/// Derivatives of the loss, one entry a token.
+/// Derivatives of the loss, one entry per token.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RowSlopes {
     /// By logπ_θ.
@@ -50,7 +50,7 @@ pub struct RowSlopes {
     pub by_entropy: Vec<f32>,
 }
 
-/// Sums over tokens, for the report.
+/// Sums over tokens, for reports.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Totals {
     /// Masked-in tokens.
@@ -59,7 +59,7 @@ pub struct Totals {
     pub loss: f64,
     /// Its policy part.
     pub policy: f64,
-    /// Divergence from the reference.
+    /// KL divergence from the reference.
     pub kl: f64,
     /// Entropy.
     pub entropy: f64,
@@ -67,7 +67,7 @@ pub struct Totals {
     pub clipped_low: f64,
     /// Tokens clipped at 1 + ε_high.
     pub clipped_high: f64,
-    /// Ratios.
+    /// Sum of ratios.
     pub ratio: f64,
     /// Largest ratio.
     pub ratio_max: f64,
@@ -76,7 +76,7 @@ pub struct Totals {
 }
 
 impl Objective {
-    /// The derivatives of a row's loss; its sums are added to `totals`. Returns `None`, and adds nothing, where the
+    /// Returns the derivatives of a row's loss and adds its sums to `totals`. Returns `None` and adds nothing if the
     /// loss is not finite.
     pub fn row(&self, row: &RowTokens, totals: &mut Totals) -> Option<RowSlopes> {
         let terms = self.policy.row(row.new, row.old, row.advantage);
@@ -123,7 +123,7 @@ impl Objective {
 }
 
 impl Totals {
-    /// Adds another's sums.
+    /// Adds other sums.
     pub fn add(&mut self, other: &Self) {
         self.tokens += other.tokens;
         self.loss += other.loss;

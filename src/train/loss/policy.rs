@@ -1,9 +1,9 @@
-//! The per-token policy loss, as value and derivative by the token's log-probability.
+//! Per-token policy loss, as value and derivative by the token's log-probability.
 
 use super::kl::MAX_LOG_RATIO;
 use crate::config::schema::{self, TrainerCommon};
 
-/// Dual clip: for a negative advantage the loss is at most this times |A| (arXiv 1912.09729).
+/// Dual clip: for a negative advantage, the loss is at most this times |A| (arXiv 1912.09729).
 const DUAL_CLIP: f64 = 3.0;
 
 /// A policy loss with its clip range.
@@ -14,10 +14,10 @@ pub struct PolicyLoss {
     high: f64,
 }
 
-/// Whether, and at which end, a ratio was clipped.
+/// Whether and at which bound a ratio was clipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clipped {
-    /// Not.
+    /// Not clipped.
     No,
     /// At 1 − ε_low, with a negative advantage.
     Low,
@@ -25,12 +25,12 @@ pub enum Clipped {
     High,
 }
 
-/// The loss of one token.
+/// Loss of one token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Term {
-    /// Its value.
+    /// Value.
     pub value: f64,
-    /// Its derivative by logπ_θ of the token.
+    /// Derivative by the token's logπ_θ.
     pub slope: f64,
     /// ρ: the token's ratio, or for `gspo` its row's.
     pub ratio: f64,
@@ -39,7 +39,7 @@ pub struct Term {
 }
 
 impl PolicyLoss {
-    /// The loss that the configuration asks for; ε is 0.2 / 0.2 where absent, for `gspo` 3e-4 / 4e-4.
+    /// Returns the configured policy loss; ε defaults to 0.2 / 0.2, for `gspo` to 3e-4 / 4e-4.
     pub fn new(config: &TrainerCommon) -> Self {
         let (low, high) = match config.policy_loss {
             schema::PolicyLoss::Gspo => (3e-4, 4e-4),
@@ -52,7 +52,7 @@ impl PolicyLoss {
         }
     }
 
-    /// The terms of one row's masked-in tokens. `new` is logπ_θ and `old` is logπ_old of each of them, A the advantage;
+    /// Returns the terms of one row's masked-in tokens. `new` is logπ_θ and `old` is logπ_old of each, A the advantage;
     /// Δ = new − old is clamped to ±20, ρ = e^Δ.
     ///
     /// - `ppo_clip` (arXiv 1707.06347): −min(ρA, clip(ρ, 1−ε_low, 1+ε_high)·A), for A < 0 at most 3·|A|
@@ -78,7 +78,8 @@ impl PolicyLoss {
         }
     }
 
-    /// A row's mean Δ changes by 1/n a token and stands in n tokens' terms, so its slope is the same as a token's own.
+    /// A row's mean Δ changes by 1/n per token and occurs in n tokens' terms, so its derivative equals that of a single
+    /// token.
     fn clipped_surrogate(&self, delta: f64, advantage: f64, dual: bool) -> Term {
         let (ratio, inside) = ratio(delta);
         let free = -ratio * advantage;
@@ -124,7 +125,7 @@ impl PolicyLoss {
     }
 }
 
-/// e^Δ with Δ clamped to ±20, and whether it was inside.
+/// Returns e^Δ with Δ clamped to ±20, and whether it was within the bounds.
 fn ratio(delta: f64) -> (f64, bool) {
     (
         delta.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp(),

@@ -1,5 +1,5 @@
-//! AdamW (decoupled weight decay, arXiv 1711.05101) with f32 moments and, where the model computes in a narrower type,
-//! f32 master weights.
+//! AdamW (decoupled weight decay, arXiv 1711.05101) with f32 moments and, if the model computes in a narrower type, f32
+//! master weights.
 
 use candle_core::Var;
 use indexmap::IndexMap;
@@ -13,23 +13,23 @@ use crate::model::kernels::adamw::AdamWStep;
 use crate::train::error::Result;
 use crate::train::gradients::Gradients;
 
-/// The optimizer of a set of weights.
+/// Optimizer of a set of weights.
 #[derive(Clone, Debug)]
 pub struct AdamW {
     betas: [f64; 2],
     eps: f64,
     weight_decay: f64,
-    /// Steps taken.
+    /// Number of steps taken.
     pub(crate) steps: u64,
     state: State,
 }
 
-/// Where the optimizer's state lies.
+/// Storage of the optimizer's state.
 #[derive(Clone, Debug)]
 enum State {
-    /// Parameter name → its state, in the model's order: for the kernel, which takes one parameter after the other.
+    /// State by parameter name in the model's order, for the kernel, which processes parameters one by one.
     Each(IndexMap<String, ParameterState>),
-    /// Many parameters in one tensor: for tensor operations, each of which is a launch on a GPU.
+    /// Many parameters in one tensor, for tensor operations, each of which is a launch on a GPU.
     Grouped(Vec<Group>),
 }
 
@@ -44,10 +44,10 @@ impl State {
 }
 
 impl AdamW {
-    /// Zero moments for every trained parameter.
+    /// Creates zero moments for every trained parameter.
     ///
     /// # Errors
-    /// Out of memory.
+    /// Fails if out of memory.
     pub fn new(weights: &Weights, optim: &Optim) -> Result<Self> {
         let slots = weights
             .trainable()
@@ -62,10 +62,10 @@ impl AdamW {
         })
     }
 
-    /// Parameter name → its state, sharing memory with the optimizer.
+    /// Returns the state by parameter name, sharing memory with the optimizer.
     ///
     /// # Errors
-    /// None but the device's.
+    /// Only errors of the device.
     pub(crate) fn slots(&self) -> Result<IndexMap<String, ParameterState>> {
         match &self.state {
             State::Each(slots) => Ok(slots.clone()),
@@ -76,20 +76,20 @@ impl AdamW {
         }
     }
 
-    /// Takes over a saved state.
+    /// Loads a saved state.
     ///
     /// # Errors
-    /// Out of memory.
+    /// Fails if out of memory.
     pub(crate) fn set_slots(&mut self, slots: IndexMap<String, ParameterState>) -> Result<()> {
         self.state = State::new(slots)?;
         Ok(())
     }
 
-    /// Changes the weights in place by one step with the given learning rate and counts their version up. Gradients
+    /// Updates the weights in place by one step with the given learning rate and increments their version. Gradients
     /// are multiplied by `gradient_scale` first. A parameter without a gradient only decays.
     ///
     /// # Errors
-    /// Out of memory, or a gradient of another shape than its parameter.
+    /// Fails if out of memory, or if a gradient's shape differs from its parameter's.
     pub fn step(
         &mut self,
         pool: &Pool,

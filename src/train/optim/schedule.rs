@@ -1,8 +1,8 @@
-//! The course of the learning rate.
+//! Learning-rate schedule.
 
 use crate::config::schema::{LrScheduler, Optim};
 
-/// A learning rate by update number.
+/// Learning rate as a function of the update number.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Schedule {
     kind: LrScheduler,
@@ -13,8 +13,8 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The schedule that the configuration asks for. Without a total number of updates it stays at its peak after
-    /// warm-up, and a warm-up ratio is no warm-up.
+    /// Returns the configured schedule. Without a total number of updates, the rate stays at its peak after warm-up,
+    /// and a warm-up ratio has no effect.
     pub fn new(optim: &Optim, total_training_steps: Option<u64>) -> Self {
         let by_ratio = total_training_steps.map_or(0, |total| (optim.lr_warmup_steps_ratio * total as f64) as u64);
         let warmup = match optim.lr_warmup_steps {
@@ -30,8 +30,8 @@ impl Schedule {
         }
     }
 
-    /// The learning rate of an update, the first being 0: `lr · update / warmup` during warm-up, as verl has it, then the
-    /// peak, a line, or half a cosine down to `lr · min_lr_ratio`, which is reached at the last update.
+    /// Returns the learning rate of an update, the first being 0: `lr · update / warmup` during warm-up, as in verl,
+    /// then constant, linear, or half a cosine down to `lr · min_lr_ratio`, reached at the last update.
     pub fn learning_rate(&self, update: u64) -> f64 {
         if update < self.warmup {
             return self.peak * update as f64 / self.warmup as f64;
