@@ -52,25 +52,25 @@ impl Api {
     }
 }
 
-const BILLING: &str = "it is about billing, accounts or statistics";
-const SPEED: &str = "it is about speed; the answer is the same";
-const CACHE: &str = "prefixes are cached without being asked for";
-const DETAIL: &str = "it belongs to what is honoured or left out as a whole";
+const BILLING: &str = "it only concerns billing, accounts or statistics";
+const SPEED: &str = "it only concerns speed; the answer is the same";
+const CACHE: &str = "prefixes are cached automatically";
+const DETAIL: &str = "it is part of an object that is handled as a whole";
 const NO_GRAMMAR: &str = "answers are not constrained by a grammar";
 const NO_SCHEMA: &str = "the schema is in the prompt, but no grammar enforces it";
-const NO_SAMPLER: &str = "the sampler has no such step";
+const NO_SAMPLER: &str = "the sampler does not support it";
 const NO_TEMPLATE: &str = "open models' chat templates have no such setting";
-const HOSTED: &str = "it runs on the API vendor's servers, which this server has not";
-const SCREENSHOTS: &str = "it works by images, and the model takes only text";
-const TEXT_ONLY: &str = "the model takes and gives only text";
-const NO_STATE: &str = "this server keeps no such object; send the conversation itself";
+const HOSTED: &str = "it runs on the API vendor's servers";
+const SCREENSHOTS: &str = "it requires images, and the model only reads text";
+const TEXT_ONLY: &str = "the model only reads and writes text";
+const NO_STATE: &str = "this server does not store such objects; send the conversation itself";
 const NO_EDITING: &str = "prompts are never shortened or summarised by the server";
 const LEGACY: &str = "it was replaced by `tools`, `tool_choice` and `tool_calls`";
-const IDENTITY: &str = "it names the item; the order says the rest";
+const IDENTITY: &str = "it only names the item";
 const ALL_TOOLS: &str = "all tools are in the prompt from the start";
 const ONLY_MODEL: &str = "only the model itself calls tools";
 const ABSENT_SEARCH: &str =
-    "coding agents send it by default; there is no web search, and the model is not told of one";
+    "coding agents send it by default; web search is not available and is omitted from the prompt";
 
 const CHAT: &[Field] = &[
     ("audio", Only(&[], TEXT_ONLY)),
@@ -100,7 +100,7 @@ const CHAT: &[Field] = &[
     ("messages[].tool_calls", Honoured),
     ("metadata", NoEffect(BILLING)),
     ("modalities", Only(&["[\"text\"]", "[]"], TEXT_ONLY)),
-    ("model", NoEffect("any name is the model in training, and is echoed")),
+    ("model", NoEffect("any name means the model in training, and is echoed")),
     ("moderation", Only(&[], HOSTED)),
     ("n", Honoured),
     ("parallel_tool_calls", Honoured),
@@ -120,13 +120,10 @@ const CHAT: &[Field] = &[
     ("seed", Honoured),
     ("service_tier", NoEffect(BILLING)),
     ("stop", Honoured),
-    ("store", NoEffect("stored chats are read by OpenAI's own tools alone")),
+    ("store", NoEffect("stored chats are only used by OpenAI's own tools")),
     ("stream", Honoured),
     ("stream_options", Honoured),
-    (
-        "stream_options.include_obfuscation",
-        NoEffect("it pads events against eavesdroppers"),
-    ),
+    ("stream_options.include_obfuscation", NoEffect("it only pads events")),
     ("stream_options.include_usage", Honoured),
     ("temperature", Honoured),
     ("tool_choice", Honoured),
@@ -170,11 +167,11 @@ const CHAT_EXTENSIONS: &[Field] = &[
     ("continue_final_message", Honoured),
     (
         "documents",
-        Only(&["[]"], "pass them to the template by `chat_template_kwargs`"),
+        Only(&["[]"], "pass them to the template in `chat_template_kwargs`"),
     ),
     ("dry_multiplier", Only(&["0"], NO_SAMPLER)),
     ("ebnf", Only(&[], NO_GRAMMAR)),
-    ("echo", Only(&["false"], "answers hold only what the model sampled")),
+    ("echo", Only(&["false"], "answers contain only what the model sampled")),
     ("enable_thinking", Honoured),
     ("grammar", Only(&[], NO_GRAMMAR)),
     ("guided_choice", Only(&["[]"], NO_GRAMMAR)),
@@ -187,11 +184,11 @@ const CHAT_EXTENSIONS: &[Field] = &[
     ("ignore_eos", Only(&["false"], NO_SAMPLER)),
     (
         "include_reasoning",
-        Only(&["true"], "thinking is always given, as `reasoning_content`"),
+        Only(&["true"], "thinking is always returned, as `reasoning_content`"),
     ),
     (
         "include_stop_str_in_output",
-        Only(&["false"], "stop strings are told as `stop_reason`"),
+        Only(&["false"], "stop strings are reported as `stop_reason`"),
     ),
     ("json_schema", Only(&[], NO_GRAMMAR)),
     ("length_penalty", Only(&["1"], NO_SAMPLER)),
@@ -214,7 +211,7 @@ const CHAT_EXTENSIONS: &[Field] = &[
     ("reasoning.enabled", Honoured),
     (
         "reasoning.exclude",
-        Only(&["false"], "thinking is always given, as `reasoning_content`"),
+        Only(&["false"], "thinking is always returned, as `reasoning_content`"),
     ),
     (
         "reasoning.max_tokens",
@@ -227,7 +224,7 @@ const CHAT_EXTENSIONS: &[Field] = &[
     ("return_token_ids", Honoured),
     (
         "separate_reasoning",
-        Only(&["true"], "thinking is always given, as `reasoning_content`"),
+        Only(&["true"], "thinking is always returned, as `reasoning_content`"),
     ),
     (
         "skip_special_tokens",
@@ -251,10 +248,7 @@ const CHAT_EXTENSIONS: &[Field] = &[
 const RESPONSES: &[Field] = &[
     ("access_programs", NoEffect(BILLING)),
     ("background", Only(&["false"], NO_STATE)),
-    (
-        "background_options",
-        NoEffect("it says when an answer in the background comes, of which there are none"),
-    ),
+    ("background_options", NoEffect("there are no background answers")),
     ("context_management", Only(&["[]"], NO_EDITING)),
     ("conversation", Only(&[], NO_STATE)),
     ("image", NoEffect("there are no images")),
@@ -267,7 +261,7 @@ const RESPONSES: &[Field] = &[
     ("input[type=code_interpreter_call]", Only(&[], HOSTED)),
     (
         "input[type=compaction]",
-        Only(&[], "its text is known to OpenAI's servers alone"),
+        Only(&[], "only OpenAI's servers can read its text"),
     ),
     ("input[type=compaction_trigger]", Only(&[], NO_EDITING)),
     ("input[type=computer_call]", Only(&[], SCREENSHOTS)),
@@ -296,7 +290,7 @@ const RESPONSES: &[Field] = &[
     ("input[type=reasoning]", Honoured),
     (
         "input[type=reasoning].encrypted_content",
-        NoEffect("thinking goes to and fro in the clear"),
+        NoEffect("thinking is sent unencrypted"),
     ),
     ("input[type=reasoning].summary", Honoured),
     ("input[type=shell_call]", Honoured),
@@ -304,7 +298,7 @@ const RESPONSES: &[Field] = &[
     ("input[type=shell_call_output]", Honoured),
     (
         "input[type=shell_call_output].max_output_length",
-        NoEffect("the client has cut its output already"),
+        NoEffect("the client has truncated its output already"),
     ),
     ("input[type=tool_search_call]", Only(&[], ALL_TOOLS)),
     ("input[type=tool_search_output]", Only(&[], ALL_TOOLS)),
@@ -324,12 +318,9 @@ const RESPONSES: &[Field] = &[
     ("input[].status", NoEffect(IDENTITY)),
     ("instructions", Honoured),
     ("max_output_tokens", Honoured),
-    (
-        "max_tool_calls",
-        NoEffect("it counts calls of hosted tools, of which there are none"),
-    ),
+    ("max_tool_calls", NoEffect("there are no hosted tools")),
     ("metadata", NoEffect("it is echoed")),
-    ("model", NoEffect("any name is the model in training, and is echoed")),
+    ("model", NoEffect("any name means the model in training, and is echoed")),
     ("moderation", Only(&[], HOSTED)),
     ("parallel_tool_calls", Honoured),
     ("previous_response_id", Honoured),
@@ -340,17 +331,17 @@ const RESPONSES: &[Field] = &[
     ("reasoning", Honoured),
     (
         "reasoning.context",
-        NoEffect("the chat template says which thinking of earlier turns it shows"),
+        NoEffect("the chat template decides which thinking of earlier turns it includes"),
     ),
     ("reasoning.effort", Honoured),
-    ("reasoning.generate_summary", NoEffect("thinking is given in full")),
+    ("reasoning.generate_summary", NoEffect("thinking is returned in full")),
     ("reasoning.mode", NoEffect(NO_TEMPLATE)),
-    ("reasoning.summary", NoEffect("thinking is given in full")),
+    ("reasoning.summary", NoEffect("thinking is returned in full")),
     ("safety_identifier", NoEffect(BILLING)),
     ("service_tier", NoEffect(BILLING)),
     ("store", Honoured),
     ("stream", Honoured),
-    ("stream_options", NoEffect("it pads events against eavesdroppers")),
+    ("stream_options", NoEffect("it only pads events")),
     ("temperature", Honoured),
     ("text", Honoured),
     ("text.format", Honoured),
@@ -391,12 +382,15 @@ const RESPONSES: &[Field] = &[
     ("tools[].defer_loading", NoEffect(ALL_TOOLS)),
     ("tools[].description", Honoured),
     ("tools[].name", Honoured),
-    ("tools[].output_schema", NoEffect("it is for programs that call tools")),
+    (
+        "tools[].output_schema",
+        NoEffect("it only concerns programs that call tools"),
+    ),
     ("tools[].parameters", Honoured),
     ("tools[].strict", NoEffect(NO_SCHEMA)),
     (
         "top_logprobs",
-        Only(&["0"], "log-probabilities are given by chat completions"),
+        Only(&["0"], "log-probabilities are available in chat completions"),
     ),
     ("top_p", Honoured),
     ("truncation", Only(&["\"disabled\""], NO_EDITING)),
@@ -417,14 +411,14 @@ const RESPONSES_EXTENSIONS: &[Field] = &[
     ("client_metadata", NoEffect(BILLING)),
     (
         "include[]",
-        Only(INCLUDED, "log-probabilities are given by chat completions"),
+        Only(INCLUDED, "log-probabilities are available in chat completions"),
     ),
     ("text.format.type", Only(&["\"text\"", "\"json_object\""], NO_GRAMMAR)),
     ("tools[type=shell].environment.type", Only(&["\"local\""], HOSTED)),
 ];
 
 const MESSAGES: &[Field] = &[
-    ("betas", NoEffect("each field that a beta adds is here by itself")),
+    ("betas", NoEffect("the fields of each beta are listed separately")),
     ("billing_policy", NoEffect(BILLING)),
     ("cache_control", NoEffect(CACHE)),
     ("compaction", Only(&[], NO_EDITING)),
@@ -433,7 +427,7 @@ const MESSAGES: &[Field] = &[
     ("context_management.edits", Honoured),
     (
         "context_management.edits[type=clear_thinking_20251015]",
-        NoEffect("the chat template says which thinking of earlier turns it shows"),
+        NoEffect("the chat template decides which thinking of earlier turns it includes"),
     ),
     (
         "context_management.edits[type=clear_tool_uses_20250919]",
@@ -442,7 +436,7 @@ const MESSAGES: &[Field] = &[
     ("context_management.edits[type=compact_20260112]", Only(&[], NO_EDITING)),
     ("diagnostics", NoEffect(CACHE)),
     ("fallback_credit_token", NoEffect(BILLING)),
-    ("fallbacks", NoEffect("no request is declined for a policy")),
+    ("fallbacks", NoEffect("no request is declined by a policy")),
     ("inference_geo", NoEffect(BILLING)),
     ("max_tokens", Honoured),
     ("mcp_servers", Only(&["[]"], HOSTED)),
@@ -460,7 +454,7 @@ const MESSAGES: &[Field] = &[
     ("messages[].content[type=document]", Only(&[], TEXT_ONLY)),
     (
         "messages[].content[type=fallback]",
-        NoEffect("it says which model went on"),
+        NoEffect("it only names the model that continued"),
     ),
     ("messages[].content[type=image]", Only(&[], TEXT_ONLY)),
     ("messages[].content[type=mcp_tool_listing]", Only(&[], HOSTED)),
@@ -468,7 +462,7 @@ const MESSAGES: &[Field] = &[
     ("messages[].content[type=mcp_tool_use]", Only(&[], HOSTED)),
     (
         "messages[].content[type=redacted_thinking]",
-        NoEffect("its text is known to Anthropic's servers alone"),
+        NoEffect("only Anthropic's servers can read its text"),
     ),
     ("messages[].content[type=search_result]", Only(&[], "send it as text")),
     ("messages[].content[type=server_tool_use]", Only(&[], HOSTED)),
@@ -481,7 +475,7 @@ const MESSAGES: &[Field] = &[
     ("messages[].content[type=thinking]", Honoured),
     (
         "messages[].content[type=thinking].signature",
-        NoEffect("thinking goes to and fro in the clear"),
+        NoEffect("thinking is sent unencrypted"),
     ),
     ("messages[].content[type=thinking].thinking", Honoured),
     (
@@ -496,7 +490,7 @@ const MESSAGES: &[Field] = &[
     ("messages[].content[type=tool_result].content", Honoured),
     (
         "messages[].content[type=tool_result].is_error",
-        NoEffect("the result's text says so"),
+        NoEffect("the result's text already says so"),
     ),
     ("messages[].content[type=tool_result].tool_use_id", Honoured),
     ("messages[].content[type=tool_search_tool_result]", Only(&[], HOSTED)),
@@ -510,13 +504,13 @@ const MESSAGES: &[Field] = &[
     ("messages[].content[].caller", NoEffect(ONLY_MODEL)),
     (
         "messages[].content[].citations",
-        NoEffect("they point into documents, of which there are none"),
+        NoEffect("there are no documents to cite"),
     ),
     ("messages[].content[].toolset_name", NoEffect(DETAIL)),
     ("messages[].output_config", Only(&[], "send it for the whole request")),
     ("messages[].role", Honoured),
     ("metadata", NoEffect(BILLING)),
-    ("model", NoEffect("any name is the model in training, and is echoed")),
+    ("model", NoEffect("any name means the model in training, and is echoed")),
     ("output_config", Honoured),
     ("output_config.effort", Honoured),
     ("output_config.format", Only(&[], NO_GRAMMAR)),
@@ -561,7 +555,7 @@ const MESSAGES: &[Field] = &[
     ("tools[type=text_editor_20250728]", Honoured),
     (
         "tools[type=text_editor_20250728].max_characters",
-        NoEffect("the client cuts what it shows"),
+        NoEffect("the client truncates what it shows"),
     ),
     ("tools[type=tool_search_tool_bm25]", Only(&[], HOSTED)),
     ("tools[type=tool_search_tool_bm25_20251119]", Only(&[], HOSTED)),
@@ -580,7 +574,7 @@ const MESSAGES: &[Field] = &[
     ("tools[].description", Honoured),
     (
         "tools[].eager_input_streaming",
-        NoEffect("a call comes when it is whole"),
+        NoEffect("a call is sent once it is complete"),
     ),
     ("tools[].input_examples", Honoured),
     ("tools[].input_schema", Honoured),
