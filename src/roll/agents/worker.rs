@@ -141,7 +141,7 @@ impl Worker {
                 max_output: program.max_output(),
             },
             running,
-            directory: directory,
+            directory,
         })
     }
 }

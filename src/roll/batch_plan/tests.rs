@@ -333,7 +333,7 @@ fn sample(mut plans: Vec<Plan>, slots: usize, stale: usize, failing: f64, batche
         let client = rng.random_range(0..plans.len());
         let own = server.running.iter().filter(|(_, _, of, _)| *of == client).count();
         if !full && own < slots && rng.random_bool(0.7) {
-            if turns[client] % stale == 0 {
+            if turns[client].is_multiple_of(stale) {
                 let is_own = |uuid: &str| {
                     plans[client].has_ended(uuid)
                         || server
@@ -359,7 +359,7 @@ fn sample(mut plans: Vec<Plan>, slots: usize, stale: usize, failing: f64, batche
                     .running
                     .push((server.episodes.to_string(), task, client, work.ticket));
             }
-        } else if let Some(&(ref uuid, ..)) = server.running.choose(&mut rng) {
+        } else if let Some((uuid, ..)) = server.running.choose(&mut rng) {
             let at = server.running.iter().position(|(known, ..)| known == uuid).unwrap();
             let (uuid, task, client, ticket) = server.running.swap_remove(at);
             match rng.random_bool(failing) {

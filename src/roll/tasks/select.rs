@@ -35,6 +35,7 @@ struct Filter {
 
 /// Makes a field of a task from a row.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "a job has a handful")]
 enum Mapping {
     /// Text with values in it.
     Text(Template),

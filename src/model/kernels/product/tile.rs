@@ -190,6 +190,7 @@ impl Tile {
     ///
     /// # Safety
     /// Pointers are valid for these strides and lengths, y for whole panels; within a [`Session`] of these tiles.
+    #[allow(clippy::too_many_arguments)]
     pub unsafe fn run(
         self,
         rows: usize,
