@@ -19,7 +19,7 @@ pub struct Args {
     /// Unix socket to serve.
     #[arg(long)]
     socket: PathBuf,
-    /// Complete training configuration, as YAML.
+    /// Complete training configuration, as JSON.
     #[arg(long)]
     config: PathBuf,
     /// Directory of checkpoints, journal and metrics.

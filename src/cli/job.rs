@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 
 use crate::client::ServerUrl;
 use crate::roll::job::Job;
-use crate::roll::{check, tasks};
+use crate::roll::{check, reference, tasks};
 use crate::server::engine::preflight;
 use crate::{note, say, terminal};
 
@@ -19,7 +19,9 @@ const EXAMPLES: &str = "\
 Examples:
   ajet-swarm job init math.yaml     write a commented job
   ajet-swarm job check math.yaml    say what is wrong with it
-  ajet-swarm job show math.yaml     the configuration that the server would get";
+  ajet-swarm job show math.yaml     the configuration that the server would get
+  ajet-swarm job schema > job.schema.json    completion in editors; the job's first line then is
+      # yaml-language-server: $schema=job.schema.json";
 
 /// Create, check or show a job file.
 #[derive(Clone, Debug, clap::Args)]
@@ -39,15 +41,20 @@ enum Action {
         path: PathBuf,
     },
     /// Check a job file and read its tasks.
-    Check {
-        /// Path of the job file.
-        path: PathBuf,
-    },
+    Check(JobArgs),
     /// Print the complete training configuration that the server would receive.
-    Show {
-        /// Path of the job file.
-        path: PathBuf,
-    },
+    Show(JobArgs),
+    /// Print the JSON Schema of job files, for completion and checks in editors.
+    Schema,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+struct JobArgs {
+    /// Path of the job file.
+    path: PathBuf,
+    /// Set a key of the job, such as `roll.steps=200`; can be repeated.
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
 }
 
 /// Runs the action.
@@ -75,8 +82,8 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
                 path.display()
             );
         }
-        Action::Check { path } => {
-            let job = Job::load(&path)?;
+        Action::Check(JobArgs { path, set }) => {
+            let job = Job::load(&path, &set)?;
             let sets = tasks::read(&job.ajet.task_reader).await?;
             for warning in job.warnings.iter().chain(&sets.warnings) {
                 note!("warning: {warning}");
@@ -92,7 +99,8 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
                 path.display()
             );
         }
-        Action::Show { path } => print_yaml(&Job::load(&path)?.document()),
+        Action::Show(JobArgs { path, set }) => print_yaml(&Job::load(&path, &set)?.document()),
+        Action::Schema => terminal::print(&format!("{:#}\n", reference::job_schema())),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 
-use super::server_url::{read_token, with_token};
+use super::server_url::{given_token, with_token};
 use crate::client::{ServerUrl, blank_token};
 use crate::protocol::swarm::TOKEN_VARIABLE;
 use crate::roll::job::Job;
@@ -18,6 +18,7 @@ use crate::say;
 const EXAMPLES: &str = "\
 Examples:
   ajet-swarm roll config/jobs/quickstart.yaml        train the built-in model on this machine
+  ajet-swarm roll job.yaml --set roll.steps=200 --set ajet.trainer_common.optim.lr=1e-4
   ajet-swarm roll job.yaml --debug-one               show one episode in full, train nothing
   ajet-swarm roll job.yaml --json | jq .reward_mean  one JSON object a line
   ajet-swarm roll job.yaml --api https://api.openai.com/v1 --api-key-env OPENAI_API_KEY --api-model gpt-4.1-mini
@@ -31,13 +32,16 @@ Ctrl-C once finishes or gives up the running episodes and ends with 130; the tra
 pub struct Args {
     /// Job file; create one with `ajet-swarm job init`.
     job: PathBuf,
+    /// Set a key of the job, such as `ajet.trainer_common.optim.lr=1e-4`; can be repeated.
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
     /// URL of the swarm server; overrides the job's.
     #[arg(long, value_name = "URL")]
     swarm_url: Option<String>,
     /// Access token of the server, if it requires one.
-    #[arg(long, env = TOKEN_VARIABLE, hide_env_values = true, conflicts_with = "token_file")]
+    #[arg(long, env = TOKEN_VARIABLE, hide_env_values = true)]
     token: Option<String>,
-    /// File with the access token of the server.
+    /// File with the access token of the server, instead of `--token`.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// Print events as JSON, one object per line.
@@ -90,14 +94,11 @@ pub struct Args {
 /// # Errors
 /// Fails if the job is invalid, or if server, engine or agent fail.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let mut job = Job::load(&args.job)?;
+    let mut job = Job::load(&args.job, &args.set)?;
     if let Some(url) = &args.swarm_url {
         job.roll.swarm_url.clone_from(url);
     }
-    let token = match &args.token_file {
-        Some(path) => Some(read_token(path)?),
-        None => args.token.clone(),
-    };
+    let token = given_token(args.token.as_deref(), args.token_file.as_deref())?;
     job.roll.swarm_url = with_token(&job.roll.swarm_url, token.as_deref());
     let api = args.api()?;
     if args.dry_run {

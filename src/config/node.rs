@@ -60,6 +60,21 @@ impl Node {
         }
     }
 
+    /// Sets the value at a dotted path, creating the sections on the way. Anything else on the way is replaced.
+    pub fn set(&mut self, path: &str, value: Node) {
+        let mut node = self;
+        for name in path.split('.') {
+            if !matches!(node, Self::Section(_)) {
+                *node = Self::Section(IndexMap::new());
+            }
+            let Self::Section(entries) = node else {
+                return; // it has just been made one
+            };
+            node = entries.entry(name.to_owned()).or_default();
+        }
+        *node = value;
+    }
+
     /// Merges `upper` into this node, key by key; a null in `upper` changes nothing.
     pub fn overlay(&mut self, upper: Node) {
         match (self, upper) {
@@ -281,6 +296,15 @@ mod tests {
             assert_eq!(parse(text).unwrap().show_quoted(), want, "{text}");
         }
         assert_eq!(Node::plain("x".repeat(100)).show().chars().count(), 81);
+    }
+
+    #[test]
+    fn a_value_is_set_at_its_path() {
+        let mut node = parse("{a: {b: 1, c: 2}, d: 3}").unwrap();
+        node.set("a.b", parse("[4]").unwrap());
+        node.set("d.e.f", parse("5").unwrap());
+        node.set("a.c", Node::null());
+        assert_eq!(node.to_json(), json!({"a": {"b": [4], "c": null}, "d": {"e": {"f": 5}}}));
     }
 
     #[test]

@@ -1,71 +1,85 @@
-//! `docs/configuration.md`, made from the keys' own documentation.
+//! Reference pages made from the documentation of keys.
 
 use indexmap::IndexMap;
 use serde_json::Value;
 
-use super::keys::keys;
-use super::shape::{Key, Shape};
+use super::keys::{join, keys};
+use super::shape::{Key, Kind, Schema, Section, Shape};
 
-const INTRODUCTION: &str = "\
-# Configuration
+/// The keys of `ajet:` by section, and those that are accepted without effect.
+pub fn ajet_reference() -> String {
+    reference("ajet", &keys().schema) + &without_effect()
+}
 
-<!-- Made from src/config/schema.rs: run `UPDATE_DOCS=1 cargo test configuration_md` after a change there. -->
-
-The `ajet:` section of a job, or of the YAML that a client sends to the server. The names are AgentJet's. Everything has
-a default but `ajet.model.path`:
-
-```yaml
-ajet:
-  experiment_name: math_grpo
-  model: { path: Qwen/Qwen2.5-0.5B-Instruct }
-  data: { train_batch_size: 8, max_prompt_length: 512, max_response_length: 512 }
-  rollout: { num_repeat: 8 }
-```
-
-How a value is read:
-
-- null is the default;
-- a number is taken as text where text is wanted, `8.0` as a whole number, `1e-6` in quotes as a number;
-- `yes`, `no`, `on` and `off` are true and false where a flag is wanted.
-
-A wrong value is an error that names the key, the value and what is allowed. An unknown key is an error in a job, with the
-key that was probably meant; in a document that a client's program sent it is a warning.
-";
-
-/// The whole page.
-pub fn configuration_md() -> String {
-    let mut page = INTRODUCTION.to_owned();
-    let mut sections: IndexMap<&str, Vec<(&str, &Key)>> = IndexMap::new();
-    for (path, key) in &keys().used {
-        let (section, name) = path.rsplit_once('.').unwrap_or(("", path));
-        sections.entry(section).or_default().push((name, key));
-    }
-    for (section, keys_of_section) in sections {
-        page.push_str(&format!("\n## `{section}`\n\n"));
-        if let Some(doc) = keys().sections.get(section).filter(|doc| !doc.is_empty()) {
-            page.push_str(&format!("{doc}\n\n"));
-        }
-        page.push_str("| key | takes | default | meaning |\n|---|---|---|---|\n");
-        for (name, key) in keys_of_section {
-            page.push_str(&row(name, key));
-        }
-    }
-    page.push_str(&without_effect());
+/// The keys of a part of a job by section: what each takes, its default, and what it does.
+pub fn reference(root: &str, schema: &Schema) -> String {
+    let mut page = String::new();
+    add_shape(&mut page, root, &schema.root, "");
     page
+}
+
+/// Adds the sections that values of this shape are made of.
+fn add_shape(page: &mut String, path: &str, shape: &Shape, doc: &str) {
+    match shape {
+        Shape::Section(section) => {
+            page.push_str(&format!("\n## `{path}`\n"));
+            add_section(page, path, section);
+        }
+        Shape::Kinds { tag, kinds } => {
+            page.push_str(&format!("\n## `{path}`\n\n"));
+            if !doc.is_empty() {
+                page.push_str(&format!("{doc}\n\n"));
+            }
+            page.push_str(&format!("Its keys depend on `{tag}`:\n\n"));
+            for Kind { name, section } in kinds {
+                page.push_str(&format!("- `{name}`: {}\n", section.doc));
+            }
+            for Kind { name, section } in kinds.iter().filter(|kind| !kind.section.keys.is_empty()) {
+                page.push_str(&format!("\n### `{path}` with `{tag}: {name}`\n"));
+                let undocumented = Section {
+                    doc: String::new(),
+                    ..section.clone()
+                };
+                add_section(page, path, &undocumented);
+            }
+        }
+        Shape::List { of, .. } => add_shape(page, &format!("{path}[]"), of, doc),
+        Shape::Map(of) => add_shape(page, &join(path, "NAME"), of, doc),
+        _ => {}
+    }
+}
+
+/// Adds what a section is about, the table of its keys, and the sections in it.
+fn add_section(page: &mut String, path: &str, section: &Section) {
+    if !section.doc.is_empty() {
+        page.push_str(&format!("\n{}\n", section.doc));
+    }
+    let rows = section.keys.iter().filter(|(_, key)| !matches!(key.shape, Shape::Section(_)));
+    let rows: String = rows.map(|(name, key)| row(name, key)).collect();
+    if !rows.is_empty() {
+        page.push_str("\n| key | takes | default | meaning |\n|---|---|---|---|\n");
+        page.push_str(&rows);
+    }
+    for (name, key) in &section.keys {
+        add_shape(page, &join(path, name), &key.shape, &key.doc);
+    }
 }
 
 fn row(name: &str, key: &Key) -> String {
     let default = match &key.default {
+        _ if key.required => "required".into(),
         Value::Null => "—".into(),
         Value::String(text) if text.is_empty() => "none".into(),
         Value::String(text) => format!("`{text}`"),
         Value::Array(items) => format!("`[{}]`", items.iter().map(bare).collect::<Vec<_>>().join(", ")),
+        Value::Object(entries) if entries.is_empty() => "none".into(),
         value => format!("`{}`", bare(value)),
     };
     let mut meaning = key.doc.clone();
     if let Shape::Choice(choices) = &key.shape {
         for choice in choices {
-            meaning.push_str(&format!("<br>`{}`: {}", choice.name, choice.doc));
+            let doc = if choice.doc.is_empty() { String::new() } else { format!(": {}", choice.doc) };
+            meaning.push_str(&format!("<br>`{}`{doc}", choice.name));
         }
     }
     let meaning = meaning.replace('|', "\\|");
@@ -79,13 +93,32 @@ fn bare(value: &Value) -> String {
 
 fn takes(shape: &Shape) -> String {
     let fixed = match shape {
+        Shape::Text(Some(format)) if format == "template" => "template",
         Shape::Text(_) => "text",
         Shape::Choice(_) => "name",
         Shape::Flag => "true, false",
         Shape::List { max: Some(2), .. } => "two numbers",
-        Shape::List { .. } => "list",
+        Shape::List { of, .. } => return format!("list of {}", plural(of)),
+        Shape::Map(of) => return format!("{} by name", plural(of)),
         Shape::Either(_) => "text or list",
+        Shape::Section(_) | Shape::Kinds { .. } => "section",
+        Shape::Any => "any value",
+        Shape::Ref(name) => return format!("{}, as above", name.to_lowercase()),
         shape => return shape.expected().trim_start_matches("a ").to_owned(),
+    };
+    fixed.to_owned()
+}
+
+/// What the elements of a list or the values of a map are.
+fn plural(shape: &Shape) -> String {
+    let fixed = match shape {
+        Shape::Text(Some(format)) if format == "template" => "templates",
+        Shape::Text(_) => "texts",
+        Shape::Choice(_) => "names",
+        Shape::Whole { .. } | Shape::Number { .. } => "numbers",
+        Shape::Section(_) | Shape::Kinds { .. } | Shape::Map(_) => "sections",
+        Shape::Ref(name) => return format!("{}s, as above", name.to_lowercase()),
+        _ => "values",
     };
     fixed.to_owned()
 }
@@ -123,22 +156,4 @@ fn without_effect() -> String {
         .collect();
     text.push_str(&format!("{}.\n", others.join(", ")));
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn configuration_md_is_up_to_date() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/configuration.md");
-        if std::env::var_os("UPDATE_DOCS").is_some() {
-            std::fs::write(path, configuration_md()).unwrap();
-        }
-        let page = std::fs::read_to_string(path).unwrap_or_default();
-        assert!(
-            page == configuration_md(),
-            "docs/configuration.md is out of date; run `UPDATE_DOCS=1 cargo test configuration_md`"
-        );
-    }
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// A whole configuration: the `ajet:` section.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Ajet {
     /// Name of the project, which groups experiments in loggers.
     pub project_name: String,
@@ -66,7 +66,7 @@ impl Default for Ajet {
 
 /// `ajet.model`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Model {
     /// A Hugging Face directory, a `.gguf` file, a hub id such as `Qwen/Qwen2.5-0.5B-Instruct`, `builtin:tiny`, or, for
     /// checks of agents, `builtin:scripted:FILE`, which gives the answers of a file.
@@ -75,7 +75,7 @@ pub struct Model {
 
 /// `ajet.data`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Data {
     /// Maximum number of tokens in a row before the first sampled one.
     #[schemars(range(min = 1, max = 10_000_000))]
@@ -100,7 +100,7 @@ impl Default for Data {
 
 /// `ajet.rollout`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Rollout {
     /// Number of episodes per task in a batch (N), the group size of GRPO.
     #[schemars(range(min = 1, max = 100_000))]
@@ -191,7 +191,7 @@ pub const LEAST_TEMPERATURE: f64 = 0.001;
 
 /// `ajet.rollout.val_kwargs`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct ValKwargs {
     /// Sampling temperature of eval episodes; 0 is greedy.
     #[schemars(range(min = 0.0, max = 1000.0))]
@@ -218,7 +218,7 @@ impl Default for ValKwargs {
 
 /// `ajet.rollout.multi_turn`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct MultiTurn {
     /// Maximum number of rows of an episode; beyond it, a seeded sample is kept.
     #[schemars(range(min = 1, max = 1_000_000))]
@@ -235,7 +235,7 @@ impl Default for MultiTurn {
 
 /// `ajet.trainer_common`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct TrainerCommon {
     /// The advantage.
     pub algorithm: Algorithm,
@@ -366,7 +366,7 @@ impl Default for TrainerCommon {
 
 /// `ajet.trainer_common.algorithm`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Algorithm {
     /// How rewards become advantages.
     pub adv_estimator: AdvEstimator,
@@ -385,7 +385,7 @@ impl Default for Algorithm {
 
 /// `ajet.trainer_common.optim`: AdamW.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Optim {
     /// Learning rate. LoRA needs a larger one, around 1e-4.
     #[schemars(range(min = 0.0, max = 1e3))]
@@ -430,7 +430,7 @@ impl Default for Optim {
 
 /// `ajet.trainer_common.importance_sampling`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct ImportanceSampling {
     /// Correction per token, per sequence or off.
     pub mode: ImportanceMode,
@@ -450,7 +450,7 @@ impl Default for ImportanceSampling {
 
 /// `ajet.trainer_common.overlong`: DAPO's soft penalty.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Overlong {
     /// Number of tokens before the limit at which the penalty starts; 0 disables it.
     #[schemars(range(min = 0, max = 10_000_000))]
@@ -471,7 +471,7 @@ impl Default for Overlong {
 
 /// `ajet.lora`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Lora {
     /// Rank; 0 trains all parameters.
     #[schemars(range(min = 0, max = 4096))]
@@ -495,7 +495,7 @@ impl Default for Lora {
 
 /// `ajet.context_tracker`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct ContextTracker {
     /// When two LLM calls become one training row.
     pub timeline_merging_policy: TimelineMergingPolicy,
@@ -503,7 +503,7 @@ pub struct ContextTracker {
 
 /// `ajet.context_tracker.timeline_merging_policy`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct TimelineMergingPolicy {
     /// How to compare calls to detect that one continues another. `text_and_image` means `text`.
     pub timeline_compare_level: CompareLevel,
@@ -522,7 +522,7 @@ impl Default for TimelineMergingPolicy {
 
 /// `ajet.engine`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Engine {
     /// `auto`, `cpu`, `cuda:N` or `metal`.
     pub device: String,
@@ -552,7 +552,7 @@ impl Default for Engine {
 
 /// `ajet.task_reader`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct TaskReader {
     /// `jsonl_dataset_file`, `huggingface_dat_repo`, `command`, `random_dummy`, `arithmetic` or `reverse_text`.
     #[serde(rename = "type")]
@@ -599,7 +599,7 @@ impl Default for TaskReader {
 
 /// `ajet.task_reader.jsonl_dataset_file`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct JsonlDatasetFile {
     /// Tasks to train on.
     pub training: JsonlFile,
@@ -609,7 +609,7 @@ pub struct JsonlDatasetFile {
 
 /// A file of tasks, a JSON object a line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct JsonlFile {
     /// Path; relative to the working directory. May end in `.gz`, `.zst` or `.bz2`.
     pub file_path: String,
@@ -617,7 +617,7 @@ pub struct JsonlFile {
 
 /// `ajet.task_reader.huggingface_dat_repo`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct HuggingfaceDatRepo {
     /// Directory or file of a data set, or a hub id such as `openai/gsm8k` or `openai/gsm8k@REVISION`.
     pub dataset_path: String,
@@ -648,7 +648,7 @@ impl Default for HuggingfaceDatRepo {
 
 /// `ajet.task_reader.command`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct TaskCommands {
     /// Program and arguments; prints the training tasks, one JSON object per line.
     pub training: Vec<String>,
@@ -671,7 +671,7 @@ impl Default for TaskCommands {
 
 /// `ajet.task_reader.random_dummy`: tasks with a random number and no question, for agents that bring their own.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct RandomDummy {
     /// Number of training tasks.
     #[schemars(range(min = 1, max = 1_000_000))]
@@ -696,7 +696,7 @@ impl Default for RandomDummy {
 
 /// A task set made from a seed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Generated {
     /// Number of training tasks.
     #[schemars(range(min = 0, max = 1_000_000))]

@@ -27,7 +27,7 @@ use super::storage::trajectories::Trajectories;
 use super::worker::{ModelInfo, ModelWorker};
 use crate::config::schema::Ajet;
 use crate::config::small_file::{DOCUMENT_BYTES, read_text};
-use crate::config::{Strictness, load};
+use crate::config::from_json;
 use crate::protocol::engine::{CONTRACT_VERSION, EnginePhase, Hello};
 use crate::protocol::swarm::UPDATES_DONE;
 
@@ -116,8 +116,9 @@ async fn conclude(app: &App, why: End) -> Result<(), EngineError> {
 }
 
 fn read_config(path: &Path) -> Result<Ajet, EngineError> {
-    let yaml = read_text(path, DOCUMENT_BYTES).map_err(|e| EngineError(format!("{}: {e}", path.display())))?;
-    Ok(load(&yaml, Strictness::Synced).map_err(EngineError::new)?.ajet)
+    let wrong = |error: &dyn std::fmt::Display| EngineError(format!("{}: {error}", path.display()));
+    let json = read_text(path, DOCUMENT_BYTES).map_err(|error| wrong(&error))?;
+    from_json(&json).map_err(|error| wrong(&error))
 }
 
 fn listen(socket: &Path) -> Result<UnixListener, EngineError> {

@@ -203,6 +203,14 @@ pub enum JobError {
     /// It has no `roll:` part.
     #[error("the job {} has no `roll:` part\nhint: it says which agent and which reward to run; see `ajet-swarm job init`", .0.display())]
     NoRoll(PathBuf),
+    /// A `--set` that is no setting.
+    #[error("--set {given:?}: {reason}\nhint: write the key's whole path, such as --set ajet.data.train_batch_size=8")]
+    Setting {
+        /// As given.
+        given: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// Something in it is wrong.
     #[error("the job {} is not valid:\n{reason}", path.display())]
     Invalid {
@@ -214,16 +222,30 @@ pub enum JobError {
 }
 
 impl Job {
-    /// Reads a job file.
+    /// Reads a job file, with `settings` of the form `KEY=VALUE` put over it. `${VAR}` in its values and theirs is the
+    /// environment's.
     ///
     /// # Errors
     /// It cannot be read, or something in it is wrong; every problem is reported.
-    pub fn load(path: &Path) -> Result<Self, JobError> {
+    pub fn load(path: &Path, settings: &[String]) -> Result<Self, JobError> {
         let yaml = read_given_text(path, DOCUMENT_BYTES).map_err(|reason| JobError::File {
             path: path.to_path_buf(),
             reason,
         })?;
-        Self::parse(path, &yaml)
+        let invalid = |reason| JobError::Invalid {
+            path: path.to_path_buf(),
+            reason,
+        };
+        let mut document = config::parse(&yaml).map_err(invalid)?;
+        for setting in settings {
+            set(&mut document, setting).map_err(|reason| JobError::Setting {
+                given: setting.clone(),
+                reason,
+            })?;
+        }
+        let expanded = config::expand(&mut document, &|name| std::env::var(name).ok());
+        expanded.map_err(|problems| invalid(config::Error::Problems(problems)))?;
+        Self::read(path, &document)
     }
 
     /// Reads a job; `path` only names it in errors.
@@ -231,12 +253,19 @@ impl Job {
     /// # Errors
     /// Something in it is wrong; every problem is reported.
     pub fn parse(path: &Path, yaml: &str) -> Result<Self, JobError> {
+        let document = config::parse(yaml).map_err(|reason| JobError::Invalid {
+            path: path.to_path_buf(),
+            reason,
+        })?;
+        Self::read(path, &document)
+    }
+
+    fn read(path: &Path, document: &Node) -> Result<Self, JobError> {
         let invalid = |reason| JobError::Invalid {
             path: path.to_path_buf(),
             reason,
         };
-        let document = config::parse(yaml).map_err(invalid)?;
-        let loaded = match (config::read(&document, Strictness::Job), document.get("roll")) {
+        let loaded = match (config::read(document, Strictness::Job), document.get("roll")) {
             (Err(config::Error::Problems(problems)), Some(roll)) => {
                 let of_roll = Roll::read(roll).err().unwrap_or_default();
                 let problems = problems.into_iter().chain(of_roll).collect();
@@ -264,6 +293,20 @@ impl Job {
     pub fn document(&self) -> String {
         config::dump_yaml(&self.ajet)
     }
+}
+
+/// Puts a setting `KEY=VALUE` into a document.
+fn set(document: &mut Node, setting: &str) -> Result<(), String> {
+    let (key, value) = setting.split_once('=').ok_or("it has no `=`")?;
+    let key = key.trim();
+    if !key.starts_with("ajet.") && !key.starts_with("roll.") {
+        return Err(format!("{key:?} is not a key of `ajet` or `roll`"));
+    }
+    if key.contains('[') || key.split('.').any(str::is_empty) {
+        return Err(format!("{key:?} is not a path of names with dots between; an element of a list cannot be set"));
+    }
+    document.set(key, config::yaml::parse(value)?);
+    Ok(())
 }
 
 impl Roll {
@@ -375,7 +418,42 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let yaml = format!("\u{feff}{AJET}roll: {{agent: {{type: command, argv: [sh]}}}}");
         std::fs::write(file.path(), yaml).unwrap();
-        assert_eq!(Job::load(file.path()).unwrap().ajet.model.path, "builtin:tiny");
+        assert_eq!(Job::load(file.path(), &[]).unwrap().ajet.model.path, "builtin:tiny");
+    }
+
+    #[test]
+    fn settings_are_put_over_the_file_and_variables_are_the_environments() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let yaml = format!("{AJET}roll: {{agent: {{type: chat, user: '${{AJET_TEST_NONE:-hi}} $${{x}}'}}, epochs: 2}}");
+        std::fs::write(file.path(), yaml).unwrap();
+        let load = |settings: &[&str]| {
+            let settings: Vec<_> = settings.iter().map(|setting| (*setting).to_owned()).collect();
+            Job::load(file.path(), &settings)
+        };
+        let job = load(&[
+            "roll.reward={type: exact_match, answer: 'a=b'}",
+            "ajet.trainer_common.optim.lr=1e-4",
+            "roll.epochs=null",
+            "roll.steps = ${AJET_TEST_NONE:-7}",
+        ])
+        .unwrap();
+        assert_eq!(job.ajet.trainer_common.optim.lr, 1e-4);
+        assert_eq!(job.roll.length(), Length::Steps(7));
+        let Agent::Chat(chat) = &job.roll.agent else {
+            panic!("{:?}", job.roll.agent);
+        };
+        assert!(format!("{chat:?}").contains("hi ${x}"), "{chat:?}");
+        for (setting, told) in [
+            ("roll.steps", "--set \"roll.steps\": it has no `=`"),
+            ("steps=7", "\"steps\" is not a key of `ajet` or `roll`"),
+            ("roll.agent.turns[0]=a", "an element of a list cannot be set"),
+            ("roll.stepps=7", "roll.stepps: unknown key; did you mean `roll.steps`?"),
+            ("roll.steps=[", "line 1"),
+            ("roll.seed=${AJET_TEST_NONE}", "roll.seed: the environment variable AJET_TEST_NONE is not set"),
+        ] {
+            let message = load(&[setting]).unwrap_err().to_string();
+            assert!(message.contains(told), "{message}");
+        }
     }
 
     #[test]
@@ -478,7 +556,7 @@ mod tests {
         );
         let message = Job::parse(Path::new("job.yaml"), AJET).unwrap_err().to_string();
         assert!(message.contains("has no `roll:` part"), "{message}");
-        let message = Job::load(Path::new("/no/job.yaml")).unwrap_err().to_string();
+        let message = Job::load(Path::new("/no/job.yaml"), &[]).unwrap_err().to_string();
         assert!(message.contains("cannot read the job /no/job.yaml"), "{message}");
     }
 }

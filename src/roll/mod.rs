@@ -25,6 +25,7 @@ mod order;
 mod process;
 mod progress;
 mod record;
+pub mod reference;
 pub mod report;
 pub mod rewards;
 mod runner;

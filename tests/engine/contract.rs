@@ -98,10 +98,11 @@ fn launch(experiment_dir: &Path, config: &str) -> Engine {
     let runtime_dir = tempfile::tempdir().unwrap();
     let options = Options {
         socket: runtime_dir.path().join("s"),
-        config: runtime_dir.path().join("config.yaml"),
+        config: runtime_dir.path().join("config.json"),
         experiment_dir: experiment_dir.to_owned(),
     };
-    std::fs::write(&options.config, config).unwrap();
+    let config = ajet_swarm::config::parse(config).unwrap().to_json();
+    std::fs::write(&options.config, config.to_string()).unwrap();
     let client = EngineClient::new(&options.socket);
     let (abandon, abandoned) = oneshot::channel::<()>();
     let task = tokio::spawn(run(options, async {

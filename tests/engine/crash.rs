@@ -35,6 +35,11 @@ fn config(save_freq: i64) -> String {
     )
 }
 
+/// YAML as the JSON that an engine reads.
+fn as_json(yaml: &str) -> String {
+    ajet_swarm::config::parse(yaml).unwrap().to_json().to_string()
+}
+
 /// An engine process. It is killed when this is dropped.
 struct Engine {
     child: Mutex<Child>,
@@ -46,8 +51,8 @@ impl Engine {
     fn spawn(experiment_dir: &Path, config: &str) -> Self {
         let runtime_dir = tempfile::tempdir().unwrap();
         let socket = runtime_dir.path().join("s");
-        let config_file = runtime_dir.path().join("config.yaml");
-        std::fs::write(&config_file, config).unwrap();
+        let config_file = runtime_dir.path().join("config.json");
+        std::fs::write(&config_file, as_json(config)).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_ajet-swarm"))
             .arg("engine")
             .arg("--socket")
@@ -483,14 +488,15 @@ async fn a_model_that_is_not_finite_does_not_boot() {
         let place = 8 + header + 4 * at;
         bytes[place..place + 4].copy_from_slice(&value.to_le_bytes());
         std::fs::write(&file, bytes).unwrap();
-        let yaml = dir.path().join("config.yaml");
-        std::fs::write(&yaml, config(1).replace(MODEL, model.to_str().unwrap())).unwrap();
+        let config_file = dir.path().join("config.json");
+        let config = config(1).replace(MODEL, model.to_str().unwrap());
+        std::fs::write(&config_file, as_json(&config)).unwrap();
         let mut engine = std::process::Command::new(env!("CARGO_BIN_EXE_ajet-swarm"))
             .arg("engine")
             .arg("--socket")
             .arg(dir.path().join("s"))
             .arg("--config")
-            .arg(&yaml)
+            .arg(&config_file)
             .arg("--experiment-dir")
             .arg(dir.path().join("e"))
             .stdin(Stdio::piped())

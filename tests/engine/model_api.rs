@@ -48,7 +48,7 @@ impl Engine {
         let dir = tempfile::tempdir().unwrap();
         let options = Options {
             socket: dir.path().join("s"),
-            config: dir.path().join("config.yaml"),
+            config: dir.path().join("config.json"),
             experiment_dir: dir.path().join("experiment"),
         };
         let config = json!({"ajet": {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use ajet_swarm::config::{Strictness, load};
+use ajet_swarm::config::from_json;
 use ajet_swarm::engine::batch::pool::{Pool, StopRule};
 use ajet_swarm::protocol::engine::*;
 use ajet_swarm::protocol::openai::{ErrorBody, ErrorObject};
@@ -147,13 +147,11 @@ impl FakeLauncher {
 impl EngineLauncher for FakeLauncher {
     fn launch(&self, launch: &Launch) -> io::Result<EngineHandle> {
         static PIDS: AtomicU32 = AtomicU32::new(1_000_000);
-        let ajet = load(&launch.config_yaml, Strictness::Job)
-            .map_err(io::Error::other)?
-            .ajet;
+        let ajet = from_json(&launch.config).map_err(io::Error::other)?;
         {
             let mut record = self.record.lock().unwrap();
             record.launches += 1;
-            record.configs.push(launch.config_yaml.clone());
+            record.configs.push(launch.config.clone());
         }
         let directory = tempfile::tempdir()?;
         let socket = directory.path().join("engine.sock");

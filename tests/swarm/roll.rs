@@ -534,7 +534,8 @@ fn example_jobs_are_right_and_a_new_one_is_not_written_over() {
     let again = ajet_swarm(dir.path(), &["job", "init"]);
     assert_eq!(again.status.code(), Some(1));
     let shown = ajet_swarm(dir.path(), &["job", "show", "job.yaml"]);
-    let shown: Value = serde_yaml::from_slice(&shown.stdout).unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    let shown = ajet_swarm::config::parse(&shown).unwrap().to_json();
     assert_eq!(shown["ajet"]["rollout"]["num_repeat"], 8);
 }
 

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use crate::config::experiment::{self, Experiment};
 use crate::config::schema::Ajet;
+use crate::config::to_json;
 
 /// Checks the model and creates the experiment directory.
 ///
@@ -66,20 +67,12 @@ pub fn check_model(model: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the configuration for the engine: YAML with `ajet:` at the top and the resolved experiment directory, so
-/// that a restart with it finds the same experiment.
-///
-/// # Errors
-///
-/// Fails if it cannot be written as YAML.
-pub fn config_file(mut config: Ajet, experiment: &Experiment) -> Result<String, String> {
-    #[derive(serde::Serialize)]
-    struct File {
-        ajet: Ajet,
-    }
+/// Returns the configuration for the engine as JSON, with the resolved experiment directory, so that a restart with it
+/// finds the same experiment.
+pub fn config_file(mut config: Ajet, experiment: &Experiment) -> String {
     config.experiment_name.clone_from(&experiment.name);
     config.experiment_dir = experiment.dir.to_string_lossy().into_owned();
-    serde_yaml::to_string(&File { ajet: config }).map_err(|error| error.to_string())
+    to_json(&config)
 }
 
 #[cfg(test)]

@@ -32,8 +32,8 @@ const ARENAS_VARIABLE: &str = "MALLOC_ARENA_MAX";
 /// What an engine is started with.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// Complete configuration, as YAML with `ajet:` at the top.
-    pub config_yaml: String,
+    /// Complete configuration, as [`to_json`](crate::config::to_json) writes it.
+    pub config: String,
     /// Directory of checkpoints and metrics.
     pub experiment_dir: PathBuf,
 }
@@ -124,8 +124,8 @@ impl EngineLauncher for ChildLauncher {
     fn launch(&self, launch: &Launch) -> io::Result<EngineHandle> {
         let runtime = RuntimeDir::new()?;
         let socket = runtime.path().join("engine.sock");
-        let config = runtime.path().join("config.yaml");
-        fs::write(&config, &launch.config_yaml)?;
+        let config = runtime.path().join("config.json");
+        fs::write(&config, &launch.config)?;
         let arenas = std::env::var_os(ARENAS_VARIABLE).unwrap_or_else(|| "1".into());
         let child = Command::new(&self.program)
             .arg("engine")
@@ -281,7 +281,7 @@ mod tests {
         std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o700);
         fs::set_permissions(&program, permissions).unwrap();
         let launch = Launch {
-            config_yaml: "ajet: {}\n".into(),
+            config: "{}".into(),
             experiment_dir: dir.path().to_owned(),
         };
         // Another test's fork may hold the script open for writing for a moment ("text file busy").

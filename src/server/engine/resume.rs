@@ -17,9 +17,9 @@ const FILE: &str = "unfinished.yaml";
 /// # Errors
 ///
 /// Fails if the file cannot be written.
-pub fn record(dir: &Path, config_yaml: &str) -> io::Result<()> {
+pub fn record(dir: &Path, config: &str) -> io::Result<()> {
     let mut file = tempfile::Builder::new().prefix(".unfinished").tempfile_in(dir)?;
-    io::Write::write_all(&mut file, config_yaml.as_bytes())?;
+    io::Write::write_all(&mut file, config.as_bytes())?;
     file.persist(dir.join(FILE))?;
     Ok(())
 }

@@ -16,7 +16,7 @@ const PREFIX: &str = "ajet-swarm-engine-";
 /// Permissions: this user only.
 const MODE: u32 = 0o700;
 /// Files that a directory may contain.
-const FILES: [&str; 2] = ["engine.sock", "config.yaml"];
+const FILES: [&str; 2] = ["engine.sock", "config.json"];
 /// Maximum length of the base directory's path: a socket's path may have only about 108 bytes.
 const BASE_BYTES: usize = 60;
 /// Attempts to find an unused name.

@@ -92,16 +92,16 @@ pub async fn boot_outcome(shared: &Shared, generation: u64) -> Result<(), Error>
 /// Runs the preflight checks and records the experiment as unfinished.
 fn prepare(config: Ajet) -> Result<Launch, String> {
     let experiment = preflight::check(&config)?;
-    let config_yaml = preflight::config_file(config, &experiment)?;
-    compare::keep(&experiment.dir, &config_yaml)
+    let config = preflight::config_file(config, &experiment);
+    compare::keep(&experiment.dir, &config)
         .map_err(|error| format!("cannot write to {}: {error}", experiment.dir.display()))?;
     // If another server uses the experiment, it is recorded only when our engine has acquired the directory.
     if !resume::is_in_use(&experiment.dir) {
-        resume::record(&experiment.dir, &config_yaml)
+        resume::record(&experiment.dir, &config)
             .map_err(|error| format!("cannot write to {}: {error}", experiment.dir.display()))?;
     }
     Ok(Launch {
-        config_yaml,
+        config,
         experiment_dir: experiment.dir,
     })
 }
@@ -382,7 +382,7 @@ async fn listen(
 
 /// Records an experiment as unfinished when its directory may have been used by another server's engine before.
 async fn record_unfinished(launch: Launch) {
-    let note = move || resume::record(&launch.experiment_dir, &launch.config_yaml);
+    let note = move || resume::record(&launch.experiment_dir, &launch.config);
     if let Ok(Err(error)) = tokio::task::spawn_blocking(note).await {
         tracing::warn!("`start --continue` will not find the experiment: {error}");
     }

@@ -2,9 +2,10 @@
 
 use indexmap::IndexMap;
 use serde::Deserialize;
-use serde_yaml::Value;
+use serde_json::Value;
 
 use super::layout::{Patterns, TRAIN};
+use crate::config::yaml;
 use crate::roll::tasks::rows::Options;
 
 /// A named part of a data set.
@@ -39,8 +40,11 @@ pub fn configurations(readme: &str) -> Result<Vec<Configuration>, String> {
     let Some(header) = header(readme) else {
         return Ok(vec![]);
     };
-    let header: Header = serde_yaml::from_str(header).map_err(|error| format!("the README's header: {error}"))?;
-    header.configs.unwrap_or_default().iter().map(configuration).collect()
+    let wrong = |error: &dyn std::fmt::Display| format!("the README's header: {error}");
+    let header = yaml::parse(header).map_err(|error| wrong(&error))?.to_json();
+    let header: Option<Header> = serde_json::from_value(header).map_err(|error| wrong(&error))?;
+    let configs = header.and_then(|header| header.configs);
+    configs.unwrap_or_default().iter().map(configuration).collect()
 }
 
 /// The YAML between the two lines `---` that a README begins with.
@@ -90,7 +94,7 @@ fn patterns(value: &Value) -> Result<Patterns, String> {
         return Ok(Patterns::from([(TRAIN.to_owned(), all)]));
     }
     let mut patterns = Patterns::new();
-    for entry in value.as_sequence().ok_or_else(wrong)? {
+    for entry in value.as_array().ok_or_else(wrong)? {
         let split = entry.get("split").and_then(text).ok_or_else(wrong)?;
         let paths = entry.get("path").and_then(texts).ok_or_else(wrong)?;
         if patterns.insert(split.clone(), paths).is_some() {
@@ -113,7 +117,7 @@ fn text(value: &Value) -> Option<String> {
 /// One text or a list of texts.
 fn texts(value: &Value) -> Option<Vec<String>> {
     match value {
-        Value::Sequence(items) => items.iter().map(text).collect(),
+        Value::Array(items) => items.iter().map(text).collect(),
         one => Some(vec![text(one)?]),
     }
 }

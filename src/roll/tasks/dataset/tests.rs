@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::config::schema::TaskReader;
+use crate::roll::job::test_section;
 
 /// Rows of a split, as tests/reference/make_datasets.py has them from `datasets`.
 #[derive(Deserialize)]
@@ -221,7 +222,7 @@ fn ten_thousand_files_are_one_split() {
 
 #[test]
 fn limit_filter_and_columns_choose_and_name() {
-    let reader = |yaml: &str| serde_yaml::from_str::<TaskReader>(yaml).unwrap();
+    let reader = |yaml: &str| test_section::<TaskReader>("ajet.task_reader", yaml);
     let gsm8k = config(&fixtures().join("gsm8k/main"));
     let read_with = |yaml: &str| {
         let selection = Selection::new(&reader(yaml)).unwrap();
