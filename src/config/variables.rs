@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_variable_cannot_add_keys_and_stays_a_number_without_quotes() {
-        let mut document = parse("{a: {b: [\"${EVIL}\"]}, lr: ${LR}}").unwrap();
+        let mut document = parse("a: {b: [\"${EVIL}\"]}\nlr: ${LR}").unwrap();
         expand(&mut document, &lookup).unwrap();
         assert_eq!(document.to_json(), serde_json::json!({"a": {"b": ["x, y: [\n1"]}, "lr": 1e-4}));
     }

@@ -349,7 +349,7 @@ mod tests {
             words.contains(&format!("engine --socket {}", handle.socket.display())),
             "{words}"
         );
-        assert!(words.ends_with("ajet: {} mode 700"), "{words}");
+        assert!(words.ends_with("{} mode 700"), "{words}");
         assert!(!runtime.exists(), "removed with the engine");
     }
 
