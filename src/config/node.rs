@@ -304,7 +304,10 @@ mod tests {
         node.set("a.b", parse("[4]").unwrap());
         node.set("d.e.f", parse("5").unwrap());
         node.set("a.c", Node::null());
-        assert_eq!(node.to_json(), json!({"a": {"b": [4], "c": null}, "d": {"e": {"f": 5}}}));
+        assert_eq!(
+            node.to_json(),
+            json!({"a": {"b": [4], "c": null}, "d": {"e": {"f": 5}}})
+        );
     }
 
     #[test]

@@ -54,7 +54,10 @@ fn add_section(page: &mut String, path: &str, section: &Section) {
     if !section.doc.is_empty() {
         page.push_str(&format!("\n{}\n", section.doc));
     }
-    let rows = section.keys.iter().filter(|(_, key)| !matches!(key.shape, Shape::Section(_)));
+    let rows = section
+        .keys
+        .iter()
+        .filter(|(_, key)| !matches!(key.shape, Shape::Section(_)));
     let rows: String = rows.map(|(name, key)| row(name, key)).collect();
     if !rows.is_empty() {
         page.push_str("\n| key | takes | default | meaning |\n|---|---|---|---|\n");
@@ -78,7 +81,11 @@ fn row(name: &str, key: &Key) -> String {
     let mut meaning = key.doc.clone();
     if let Shape::Choice(choices) = &key.shape {
         for choice in choices {
-            let doc = if choice.doc.is_empty() { String::new() } else { format!(": {}", choice.doc) };
+            let doc = if choice.doc.is_empty() {
+                String::new()
+            } else {
+                format!(": {}", choice.doc)
+            };
             meaning.push_str(&format!("<br>`{}`{doc}", choice.name));
         }
     }

@@ -125,7 +125,10 @@ mod tests {
     fn a_variable_cannot_add_keys_and_stays_a_number_without_quotes() {
         let mut document = parse("a: {b: [\"${EVIL}\"]}\nlr: ${LR}").unwrap();
         expand(&mut document, &lookup).unwrap();
-        assert_eq!(document.to_json(), serde_json::json!({"a": {"b": ["x, y: [\n1"]}, "lr": 1e-4}));
+        assert_eq!(
+            document.to_json(),
+            serde_json::json!({"a": {"b": ["x, y: [\n1"]}, "lr": 1e-4})
+        );
     }
 
     #[test]
@@ -138,6 +141,9 @@ mod tests {
             "roll.agent.argv[1]: the environment variable NONE is not set; `${NONE:-default}` gives a default, and `$${` \
              stands for `${`"
         );
-        assert!(told[1].starts_with("b: the environment variable OTHER is not set"), "{told:?}");
+        assert!(
+            told[1].starts_with("b: the environment variable OTHER is not set"),
+            "{told:?}"
+        );
     }
 }

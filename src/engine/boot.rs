@@ -25,9 +25,9 @@ use super::storage::durable;
 use super::storage::lock::{self, DirectoryLock};
 use super::storage::trajectories::Trajectories;
 use super::worker::{ModelInfo, ModelWorker};
+use crate::config::from_json;
 use crate::config::schema::Ajet;
 use crate::config::small_file::{DOCUMENT_BYTES, read_text};
-use crate::config::from_json;
 use crate::protocol::engine::{CONTRACT_VERSION, EnginePhase, Hello};
 use crate::protocol::swarm::UPDATES_DONE;
 

@@ -303,7 +303,9 @@ fn set(document: &mut Node, setting: &str) -> Result<(), String> {
         return Err(format!("{key:?} is not a key of `ajet` or `roll`"));
     }
     if key.contains('[') || key.split('.').any(str::is_empty) {
-        return Err(format!("{key:?} is not a path of names with dots between; an element of a list cannot be set"));
+        return Err(format!(
+            "{key:?} is not a path of names with dots between; an element of a list cannot be set"
+        ));
     }
     document.set(key, config::yaml::parse(value)?);
     Ok(())
@@ -449,7 +451,10 @@ mod tests {
             ("roll.agent.turns[0]=a", "an element of a list cannot be set"),
             ("roll.stepps=7", "roll.stepps: unknown key; did you mean `roll.steps`?"),
             ("roll.steps=[", "line 1"),
-            ("roll.seed=${AJET_TEST_NONE}", "roll.seed: the environment variable AJET_TEST_NONE is not set"),
+            (
+                "roll.seed=${AJET_TEST_NONE}",
+                "roll.seed: the environment variable AJET_TEST_NONE is not set",
+            ),
         ] {
             let message = load(&[setting]).unwrap_err().to_string();
             assert!(message.contains(told), "{message}");

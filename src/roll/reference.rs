@@ -79,7 +79,10 @@ fn accept(section: &mut Value, path: &str) {
         return;
     };
     match path.split_once('.') {
-        Some((name, below)) => accept(properties.entry(name).or_insert_with(|| json!({ "type": "object" })), below),
+        Some((name, below)) => accept(
+            properties.entry(name).or_insert_with(|| json!({ "type": "object" })),
+            below,
+        ),
         None => {
             let key = || json!({ "description": "Accepted, without effect." });
             properties.entry(path).or_insert_with(key);
@@ -105,7 +108,10 @@ fn allow_variable(schema: &mut Map<String, Value>) {
         Some(Value::Array(names)) => names.clone(),
         _ => return,
     };
-    if types.iter().any(|name| ["integer", "number", "boolean"].iter().any(|scalar| name == scalar)) {
+    if types
+        .iter()
+        .any(|name| ["integer", "number", "boolean"].iter().any(|scalar| name == scalar))
+    {
         schema.insert("type".into(), types.into_iter().chain([json!("string")]).collect());
         schema.insert("pattern".into(), json!(r"\$\{.+\}"));
     }
@@ -162,20 +168,24 @@ mod tests {
                 "minimum" | "maximum" => {
                     let given = value.as_f64();
                     let outside = given.is_some_and(|given| {
-                        number("minimum").is_some_and(|min| given < min) || number("maximum").is_some_and(|max| given > max)
+                        number("minimum").is_some_and(|min| given < min)
+                            || number("maximum").is_some_and(|max| given > max)
                     });
                     outside.then(|| format!("{path}: {value} is outside its range"))
                 }
                 "minItems" | "maxItems" => {
                     let given = value.as_array().map(|items| items.len() as f64);
                     let outside = given.is_some_and(|given| {
-                        number("minItems").is_some_and(|min| given < min) || number("maxItems").is_some_and(|max| given > max)
+                        number("minItems").is_some_and(|min| given < min)
+                            || number("maxItems").is_some_and(|max| given > max)
                     });
                     outside.then(|| format!("{path}: the number of elements is outside its range"))
                 }
                 "pattern" => {
                     assert_eq!(rule, r"\$\{.+\}");
-                    let text = value.as_str().filter(|text| !(text.contains("${") && text.contains('}')));
+                    let text = value
+                        .as_str()
+                        .filter(|text| !(text.contains("${") && text.contains('}')));
                     text.map(|text| format!("{path}: {text:?} is no variable"))
                 }
                 "required" => {
@@ -184,14 +194,20 @@ mod tests {
                     missing.map(|name| format!("{path}.{name}: is missing"))
                 }
                 "properties" => rule.as_object()?.iter().find_map(|(name, schema)| {
-                    value.get(name).and_then(|value| mismatch(root, schema, value, &format!("{path}.{name}")))
+                    value
+                        .get(name)
+                        .and_then(|value| mismatch(root, schema, value, &format!("{path}.{name}")))
                 }),
                 "additionalProperties" => value.as_object().and_then(|entries| {
-                    let mut others = entries.iter().filter(|(name, _)| schema["properties"].get(name).is_none());
+                    let mut others = entries
+                        .iter()
+                        .filter(|(name, _)| schema["properties"].get(name).is_none());
                     others.find_map(|(name, value)| mismatch(root, rule, value, &format!("{path}.{name}")))
                 }),
                 "items" => value.as_array().and_then(|items| {
-                    items.iter().find_map(|item| mismatch(root, rule, item, &format!("{path}[]")))
+                    items
+                        .iter()
+                        .find_map(|item| mismatch(root, rule, item, &format!("{path}[]")))
                 }),
                 "anyOf" | "oneOf" => {
                     let failures: Vec<_> = rule.as_array()?.iter().filter_map(fails).collect();
@@ -214,16 +230,25 @@ mod tests {
 
     /// The YAML blocks of a Markdown file that are whole jobs.
     fn jobs_in(page: &str) -> Vec<&str> {
-        let blocks = page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
-        blocks.filter(|block| block.contains("ajet:\n") && block.contains("\nroll:\n")).collect()
+        let blocks = page
+            .split("```yaml\n")
+            .skip(1)
+            .filter_map(|rest| rest.split("```").next());
+        blocks
+            .filter(|block| block.contains("ajet:\n") && block.contains("\nroll:\n"))
+            .collect()
     }
 
     #[test]
     fn every_example_is_valid_by_the_schema() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let files = |folder: &str, extension: &str| {
-            let entries = std::fs::read_dir(root.join(folder)).unwrap().map(|entry| entry.unwrap().path());
-            entries.filter(|path| path.extension().is_some_and(|have| have == extension)).collect::<Vec<_>>()
+            let entries = std::fs::read_dir(root.join(folder))
+                .unwrap()
+                .map(|entry| entry.unwrap().path());
+            entries
+                .filter(|path| path.extension().is_some_and(|have| have == extension))
+                .collect::<Vec<_>>()
         };
         let mut checked = 0;
         for path in files("config/jobs", "yaml") {
@@ -248,15 +273,27 @@ mod tests {
             format!("ajet: {{model: {{path: m}}, {ajet}}}\nroll: {{{agent}, {roll}}}")
         };
         for fine in [
-            job("data: {train_batch_size: 8}, lora: {target_modules: [q_proj]}", "steps: 3"),
-            job("trainer_common: {optim: {lr: '${LR:-1e-4}'}}, backbone: verl", "force_restart: '${FORCE}'"),
-            job("rollout: {tool_parser: null}, task_judge: {judge_type: x}", "eval: {every: 5}"),
+            job(
+                "data: {train_batch_size: 8}, lora: {target_modules: [q_proj]}",
+                "steps: 3",
+            ),
+            job(
+                "trainer_common: {optim: {lr: '${LR:-1e-4}'}}, backbone: verl",
+                "force_restart: '${FORCE}'",
+            ),
+            job(
+                "rollout: {tool_parser: null}, task_judge: {judge_type: x}",
+                "eval: {every: 5}",
+            ),
         ] {
             assert_eq!(mismatch_of_job(&fine), None, "{fine}");
         }
         for (wrong, told) in [
             (job("data: {train_batch_size: 0}", ""), "outside its range"),
-            (job("data: {train_batch_sise: 8}", ""), ".ajet.data.train_batch_sise: not allowed"),
+            (
+                job("data: {train_batch_sise: 8}", ""),
+                ".ajet.data.train_batch_sise: not allowed",
+            ),
             (job("trainer_common: {loss_agg_mode: mean}", ""), "\"mean\" is not"),
             (job("", "max_parallel: many"), "is no variable"),
             (job("", "stepps: 3"), ".roll.stepps: not allowed"),
