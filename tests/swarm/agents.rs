@@ -215,3 +215,43 @@ async fn workers_run_a_whole_job_and_end_with_it() {
     }
     panic!("workers outlive their run");
 }
+
+/// Measures, rather than checks, so it is run by hand:
+/// `cargo test --test swarm -- --ignored --nocapture processor_time_of_roll`.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a measurement"]
+async fn processor_time_of_roll_with_64_episodes_of_5_calls() {
+    let swarm = Swarm::start().await;
+    swarm.engines.behave(|behaviour| behaviour.chat_takes = (Duration::from_millis(500), Duration::from_millis(500)));
+    let directory = tempfile::tempdir().unwrap();
+    let ajet = json!({
+        "data": {"train_batch_size": 64},
+        "rollout": {"num_repeat": 2},
+        "task_reader": {"type": "reverse_text", "reverse_text": {"tasks": 256}},
+    });
+    let roll = json!({
+        "swarm_url": swarm.url, "auto_start_swarm_server": false, "steps": 4, "max_parallel": 64,
+        "agent": {"type": "chat", "turns": ["a", "b", "c", "d", "e"]},
+        "reward": {"type": "similarity", "answer": "{{ metadata.answer }}"},
+    });
+    let file = directory.path().join("job.yaml");
+    std::fs::write(&file, format!("{}roll: {roll}\n", swarm.yaml(ajet))).unwrap();
+    let started = std::time::Instant::now();
+    let run = tokio::task::spawn_blocking(move || {
+        let program = env!("CARGO_BIN_EXE_ajet-swarm");
+        std::process::Command::new(program).arg("roll").arg(file).output().unwrap()
+    });
+    let output = run.await.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let wall = started.elapsed().as_secs_f64();
+    let used = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_CHILDREN).unwrap();
+    let seconds = |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
+    let used = seconds(used.user_time()) + seconds(used.system_time());
+    let episodes = swarm.engines.record().ends.len();
+    println!(
+        "{episodes} episodes of 5 calls in {wall:.1} s: {used:.2} s of processor time, {:.1} % of a core, {:.2} ms a call",
+        100.0 * used / wall,
+        1e3 * used / (5 * episodes) as f64,
+    );
+    swarm.shut_down().await;
+}
