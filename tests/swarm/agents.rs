@@ -17,7 +17,8 @@ call() {
     body='{"model": "m", "messages": [{"role": "user", "content": "hi"}]}'
     exec 3<>"/dev/tcp/${server%:*}/${server#*:}"
     printf 'POST /v1/chat/completions HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\n' "$server" "$OPENAI_API_KEY" >&3
-    printf 'Content-Type: application/json\r\nConnection: close\r\nContent-Length: %s\r\n\r\n%s' "${#body}" "$body" >&3
+    length=$(printf %s "$body" | wc -c)
+    printf 'Content-Type: application/json\r\nConnection: close\r\nContent-Length: %s\r\n\r\n%s' "$length" "$body" >&3
     grep -q '"choices"' <&3 || { echo "no answer" >&2; exit 9; }
 }
 if mkdir "$0/$AJET_TASK_ID" 2>/dev/null; then

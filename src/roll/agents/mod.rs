@@ -53,7 +53,7 @@ pub struct Access {
     pub model: ModelApi,
     /// Name to ask for; a swarm server takes any.
     pub model_name: String,
-    /// The episode; empty without a swarm server.
+    /// The episode; a random name without a swarm server.
     pub episode_uuid: String,
     /// Whether a swarm server answers, which records the conversation.
     pub is_recorded: bool,
