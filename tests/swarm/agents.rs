@@ -223,7 +223,9 @@ async fn workers_run_a_whole_job_and_end_with_it() {
 #[ignore = "a measurement"]
 async fn processor_time_of_roll_with_64_episodes_of_5_calls() {
     let swarm = Swarm::start().await;
-    swarm.engines.behave(|behaviour| behaviour.chat_takes = (Duration::from_millis(500), Duration::from_millis(500)));
+    swarm
+        .engines
+        .behave(|behaviour| behaviour.chat_takes = (Duration::from_millis(500), Duration::from_millis(500)));
     let directory = tempfile::tempdir().unwrap();
     let ajet = json!({
         "data": {"train_batch_size": 64},
@@ -240,7 +242,11 @@ async fn processor_time_of_roll_with_64_episodes_of_5_calls() {
     let started = std::time::Instant::now();
     let run = tokio::task::spawn_blocking(move || {
         let program = env!("CARGO_BIN_EXE_ajet-swarm");
-        std::process::Command::new(program).arg("roll").arg(file).output().unwrap()
+        std::process::Command::new(program)
+            .arg("roll")
+            .arg(file)
+            .output()
+            .unwrap()
     });
     let output = run.await.unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
