@@ -141,7 +141,8 @@ mod tests {
 
     /// Returns the long help of a command and of all its subcommands, hidden ones included.
     fn help_of(command: &mut clap::Command) -> String {
-        let mut text = format!("$ {} --help\n{}\n", command, command.render_long_help());
+        let help = command.render_long_help();
+        let mut text = format!("$ {command} --help\n{help}\n");
         for subcommand in command
             .get_subcommands_mut()
             .filter(|command| command.get_name() != "help")

@@ -124,7 +124,17 @@ mod tests {
                 status: 401,
                 detail: "this server requires an access token".into(),
             },
-            ClientError::Answer { .. } => ClientError::Answer {
+            ClientError::Api { .. } => ClientError::Api {
+            url: "https://api.example/v1".into(),
+            call: "/chat/completions",
+            status: 401,
+            detail: "Incorrect API key provided".into(),
+        },
+        ClientError::ApiUnreachable { .. } => ClientError::ApiUnreachable {
+            url: "https://api.example/v1".into(),
+            reason: "connection refused".into(),
+        },
+        ClientError::Answer { .. } => ClientError::Answer {
                 url: url(),
                 call: "/get_engine_status",
                 reason: "missing field `engine_status`".into(),

@@ -33,6 +33,10 @@ fn requests() {
         Error::BodyStalled { .. } => Error::BodyStalled { limit: Duration::from_secs(60) },
         Error::BodySlow { .. } => Error::BodySlow { rate: 65_536 },
         Error::TooManyCalls { .. } => Error::TooManyCalls { limit: 4096 },
+        Error::EpisodeCalls { .. } => Error::EpisodeCalls {
+            in_flight: 12,
+            free: 64,
+        },
         Error::Busy(_) => Error::Busy("the memory for request bodies is exhausted".into()),
         Error::EngineUnreachable(_) => Error::EngineUnreachable("it is not running".into()),
         Error::BrokenOff(_) => Error::BrokenOff("the connection was closed".into()),

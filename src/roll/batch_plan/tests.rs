@@ -309,7 +309,7 @@ struct Batch {
 fn sample(mut plans: Vec<Plan>, slots: usize, stale: usize, failing: f64, batches: usize, seed: u64) -> Vec<Batch> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let (mut server, mut sampled, mut quiet) = (Server::default(), vec![], 0);
-    let mut turns = vec![0; plans.len()];
+    let mut turns = vec![0_usize; plans.len()];
     let target = *plans[0].target();
     for _ in 0..200_000 {
         if sampled.len() == batches {
