@@ -52,15 +52,19 @@ pub(super) fn batch_problem(batch: u64, rule: Rule, length: Length, tasks: &[Tas
     }
 }
 
-/// What keeps the agent from a task, each problem with the first task that has it.
+/// What keeps agent or reward from a task, each problem with the first task that has it.
 fn task_problems(job: &Job, tasks: &TaskSets, checked: usize) -> Vec<String> {
     let mut seen = HashSet::new();
     let mut problems = vec![];
+    // A judge's key may be missing where a job is only checked.
+    let reward = job.roll.reward().scorer("roll.reward").ok();
     for set in [&tasks.training, &tasks.validation] {
         for task in set.iter().take(checked) {
             let asked = job.roll.agent.verify(task).err();
             let program = job.roll.agent.check(task).err();
-            for problem in asked.into_iter().chain(program) {
+            let unscored = reward.as_ref().and_then(|reward| reward.verify(task).err());
+            let unscored = unscored.map(|error| error.to_string());
+            for problem in asked.into_iter().chain(program).chain(unscored) {
                 if seen.insert(problem.clone()) {
                     problems.push(format!("task {}: {problem}", task.task_id));
                 }

@@ -648,6 +648,11 @@ fn a_job_that_cannot_run_is_refused_by_its_check() {
             "roll.agent.user: `metadata.qestion` is undefined",
         ),
         (
+            format!("{reader}, data: {{train_batch_size: 8}}"),
+            roll.replace("answer: x", "answer: '{{ metadata.anwser }}'"),
+            "roll.reward.answer: `metadata.anwser` is undefined",
+        ),
+        (
             "task_reader: {jsonl_dataset_file: {training: {file_path: tasks.jsonl}}}, data: {train_batch_size: 1}"
                 .to_owned(),
             roll.replace(", user: '{{ main_query }}'", ""),

@@ -24,6 +24,15 @@ pub struct Command {
 }
 
 impl Command {
+    /// Renders the arguments.
+    ///
+    /// # Errors
+    /// A template does not fit the task.
+    pub(super) fn verify(&self, task: &Task) -> Result<(), RewardError> {
+        self.argv.iter().try_for_each(|argument| argument.render(task).map(drop))?;
+        Ok(())
+    }
+
     /// The program gets the task, the output and the conversation as JSON on standard input. `messages` is null where
     /// the conversation is not known.
     pub(super) async fn score(&self, task: &Task, answer: &Answer) -> Result<Score, RewardError> {

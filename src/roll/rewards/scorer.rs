@@ -70,6 +70,27 @@ impl Scorer {
         }
     }
 
+    /// Looks at what the reward needs of a task, with an empty answer. Programs and judges are not run.
+    ///
+    /// # Errors
+    /// A template does not fit the task, or its right answer cannot be compared.
+    pub fn verify(&self, task: &Task) -> Result<(), RewardError> {
+        let answer = Answer::default();
+        let scored = match &*self.0 {
+            Kind::Compare { how, answer: wanted } => how.score(&wanted.render(task)?, ""),
+            Kind::Regex(regex) => regex.score(task, &answer),
+            Kind::JsonPath(path) => path.score(task, &answer),
+            Kind::Command(command) => return command.verify(task),
+            Kind::Weighted { parts, .. } => return parts.iter().try_for_each(|part| part.scorer.verify(task)),
+            Kind::FromAgent | Kind::Expression(_) | Kind::LlmJudge(_) | Kind::GroupJudge(_) => return Ok(()),
+        };
+        match scored {
+            Err(error) if error.is_permanent() => Err(error),
+            // It is the answer that is missing.
+            _ => Ok(()),
+        }
+    }
+
     /// The reward of one answer that is compared with no other.
     ///
     /// # Errors
