@@ -29,7 +29,9 @@ impl Command {
     /// # Errors
     /// A template does not fit the task.
     pub(super) fn verify(&self, task: &Task) -> Result<(), RewardError> {
-        self.argv.iter().try_for_each(|argument| argument.render(task).map(drop))?;
+        self.argv
+            .iter()
+            .try_for_each(|argument| argument.render(task).map(drop))?;
         Ok(())
     }
 
