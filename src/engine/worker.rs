@@ -92,10 +92,12 @@ impl ModelWorker {
             Some(reference) => Trainer::with_reference(&weights, config, Some(reference)),
             None => Trainer::new(&weights, config),
         };
+        let trainer = trainer.map_err(sentence)?;
+        // After the trainer, whose memory is not available for caches.
+        let scheduler = Scheduler::on_pool(&weights, config, trainer.pool().clone()).map_err(sentence)?;
         let mut worker = Self {
-            trainer: trainer.map_err(sentence)?,
-            // After the trainer, whose memory is not available for caches.
-            scheduler: Scheduler::new(&weights, config).map_err(sentence)?,
+            trainer,
+            scheduler,
             weights,
             files: base.files,
             base: config.model.path.clone(),

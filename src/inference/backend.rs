@@ -31,7 +31,18 @@ impl Scheduler {
     /// Fails if out of memory, if the cache cannot hold one sequence, or for bf16 on the CPU without importance
     /// sampling correction.
     pub fn new(weights: &Weights, ajet: &Ajet) -> Result<Self> {
-        let pool = Arc::new(Pool::new(Pool::threads_for(ajet.engine.threads)));
+        Self::on_pool(
+            weights,
+            ajet,
+            Arc::new(Pool::new(Pool::threads_for(ajet.engine.threads))),
+        )
+    }
+
+    /// As [`new`](Self::new), on threads that others use too, such as the trainer's.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn on_pool(weights: &Weights, ajet: &Ajet, pool: Arc<Pool>) -> Result<Self> {
         let on_kernels = weights.device().is_cpu() && ajet.engine.kernels == Kernels::Auto;
         let forward: Box<dyn Forward> = match on_kernels {
             true => Box::new(CpuForward::new(weights, pool.clone(), precision(ajet)?)?),

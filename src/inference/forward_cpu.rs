@@ -89,19 +89,13 @@ impl CpuForward {
         }
     }
 
-    /// Positions and rope tables, as transformers computes them: angles, then cosines and sines, in f32.
+    /// Positions and their rope tables.
     fn rows(&self, chunks: &[Chunk]) -> Rows {
-        let rope = &self.model.config.rope;
-        let (mut cos, mut sin, mut runs) = (vec![], vec![], vec![]);
-        let mut row = 0;
+        let positions = |chunk: &Chunk| chunk.start as u32..(chunk.start + chunk.tokens.len()) as u32;
+        let (cos, sin) = self.model.config.rope.tables(chunks.iter().flat_map(positions));
+        let (mut runs, mut row) = (vec![], 0);
         for chunk in chunks {
             let end = chunk.start + chunk.tokens.len();
-            for position in chunk.start..end {
-                let angles = rope.inv_freq.iter().map(|f| (position as f32 * f).sin_cos());
-                let (s, c): (Vec<f32>, Vec<f32>) = angles.unzip();
-                cos.extend(c.iter().map(|c| c * rope.attention_factor));
-                sin.extend(s.iter().map(|s| s * rope.attention_factor));
-            }
             let mut position = chunk.start;
             while position < end {
                 let slot = position % BLOCK_TOKENS;

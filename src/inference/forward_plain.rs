@@ -403,11 +403,7 @@ fn slot(chunk: &Chunk, position: usize) -> u32 {
 
 /// Angles in f32, then cosines and sines, then the model's type, as transformers computes them.
 fn rotary_tables(rope: &Rope, positions: usize, dtype: DType, device: &Device) -> Result<(Tensor, Tensor)> {
-    let angles = (0..positions).flat_map(|position| rope.inv_freq.iter().map(move |f| position as f32 * f));
-    let angles: Vec<f32> = angles.collect();
-    let table = |f: fn(f32) -> f32| -> Result<Tensor> {
-        let values: Vec<f32> = angles.iter().map(|a| f(*a) * rope.attention_factor).collect();
-        Ok(Tensor::from_vec(values, (positions, rope.inv_freq.len()), device)?.to_dtype(dtype)?)
-    };
-    Ok((table(f32::cos)?, table(f32::sin)?))
+    let (cos, sin) = rope.tables(0..positions as u32);
+    let tensor = |table| Tensor::from_vec(table, (positions, rope.inv_freq.len()), device)?.to_dtype(dtype);
+    Ok((tensor(cos)?, tensor(sin)?))
 }

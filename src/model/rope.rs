@@ -59,6 +59,15 @@ pub enum RopeScaling {
 }
 
 impl Rope {
+    /// Returns the cosines and sines of positions' angles, each positions × `head_dim / 2`, as transformers computes
+    /// them: angles first, then their cosines and sines, in f32.
+    pub fn tables(&self, positions: impl Iterator<Item = u32>) -> (Vec<f32>, Vec<f32>) {
+        let angles = positions.flat_map(|position| self.inv_freq.iter().map(move |f| (position as f32 * f).sin_cos()));
+        angles
+            .map(|(sin, cos)| (cos * self.attention_factor, sin * self.attention_factor))
+            .unzip()
+    }
+
     /// Frequencies of heads of `head_dim` for the base `theta`.
     pub fn new(theta: f32, head_dim: usize, scaling: &RopeScaling) -> Self {
         let plain = (0..head_dim)
@@ -256,6 +265,17 @@ mod tests {
         config: serde_json::Value,
         inv_freq: Vec<f32>,
         attention_factor: f32,
+    }
+
+    #[test]
+    fn tables_hold_scaled_cosines_and_sines_of_every_position() {
+        let rope = super::Rope {
+            inv_freq: vec![1.0, 0.25],
+            attention_factor: 2.0,
+        };
+        let (cos, sin) = rope.tables([0, 3].into_iter());
+        assert_eq!(cos, [2.0, 2.0, 2.0 * 3f32.cos(), 2.0 * 0.75f32.cos()]);
+        assert_eq!(sin, [0.0, 0.0, 2.0 * 3f32.sin(), 2.0 * 0.75f32.sin()]);
     }
 
     #[test]

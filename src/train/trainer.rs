@@ -116,6 +116,11 @@ impl Trainer {
         Ok(asked && weights.lora.is_none())
     }
 
+/// The threads that compute on a CPU, to be shared with the sampler, which is idle during an update.
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
     /// Returns the number of updates so far, including earlier runs.
     pub fn updates(&self) -> u64 {
         self.updates

@@ -34,16 +34,11 @@ impl BatchContext {
     /// The batch is malformed.
     pub fn new(batch: &PackedBatch, rope: &Rope, device: &Device) -> Result<Self> {
         batch.validate()?;
-        let angles_at = |position: u32| rope.inv_freq.iter().map(move |f| position as f32 * f);
-        let angles: Vec<f32> = batch.positions.iter().copied().flat_map(angles_at).collect();
+        let (cos, sin) = rope.tables(batch.positions.iter().copied());
         let shape = (batch.len(), rope.inv_freq.len());
-        let table = |f: fn(f32) -> f32| -> Result<Tensor> {
-            let values: Vec<f32> = angles.iter().map(|a| f(*a) * rope.attention_factor).collect();
-            Ok(Tensor::from_vec(values, shape, device)?)
-        };
         Ok(Self {
-            cos: table(f32::cos)?,
-            sin: table(f32::sin)?,
+            cos: Tensor::from_vec(cos, shape, device)?,
+            sin: Tensor::from_vec(sin, shape, device)?,
             batch: Arc::new(batch.clone()),
         })
     }
