@@ -116,7 +116,7 @@ impl Trainer {
         Ok(asked && weights.lora.is_none())
     }
 
-/// The threads that compute on a CPU, to be shared with the sampler, which is idle during an update.
+    /// The threads that compute on a CPU, to be shared with the sampler, which is idle during an update.
     pub fn pool(&self) -> &Arc<Pool> {
         &self.pool
     }

@@ -31,7 +31,7 @@ pub(super) use tile::{Ahead, Start, Tile};
 use tile::{MAX_TILE, ROWS_BEHIND};
 
 /// Rows whose inputs stay in the second-level cache while the panels pass.
-const ROW_BLOCK: usize = 192;
+const ROW_BLOCK: usize = 72;
 /// Rows up to which a panel is taken in one piece: decoding.
 const FEW_ROWS: usize = 24;
 

@@ -92,7 +92,7 @@ pub(in crate::model::kernels) struct Avx512(__m512);
 
 impl Vector for Avx512 {
     const LANES: usize = 16;
-    const TILE_ROWS: usize = 12;
+    const TILE_ROWS: usize = 8;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
