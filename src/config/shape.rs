@@ -114,10 +114,11 @@ impl Schema {
         let settings = SchemaSettings::default().with(|settings| settings.inline_subschemas = true);
         let schema = settings.into_generator().into_root_schema_for::<T>();
         let recursive = schema.get("$defs").and_then(Json::as_object).into_iter().flatten();
-        Self {
-            root: shape(schema.as_value()),
-            recursive: recursive.map(|(name, schema)| (name.clone(), shape(schema))).collect(),
-        }
+        let root = shape(schema.as_value());
+        let mut recursive: IndexMap<_, _> = recursive.map(|(name, schema)| (name.clone(), shape(schema))).collect();
+        // How a type that is the root itself is referred to.
+        recursive.insert("#".into(), root.clone());
+        Self { root, recursive }
     }
 
     /// The shape itself, where `shape` only refers to it.

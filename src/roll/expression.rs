@@ -20,6 +20,12 @@ impl Expression {
     /// # Errors
     /// Its syntax is wrong, or it is larger or nested deeper than templates may be.
     pub fn new(path: &str, source: &str) -> Result<Self, TemplateError> {
+        if source.trim().is_empty() {
+            return Err(TemplateError {
+                path: path.to_owned(),
+                reason: "the expression is empty".to_owned(),
+            });
+        }
         // A value comes out of a template as JSON. The newline ends a comment at the end of the source.
         let template = Template::new(path, &format!("{{{{ ({source}\n) | tojson }}}}"))?;
         Ok(Self {

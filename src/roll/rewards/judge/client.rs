@@ -10,7 +10,6 @@ use tokio::sync::Semaphore;
 
 use super::error::JudgeError;
 use crate::client::{backoff, blank_token, http_client, retry_after, root_cause};
-use crate::protocol::openai::ErrorBody;
 
 /// Maximum size of an answer in bytes.
 const MAX_ANSWER: usize = 4 << 20;
@@ -255,10 +254,11 @@ async fn read_body(mut answer: reqwest::Response) -> Result<Option<Vec<u8>>, req
 }
 
 fn sentence(body: &[u8]) -> String {
-    match serde_json::from_slice::<ErrorBody>(body) {
-        Ok(error) => error.error.message,
-        Err(_) => excerpt(&String::from_utf8_lossy(body)),
-    }
+    // OpenAI's error object, or what other servers have in its place.
+    let error: Value = serde_json::from_slice(body).unwrap_or_default();
+    let message = ["/error/message", "/message", "/detail", "/error"];
+    let message = message.iter().find_map(|path| error.pointer(path)?.as_str());
+    message.map_or_else(|| excerpt(&String::from_utf8_lossy(body)), str::to_owned)
 }
 
 /// The text of an answer. One that was cut may end in the middle of its score.

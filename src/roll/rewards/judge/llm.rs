@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::OnceCell;
 
@@ -83,8 +83,8 @@ impl LlmJudge {
     pub(in crate::roll::rewards) async fn score(&self, task: &Task, answer: &Answer) -> Result<Score, RewardError> {
         let format = &self.prompt.format;
         let mut variables = answer.variables(task);
-        variables.insert("score_min".into(), json!(format.range().min));
-        variables.insert("score_max".into(), json!(format.range().max));
+        variables.insert("score_min".into(), score_number(format.range().min));
+        variables.insert("score_max".into(), score_number(format.range().max));
         let system = self
             .prompt
             .system
@@ -128,6 +128,15 @@ impl LlmJudge {
     fn lock(&self) -> MutexGuard<'_, Remembered> {
         // Nothing panics while it is held.
         self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A number as people write scores: `10`, not `10.0`.
+fn score_number(number: f64) -> Value {
+    match number.fract() == 0.0 {
+        // The configuration keeps scores within a billion.
+        true => json!(number as i64),
+        false => json!(number),
     }
 }
 

