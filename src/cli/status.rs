@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use super::server_url::ServerArgs;
+use crate::client::ClientError;
 use crate::protocol::swarm::{EngineStatusAnswer, PoolInformation};
 use crate::terminal;
 
@@ -30,17 +31,25 @@ pub struct Args {
 /// Fails if the server cannot be reached or requires a token.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let swarm = args.server.client()?;
-    let (status, pool, experiment_dir) =
-        tokio::try_join!(swarm.status(), swarm.pool_information(), swarm.experiment_dir())?;
+    let (status, pool, experiment_dir) = tokio::join!(swarm.status(), swarm.pool_information(), swarm.experiment_dir());
+    let (status, pool, experiment_dir) = (status?, if_there(pool)?, if_there(experiment_dir)?.flatten());
     let text = match args.json {
         true => {
             let all = json!({"status": status, "pool": pool, "experiment_dir": experiment_dir});
             format!("{}\n", terminal::json(&serde_json::to_string_pretty(&all)?))
         }
-        false => lines(&status, &pool, experiment_dir.as_deref()),
+        false => lines(&status, &pool.unwrap_or_default(), experiment_dir.as_deref()),
     };
     terminal::print(&text);
     Ok(ExitCode::SUCCESS)
+}
+
+/// An answer of an endpoint that an older or another server may not have.
+fn if_there<T>(answer: Result<T, ClientError>) -> Result<Option<T>, ClientError> {
+    match answer {
+        Err(ClientError::Refused { status: 404, .. }) => Ok(None),
+        answer => answer.map(Some),
+    }
 }
 
 fn lines(status: &EngineStatusAnswer, pool: &PoolInformation, experiment_dir: Option<&str>) -> String {
@@ -91,6 +100,19 @@ fn lines(status: &EngineStatusAnswer, pool: &PoolInformation, experiment_dir: Op
 mod tests {
     use super::*;
     use crate::protocol::swarm::EngineStatus;
+
+    /// Seen with a server without the pool's endpoint, of which nothing was shown.
+    #[test]
+    fn what_a_server_does_not_have_is_left_out() {
+        let refused = |status| ClientError::Refused {
+            call: "/get_current_batch_rollout_pool_information",
+            status,
+            detail: "Not Found".into(),
+        };
+        assert_eq!(if_there::<u8>(Err(refused(404))).unwrap(), None);
+        assert!(if_there::<u8>(Err(refused(401))).is_err());
+        assert_eq!(if_there(Ok(1)).unwrap(), Some(1));
+    }
 
     #[test]
     fn an_offline_server_has_little_to_tell_and_a_rolling_one_its_batch() {

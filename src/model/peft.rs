@@ -7,6 +7,7 @@ use candle_core::{DType, Device, Tensor};
 use serde_json::{Value, json};
 
 use super::error::{ModelError, Result};
+use super::load::finite;
 use super::lora::{Lora, LoraConfig};
 use crate::config::schema::Dtype;
 use crate::config::small_file::{DOCUMENT_BYTES, read_text};
@@ -135,7 +136,9 @@ pub fn read_adapter(directory: &Path, lora: &Lora) -> Result<()> {
             .get(&format!("{PREFIX}{name}"))
             .filter(|found| found.dims() == var.dims());
         let found = found.ok_or_else(|| wrong(format!("it has no `{PREFIX}{name}` of shape {:?}", var.dims())))?;
-        values.push(found.to_dtype(var.dtype())?.to_device(var.device())?);
+        let found = found.to_dtype(var.dtype())?;
+        finite::check(&found, &name, &path.display().to_string())?;
+        values.push(found.to_device(var.device())?);
     }
     for ((_, var), value) in lora.trainable().into_iter().zip(values) {
         var.set(&value)?;
@@ -186,6 +189,22 @@ mod tests {
         write_adapter(dir.path(), &written, "base").unwrap();
         read_adapter(dir.path(), &read).unwrap();
         assert_eq!(values(&written), values(&read));
+    }
+
+    #[test]
+    fn an_adapter_with_values_that_are_not_finite_is_refused_and_leaves_the_weights() {
+        let dir = tempfile::tempdir().unwrap();
+        let (written, read) = (lora(3, 1), lora(3, 2));
+        let (_, var) = &written.trainable()[0];
+        var.set(&(var.as_tensor() * f64::INFINITY).unwrap()).unwrap();
+        write_adapter(dir.path(), &written, "base").unwrap();
+        let before = values(&read);
+        let message = read_adapter(dir.path(), &read).unwrap_err().to_string();
+        assert!(
+            message.contains("are NaN or infinite") && message.contains("hint:"),
+            "{message}"
+        );
+        assert_eq!(values(&read), before);
     }
 
     #[test]

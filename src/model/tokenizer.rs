@@ -23,12 +23,32 @@ struct Token {
     special: bool,
 }
 
+/// A `tokenizer.json` whose model has no `type`, with the one that its fields belong to.
+fn with_model_type(json: &[u8]) -> Option<Vec<u8>> {
+    let mut json: serde_json::Value = serde_json::from_slice(json).ok()?;
+    let model = json
+        .get_mut("model")?
+        .as_object_mut()
+        .filter(|model| !model.contains_key("type"))?;
+    let kind = match model.get("vocab")? {
+        serde_json::Value::Array(_) => "Unigram",
+        _ if model.contains_key("merges") => "BPE",
+        _ if model.contains_key("max_input_chars_per_word") => "WordPiece",
+        _ => "WordLevel",
+    };
+    model.insert("type".into(), kind.into());
+    serde_json::to_vec(&json).ok()
+}
+
 impl Tokenizer {
     /// Reads a `tokenizer.json`. Truncation and padding that it may ask for are switched off: nothing is cut silently.
     pub fn from_json(json: &[u8]) -> Result<Self, ModelError> {
-        let inner = tokenizers::Tokenizer::from_bytes(json)
-            .map_err(|e| ModelError::Tokenizer(format!("tokenizer.json cannot be read: {e}")))?;
-        Self::new(inner)
+        let inner = tokenizers::Tokenizer::from_bytes(json).or_else(|error| {
+            // Old files do not name the model's type, and guessing it loses numbers that are kept as text.
+            let named = with_model_type(json).ok_or(error)?;
+            tokenizers::Tokenizer::from_bytes(named)
+        });
+        Self::new(inner.map_err(|e| ModelError::Tokenizer(format!("tokenizer.json cannot be read: {e}")))?)
     }
 
     /// Wraps a tokenizer that was built in memory.
@@ -247,6 +267,11 @@ mod tests {
         let json = r#"{"added_tokens":[],"model":{"type":"Unigram","unk_id":0,
             "vocab":[["<unk>",0.0],["a",-1.5],["b",-2.50e-1],["ab",-1e-7],["ba",-3]]}}"#;
         let tokenizer = Tokenizer::from_json(json.as_bytes()).unwrap();
+        // Seen with old files, which do not say what their model is.
+        let without_type = json.replace("\"type\":\"Unigram\",", "");
+        assert_ne!(without_type, json);
+        let old = Tokenizer::from_json(without_type.as_bytes()).unwrap();
+        assert_eq!(old.encode("abba").unwrap(), tokenizer.encode("abba").unwrap());
         assert_eq!(tokenizer.encode("abba").unwrap(), [3, 2, 1], "the likeliest pieces");
     }
 

@@ -9,6 +9,7 @@ pub mod fields;
 pub mod openai;
 pub mod responses;
 pub mod swarm;
+pub mod type_error;
 
 #[cfg(test)]
 mod tests {

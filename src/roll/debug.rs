@@ -161,7 +161,13 @@ pub async fn play_on_api(job: &Job, api: &Api, json: bool, interrupt: &Interrupt
         seconds: started.elapsed().as_secs_f64(),
     };
     progress.eval(&evaluation);
-    Ok(evaluation.summary)
+    match reports.last().and_then(|last| last.dropped.as_ref()) {
+        Some(detail) if evaluation.summary.episodes == 0 => Err(RollError::AllFailed {
+            episodes: reports.len(),
+            detail: detail.clone(),
+        }),
+        _ => Ok(evaluation.summary),
+    }
 }
 
 async fn play_task(

@@ -55,6 +55,14 @@ pub enum RollError {
         /// Of the last one.
         detail: String,
     },
+    /// Every episode of a run failed.
+    #[error("all {episodes} episodes failed, the last one: {detail}\nhint: `--debug-one` shows one episode in full")]
+    AllFailed {
+        /// How many.
+        episodes: usize,
+        /// Why the last one did.
+        detail: String,
+    },
     /// Updates were done, and none of them changed a weight.
     #[error("nothing was trained in {updates} updates; the last one: {reason}")]
     NothingTrained {

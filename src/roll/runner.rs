@@ -78,9 +78,13 @@ pub async fn run(job: Job, options: Options, interrupt: Interrupt) -> Result<End
         engine_is_done: false,
         others_seen: None,
         own_server: server.is_some(),
+        uses_engine: false,
     };
     let ended = run.whole().await;
     let _ = tokio::time::timeout(SETTLE, run.swarm.settle()).await;
+    if ended.is_err() {
+        run.stop_after_error().await;
+    }
     match server {
         Some(server) if run.options.keep_engine && ended.is_ok() => run.leave(server, "as asked").await,
         Some(server) if run.is_shared().await => run.leave(server, "since other clients use it").await,
@@ -151,6 +155,8 @@ pub(super) struct Run {
     pub others_seen: Option<Instant>,
     /// The server was started for this run.
     pub own_server: bool,
+    /// The engine came up for this run, or was joined by it.
+    pub uses_engine: bool,
 }
 
 impl Run {
@@ -162,6 +168,7 @@ impl Run {
         let Some(started) = self.bring_up(self.job.roll.force_restart).await? else {
             return self.interrupted();
         };
+        self.uses_engine = true;
         let pool = self.swarm.pool_information().await?;
         let model = pool
             .training_model_path
@@ -363,6 +370,16 @@ impl Run {
         }
         self.end.checkpoint = self.checkpoint().await?;
         Ok(())
+    }
+
+    /// Stops the engine that a failed run has used, with `--stop-engine-at-end`.
+    async fn stop_after_error(&self) {
+        if self.uses_engine
+            && self.options.stop_engine_at_end
+            && let Err(error) = self.swarm.stop_engine().await
+        {
+            self.progress.note(&format!("warning: cannot stop the engine: {error}"));
+        }
     }
 
     /// Whether other clients use the engine, or did so a moment ago. A server that does not answer serves nobody.

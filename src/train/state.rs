@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::error::{Result, TrainError};
 use super::trainer::Trainer;
 use crate::config::small_file::{DOCUMENT_BYTES, read_text};
+use crate::model::load::finite;
 
 /// File of the moments.
 pub const MOMENTS_FILE: &str = "trainer.safetensors";
@@ -81,6 +82,7 @@ impl Trainer {
                 let found = tensors.remove(&name).filter(|found| found.dims() == old.dims());
                 let message = || format!("no tensor `{name}` of shape {:?}", old.dims());
                 let found = found.ok_or_else(|| state_error(dir, MOMENTS_FILE, message()))?;
+                finite::check(&found, &name, &path.display().to_string())?;
                 Ok(found.to_device(old.device())?)
             };
             slot.first = take("first", &slot.first)?;

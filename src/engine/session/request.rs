@@ -10,6 +10,7 @@ use crate::config::schema::{LEAST_TEMPERATURE, Rollout};
 use crate::inference::Bias;
 use crate::protocol::openai::{ChatMessage, ChatRequest};
 use crate::protocol::swarm::EpisodeType;
+use crate::protocol::type_error::in_json_words;
 use crate::timeline::Conversation;
 
 const MAX_ANSWERS: u64 = 128;
@@ -245,11 +246,8 @@ fn typed(body: Value) -> Result<ChatRequest, ChatError> {
     serde_json::from_str(&text).map_err(|error| {
         let alone = |(name, value): (String, Value)| {
             let field = Value::Object(Map::from_iter([(name.clone(), value)]));
-            let error = serde_json::from_str::<ChatRequest>(&field.to_string())
-                .err()?
-                .to_string();
-            let what = error.rsplit_once(" at line ").map_or(error.as_str(), |(what, _)| what);
-            let message = format!("`{name}` is invalid: {what}");
+            let error = serde_json::from_str::<ChatRequest>(&field.to_string()).err()?;
+            let message = format!("`{name}` is invalid: {}", in_json_words(&error));
             Some(ChatError::invalid(name, message))
         };
         fields
@@ -332,7 +330,14 @@ fn take_opening(request: &mut ChatRequest) -> Result<Option<String>, ChatError> 
     let at = request.messages.len().saturating_sub(1);
     let calls = |message: &ChatMessage| message.tool_calls.as_ref().is_some_and(|calls| !calls.is_empty());
     match request.messages.pop() {
-        Some(last) if last.role == "assistant" && !calls(&last) => Ok(Some(text_content(at, &last)?)),
+        Some(last) if last.role == "assistant" && !calls(&last) => {
+            if request.messages.is_empty() {
+                let message = "`messages` has only the assistant's message with which the answer begins; hint: put a \
+                               user's message before it";
+                return Err(ChatError::invalid("messages", message));
+            }
+            Ok(Some(text_content(at, &last)?))
+        }
         _ => Err(ChatError::invalid(
             "continue_final_message",
             "`continue_final_message` requires a last message of the assistant with text only",
@@ -716,6 +721,13 @@ mod tests {
         ]);
         assert_eq!(Value::from(request.conversation.messages), expected);
         assert!(!request.include_usage);
+    }
+
+    #[test]
+    fn a_beginning_of_the_answer_alone_is_no_conversation() {
+        let extra = json!({"messages": [{"role": "assistant", "content": "It"}], "continue_final_message": true});
+        let refused = read(EpisodeType::Train, extra).unwrap_err().to_string();
+        assert!(refused.contains("has only the assistant's message"), "{refused}");
     }
 
     #[test]

@@ -16,17 +16,26 @@ pub(super) fn weight(
     file: &str,
 ) -> Result<Tensor, ModelError> {
     let tensor = tensor.to_dtype(dtype)?.contiguous()?;
-    let (bad, all) = (count_non_finite(&tensor), tensor.elem_count());
-    if bad > 0 {
-        return Err(ModelError::file(
-            format!("{tensor_name} of {file}"),
-            format!(
-                "{bad} of its {all} weights are NaN or infinite as {dtype:?}\nhint: the file is damaged, or the training \
-                 that wrote it diverged; use another copy or an earlier checkpoint"
-            ),
-        ));
-    }
+    check(&tensor, tensor_name, file)?;
     Ok(tensor.to_device(device)?)
+}
+
+/// Checks a contiguous tensor in the process's memory.
+///
+/// # Errors
+/// Some of its values are NaN or infinite.
+pub(crate) fn check(tensor: &Tensor, tensor_name: &str, file: &str) -> Result<(), ModelError> {
+    let (bad, all, dtype) = (count_non_finite(tensor), tensor.elem_count(), tensor.dtype());
+    if bad == 0 {
+        return Ok(());
+    }
+    Err(ModelError::file(
+        format!("{tensor_name} of {file}"),
+        format!(
+            "{bad} of its {all} weights are NaN or infinite as {dtype:?}\nhint: the file is damaged, or the training \
+             that wrote it diverged; use another copy or an earlier checkpoint"
+        ),
+    ))
 }
 
 fn count_non_finite(tensor: &Tensor) -> usize {

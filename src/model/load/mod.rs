@@ -3,7 +3,7 @@
 mod builtin;
 mod directory;
 mod files;
-mod finite;
+pub(crate) mod finite;
 mod gguf;
 mod gguf_header;
 mod gguf_metadata;

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::wrong;
 use crate::protocol::fields::{APIS, Api, Use};
+use crate::protocol::type_error::in_json_words;
 use crate::server::http::error::Error;
 
 /// Maximum number of characters quoted of a value.
@@ -157,11 +158,8 @@ fn warn_of_unknown(api: Api, body: &Value) {
 fn typed<T: DeserializeOwned>(body: Value) -> Result<T, Error> {
     serde_json::from_str(&body.to_string()).map_err(|error| {
         let alone = |(name, value): (&String, &Value)| {
-            let error = serde_json::from_str::<T>(&json!({name: value}).to_string())
-                .err()?
-                .to_string();
-            let why = error.rsplit_once(" at line ").map_or(error.as_str(), |(why, _)| why);
-            Some(wrong(name, format!("is invalid: {why}")))
+            let error = serde_json::from_str::<T>(&json!({name: value}).to_string()).err()?;
+            Some(wrong(name, format!("is invalid: {}", in_json_words(&error))))
         };
         let named = body.as_object().and_then(|fields| fields.iter().find_map(alone));
         named.unwrap_or_else(|| Error::Body(error.to_string()))
