@@ -1,7 +1,7 @@
 //! A model and a data set by their hub ids, through the real program: fetched into the hub client's cache from a hub on
 //! this machine, taken from the cache when the hub is gone, and refused with a sentence where neither has it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use axum::Router;
@@ -13,8 +13,9 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
-const FILES: [&str; 6] = [
+const FILES: [&str; 7] = [
     TEMPLATE,
+    DEFAULT_TEMPLATE,
     "config.json",
     "generation_config.json",
     "model.safetensors",
@@ -30,6 +31,8 @@ const DATA_SET: [&str; 5] = [
 ];
 /// A template of its own for requests with tools.
 const TEMPLATE: &str = "additional_chat_templates/tool_use.jinja";
+/// A model with template files has no other templates, so the default one is a file too.
+const DEFAULT_TEMPLATE: &str = "chat_template.jinja";
 const TEMPLATE_SOURCE: &str = "tests/fixtures/chat_templates/qwen3.jinja";
 /// Nobody listens there.
 const NOWHERE: &str = "http://127.0.0.1:9";
@@ -52,7 +55,8 @@ async fn hub() -> String {
         .route(
             "/datasets/acme/sums/resolve/main/{*file}",
             get(async |UrlPath(file): UrlPath<String>, request: Request| {
-                part(&Path::new("tests/fixtures/datasets/gsm8k").join(file), &request)
+                let content = std::fs::read(Path::new("tests/fixtures/datasets/gsm8k").join(&file)).unwrap();
+                part(&file, &content, &request)
             }),
         )
         .route(
@@ -62,7 +66,7 @@ async fn hub() -> String {
         .route("/acme/tiny/resolve/main/{*file}", get(resolve))
         .route(
             "/large/{file}",
-            get(async |UrlPath(file): UrlPath<String>, request: Request| part(&model(&file), &request)),
+            get(async |UrlPath(file): UrlPath<String>, request: Request| part(&file, &model(&file), &request)),
         );
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -70,16 +74,23 @@ async fn hub() -> String {
     url
 }
 
-fn model(file: &str) -> PathBuf {
+/// The content of a file of the model.
+fn model(file: &str) -> Vec<u8> {
+    let tiny = Path::new("assets/models/tiny");
     match file {
-        TEMPLATE => TEMPLATE_SOURCE.into(),
-        file => Path::new("assets/models/tiny").join(file),
+        TEMPLATE => std::fs::read(TEMPLATE_SOURCE).unwrap(),
+        DEFAULT_TEMPLATE => {
+            let config = std::fs::read(tiny.join("tokenizer_config.json")).unwrap();
+            let config: Value = serde_json::from_slice(&config).unwrap();
+            config["chat_template"].as_str().unwrap().into()
+        }
+        file => std::fs::read(tiny.join(file)).unwrap(),
     }
 }
 
 async fn resolve(UrlPath(file): UrlPath<String>, request: Request) -> Response<Body> {
     if file != "model.safetensors" {
-        return part(&model(&file), &request);
+        return part(&file, &model(&file), &request);
     }
     let host = request.headers()["host"].to_str().unwrap();
     Response::builder()
@@ -92,15 +103,14 @@ async fn resolve(UrlPath(file): UrlPath<String>, request: Request) -> Response<B
 }
 
 /// The bytes that the request's range asks for.
-fn part(file: &Path, request: &Request) -> Response<Body> {
-    let bytes = std::fs::read(file).unwrap();
+fn part(file: &str, bytes: &[u8], request: &Request) -> Response<Body> {
     let range = request.headers()["range"].to_str().unwrap();
     let (first, last) = range.strip_prefix("bytes=").unwrap().split_once('-').unwrap();
     let first: usize = first.parse().unwrap();
     let last = last.parse().unwrap_or(bytes.len() - 1);
     Response::builder()
         .status(StatusCode::PARTIAL_CONTENT)
-        .header("etag", format!("\"{}\"", file.display().to_string().replace('/', "-")))
+        .header("etag", format!("\"{}\"", file.replace('/', "-")))
         .header("x-repo-commit", COMMIT)
         .header("content-range", format!("bytes {first}-{last}/{}", bytes.len()))
         .body(Body::from(bytes[first..=last].to_vec()))
