@@ -137,10 +137,16 @@ impl<'a> Fitter<'a> {
             (Shape::Section(section), Node::Section(_)) => Some(self.section(section, path, node, None)),
             (Shape::Kinds { tag, kinds }, Node::Section(_)) => self.kind(tag, kinds, path, node),
             (Shape::Map(of), Node::Section(entries)) => {
-                let entries = entries.iter();
-                let fitting =
-                    entries.map(|(name, node)| Some((name.clone(), self.value(of, &join(path, name), node)?)));
-                Some(Json::Object(fitting.flatten().collect()))
+                let mut values = Map::new();
+                for (name, node) in entries {
+                    let value = match **of {
+                        // Its null is a value of its own, as no key has a default here.
+                        Shape::Any => Some(node.to_json()),
+                        _ => self.value(of, &join(path, name), node),
+                    };
+                    values.extend(value.map(|value| (name.clone(), value)));
+                }
+                Some(Json::Object(values))
             }
             (Shape::List { of, .. }, node) => self.list(shape, of, path, node),
             (Shape::Either(shapes), node) => self.either(shape, shapes, path, node),
@@ -367,5 +373,78 @@ fn in_brackets(doc: &str) -> String {
     match doc.trim_end_matches('.') {
         "" => String::new(),
         doc => format!(" ({doc})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use schemars::JsonSchema;
+    use serde::Deserialize;
+    use serde_json::json;
+
+    use super::super::yaml::parse;
+    use super::*;
+
+    #[derive(Debug, PartialEq, Deserialize, JsonSchema)]
+    #[serde(tag = "type", rename_all = "snake_case")]
+    enum Rule {
+        Fixed { value: f64 },
+        Sum(Sum),
+    }
+
+    #[derive(Debug, PartialEq, Deserialize, JsonSchema)]
+    #[serde(deny_unknown_fields)]
+    struct Sum {
+        parts: BTreeMap<String, Rule>,
+        #[serde(default)]
+        #[schemars(range(min = 1, max = 9))]
+        times: Option<u64>,
+        #[serde(default)]
+        free: Map<String, Json>,
+    }
+
+    fn rule(yaml: &str) -> Result<Rule, Vec<String>> {
+        let fitted = fit(&Schema::of::<Rule>(), "roll.rule", &parse(yaml).unwrap(), &[]);
+        fitted.map_err(|problems| problems.iter().map(Problem::to_string).collect())
+    }
+
+    #[test]
+    fn kinds_maps_and_recursion_are_read() {
+        let yaml = "{type: sum, times: '3', free: {a: null, b: yes, c: 1}, parts: {x: {type: fixed, value: 1e-7}, \
+                    y: {type: sum, parts: {}}}}";
+        let free = [("a", Json::Null), ("b", json!("yes")), ("c", json!(1))];
+        let inner = Sum {
+            parts: BTreeMap::new(),
+            times: None,
+            free: Map::new(),
+        };
+        let want = Rule::Sum(Sum {
+            parts: [
+                ("x".into(), Rule::Fixed { value: 1e-7 }),
+                ("y".into(), Rule::Sum(inner)),
+            ]
+            .into(),
+            times: Some(3),
+            free: free.map(|(name, value)| (name.to_owned(), value)).into_iter().collect(),
+        });
+        assert_eq!(rule(yaml).unwrap(), want);
+    }
+
+    #[test]
+    fn problems_below_kinds_and_maps_have_their_paths() {
+        let problems =
+            rule("{type: sum, times: 10, parts: {x: {type: fixd}, y: {type: fixed}, z: 1}, tims: 1}").unwrap_err();
+        assert_eq!(
+            problems,
+            [
+                "roll.rule.times: 10 is not a whole number from 1 to 9",
+                "roll.rule.parts.x.type: \"fixd\" is not one of fixed, sum",
+                "roll.rule.parts.y.value: is missing; it is a number",
+                "roll.rule.parts.z: 1 is not a section whose `type` is one of fixed, sum",
+                "roll.rule.tims: unknown key; did you mean `roll.rule.times`?",
+            ]
+        );
     }
 }
