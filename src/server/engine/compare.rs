@@ -73,12 +73,13 @@ mod tests {
 
     #[test]
     fn every_differing_key_is_named_with_both_values() {
-        let present = Ajet::default();
+        let mut present = Ajet::default();
+        present.model.path = "builtin:small".into();
         assert_eq!(differences(&present, &present), []);
         let mut given = present.clone();
         given.model.path = "builtin:tiny".into();
         given.trainer_common.optim.lr = 0.5;
-        given.rollout.max_model_len = Some(9);
+        given.rollout.max_model_len = Some(20_000);
         let found = differences(&given, &present);
         let keys: Vec<_> = found.iter().map(|difference| difference.key.as_str()).collect();
         assert_eq!(
@@ -89,7 +90,7 @@ mod tests {
                 "ajet.trainer_common.optim.lr"
             ]
         );
-        assert_eq!(found[1].given, json!(9));
+        assert_eq!(found[1].given, json!(20_000));
         let implied = present.max_model_len();
         let mut explicit = present.clone();
         explicit.rollout.max_model_len = Some(implied);
@@ -100,7 +101,7 @@ mod tests {
     fn what_an_experiment_was_started_with_is_kept() {
         let dir = tempfile::tempdir().unwrap();
         assert!(kept(dir.path()).is_none());
-        keep(dir.path(), "ajet: {data: {train_batch_size: 3}}").unwrap();
+        keep(dir.path(), "ajet: {model: {path: m}, data: {train_batch_size: 3}}").unwrap();
         assert_eq!(kept(dir.path()).unwrap().data.train_batch_size, 3);
     }
 }
