@@ -182,7 +182,9 @@ const WORKER: &str = r#"
 while read -r line; do
     field() { printf %s "$line" | sed "s/.*\"$1\":\"\([^\"]*\)\".*/\1/"; }
     AJET_TASK_ID=$(field task_id) OPENAI_BASE_URL=$(field base_url) OPENAI_API_KEY=$(field api_key)
-    answer=$(. "$0/agent.sh")
+    # What the agent leaves behind would hold a pipe open.
+    (. "$0/agent.sh") > "$0/answer.$$"
+    answer=$(tail -n 1 "$0/answer.$$")
     case $AJET_TASK_ID in fatal-*) exit 1;; esac
     echo "{\"episode_uuid\": \"$(field episode_uuid)\", ${answer#\{}"
 done
