@@ -485,7 +485,7 @@ mod tests {
                 check(&given)
                     .unwrap_err()
                     .to_string()
-                    .starts_with(&format!("{name} is "))
+                    .starts_with(&format!("{name} must be "))
             );
         }
         check(&params()).unwrap();

@@ -504,7 +504,7 @@ async fn what_keeps_an_engine_from_booting_is_a_sentence() {
         (
             below_a_file.as_path(),
             config("save_freq: 1", "{}"),
-            "file/experiment cannot be used",
+            "cannot use the experiment directory",
         ),
         (
             dir.path(),

@@ -165,7 +165,7 @@ fn from_another_host_without_the_token_there_is_nothing_but_health() {
         .arg(std::env::current_exe().unwrap())
         .args([
             "--exact",
-            "asked_from_inside_of_a_namespace",
+            "access::asked_from_inside_of_a_namespace",
             "--nocapture",
             "--test-threads=1",
         ])

@@ -72,7 +72,7 @@ mod tests {
     fn anything_else_is_refused_by_what_it_is() {
         for (given, said) in [
             (json!(null), "null"),
-            (json!([1.0, 0.0]), "a list of 2"),
+            (json!([1.0, 0.0]), "a list of 2 values"),
             (json!({"a": 1}), "an object"),
             (json!("NaN"), "NaN"),
             (json!("-Infinity"), "-Infinity"),

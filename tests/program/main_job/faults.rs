@@ -56,7 +56,7 @@ async fn a_killed_engine_takes_only_its_running_episodes_with_it() {
     let booting = until(&swarm, |status| status.engine_status == EngineStatus::Booting).await;
     let detail = booting.engine_status_detail.unwrap();
     assert!(
-        detail.contains("signal 9") && detail.contains("started again (1 of 3)"),
+        detail.contains("signal 9") && detail.contains("restarting the engine (attempt 1 of 3)"),
         "{detail}"
     );
     let seen = Mutex::default();

@@ -25,7 +25,7 @@ fn config(model: &str) -> String {
   experiment_name: main-job
   model: {{path: '{model}'}}
   data: {{train_batch_size: {TASKS}, max_prompt_length: 96, max_response_length: 32}}
-  rollout: {{num_repeat: {REPEATS}, max_response_length_in_one_turn: 12}}
+  rollout: {{num_repeat: {REPEATS}, max_response_length_in_one_turn: 12, compute_madness_checklist: []}}
   trainer_common: {{save_freq: 2, optim: {{lr: 1.0e-3}}}}
   engine: {{device: cpu, threads: 1}}
 "
