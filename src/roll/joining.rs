@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use super::error::RollError;
-use super::runner::Run;
+use super::run::Run;
 use crate::protocol::swarm::{CompareTrainConfigAnswer, ComparedWith, ConfigDifference, EngineStatus};
 
 /// Keys that change neither what is learned nor how; the keys below them too.

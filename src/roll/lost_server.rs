@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::error::RollError;
-use super::runner::Run;
+use super::run::Run;
 use crate::client::{ClientError, Started};
 use crate::protocol::swarm::{EngineStatus, EngineStatusAnswer, SERVER_ENDS};
 

@@ -1,28 +1,27 @@
 //! A run from its start to its end: server, engine, evaluation, training, evaluation, checkpoint.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use futures_util::{StreamExt, TryStreamExt, stream};
-
 use super::batch_plan::Rule;
 use super::check;
-use super::episode::{Episodes, Player, Purpose};
+use super::episode::{Episodes, Player};
 use super::error::RollError;
 use super::failures::Failures;
 use super::groups::Groups;
 use super::interrupt::Interrupt;
-use super::job::{Eval, Job};
+use super::job::Job;
 use super::progress::Progress;
 use super::record;
-use super::report::{End, EpisodeReport, Evaluation, Outcome, Summary};
+use super::report::{End, Outcome};
+use super::run::{Options, Run, has_others};
 use super::server::OwnServer;
-use super::tasks::{self, Task, TaskSets};
+use super::tasks::{self, TaskSets};
 use super::training::Training;
 use crate::client::{ClientError, Started, SwarmClient, throttle};
 use crate::config::experiment::NAME_FROM_TIME;
-use crate::protocol::swarm::{EngineStatus, EpisodeType, PoolInformation};
+use crate::protocol::swarm::{EngineStatus, PoolInformation};
 
 /// How long the aborts of given-up episodes may take.
 const SETTLE: Duration = Duration::from_secs(3);
@@ -32,27 +31,6 @@ const MOMENT: Duration = Duration::from_millis(500);
 
 /// How long a client that was seen counts as one that uses the engine. Servers forget their clients at each update.
 const COMPANY: Duration = Duration::from_secs(60);
-
-/// What the command line adds to a job.
-#[derive(Clone, Debug, Default)]
-pub struct Options {
-    /// Events as JSON lines on stdout.
-    pub json: bool,
-    /// Give up every episode at its end: nothing is trained.
-    pub abort: bool,
-    /// Evaluate once and end.
-    pub eval_only: bool,
-    /// Join an engine, or continue an experiment, whose configuration differs from the job's.
-    pub join: bool,
-    /// Begin a new experiment, named after the time.
-    pub fresh: bool,
-    /// Stop the engine at the end even where it was running before, or others use it.
-    pub stop_engine_at_end: bool,
-    /// Leave the engine running at the end, and a server that was started for it.
-    pub keep_engine: bool,
-    /// `ajet-swarm`, to start a server with.
-    pub program: PathBuf,
-}
 
 /// Runs a job.
 ///
@@ -138,25 +116,6 @@ pub(super) async fn server_for(
         server.log().display()
     ));
     Ok(Some(server))
-}
-
-/// A run under way.
-pub(super) struct Run {
-    pub job: Job,
-    pub options: Options,
-    pub tasks: TaskSets,
-    pub swarm: SwarmClient,
-    pub progress: Arc<Progress>,
-    pub interrupt: Interrupt,
-    pub end: End,
-    /// The engine has done all updates of its configuration and is offline.
-    pub engine_is_done: bool,
-    /// When another client was last seen.
-    pub others_seen: Option<Instant>,
-    /// The server was started for this run.
-    pub own_server: bool,
-    /// The engine came up for this run, or was joined by it.
-    pub uses_engine: bool,
 }
 
 impl Run {
@@ -259,25 +218,6 @@ impl Run {
         Ok(())
     }
 
-    /// Brings the engine to ROLLING; `None` where Ctrl-C came first.
-    pub async fn bring_up(&self, force_restart: bool) -> Result<Option<Started>, RollError> {
-        let observe = |status: &crate::protocol::swarm::EngineStatusAnswer| {
-            let detail = status
-                .engine_status_detail
-                .as_deref()
-                .unwrap_or(status.engine_status.as_str());
-            self.progress.booting(detail);
-        };
-        let yaml = self.job.document();
-        let up = self
-            .swarm
-            .auto_sync_train_config_and_start_engine(&yaml, force_restart, observe);
-        tokio::select! {
-            started = up => Ok(Some(started?)),
-            () = self.interrupt.wait() => Ok(None),
-        }
-    }
-
     /// Tasks of a batch and episodes of a task. Where the job's own configuration was started it says so; a Python server
     /// tells the last run's numbers until the first update.
     fn batch(&self, pool: &PoolInformation, started: Started) -> (u64, u64) {
@@ -309,53 +249,6 @@ impl Run {
         episodes.discard_episode_timeout = roll.discard_episode_timeout;
         episodes.abort = self.options.abort;
         Ok(episodes)
-    }
-
-    /// Evaluates the present weights; `None` where Ctrl-C came first.
-    pub async fn evaluate(&self, episodes: &Arc<Episodes>) -> Result<Option<Summary>, RollError> {
-        let eval = self.job.roll.eval.unwrap_or(Eval {
-            every: 0,
-            tasks: None,
-            repeat: 1,
-        });
-        tokio::select! {
-            rolling = self.swarm.wait_until_rolling(|_| {}) => rolling?,
-            () = self.interrupt.wait() => return Ok(None),
-        };
-        let global_step = self.swarm.status().await?.global_step;
-        let started = Instant::now();
-        let count = eval.tasks.unwrap_or(usize::MAX).min(self.tasks.validation.len());
-        let mut repeats = vec![];
-        for task in &self.tasks.validation[..count] {
-            repeats.extend((0..eval.repeat).map(|_| self.evaluate_task(episodes, task)));
-        }
-        let reports = stream::iter(repeats)
-            .buffer_unordered(self.job.roll.parallel())
-            .try_collect::<Vec<_>>();
-        let reports = tokio::select! {
-            reports = reports => reports?,
-            () = self.interrupt.wait() => return Ok(None),
-        };
-        let evaluation = Evaluation {
-            global_step,
-            summary: Summary::of(&reports),
-            seconds: started.elapsed().as_secs_f64(),
-        };
-        self.progress.eval(&evaluation);
-        Ok(Some(evaluation.summary))
-    }
-
-    /// One eval episode, tried again where it comes to nothing.
-    async fn evaluate_task(&self, episodes: &Episodes, task: &Task) -> Result<EpisodeReport, RollError> {
-        let mut tried = 0;
-        loop {
-            let episode = episodes.begin(task, EpisodeType::Eval).await?;
-            let report = episodes.run(episode, task, Purpose::Eval).await?;
-            if report.reward.is_some() || tried == self.job.roll.retries {
-                return Ok(report);
-            }
-            tried += 1;
-        }
     }
 
     /// Stops the engine where that is ours to do, and finds the checkpoint.
@@ -423,12 +316,6 @@ impl Run {
         ));
     }
 
-    /// Whether another client has ended an episode of this batch lately, or runs one.
-    pub async fn others_are_active(&self) -> Result<bool, RollError> {
-        let pool = self.swarm.pool_information().await?;
-        Ok(has_others(&pool, self.swarm.client_uuid()))
-    }
-
     /// The newest checkpoint. On another machine, its folder is as near as can be told.
     async fn checkpoint(&self) -> Result<Option<String>, RollError> {
         let Some(dir) = self.swarm.experiment_dir().await? else {
@@ -444,25 +331,4 @@ impl Run {
             .ok()
             .map(|name| checkpoints.join(name.trim()).display().to_string()))
     }
-}
-
-/// Whether another client than `client` takes part in the batch.
-pub(super) fn has_others(pool: &PoolInformation, client: &str) -> bool {
-    let active = pool
-        .swarm_client_instruction
-        .active_clients
-        .iter()
-        .map(|other| &other.client_uuid);
-    let running = pool.running_episode_details.iter().flat_map(|running| running.values());
-    active
-        .chain(running.map(|episode| &episode.client_uuid))
-        .any(|other| other != client)
-}
-
-/// Whether a batch is complete and its update is yet to be done or under way.
-pub(super) fn is_updating(status: EngineStatus) -> bool {
-    matches!(
-        status,
-        EngineStatus::RollingPost | EngineStatus::WeightSyncing | EngineStatus::WeightExporting
-    )
 }

@@ -18,7 +18,7 @@ use super::job::{Length, Stragglers};
 use super::learning::Learning;
 use super::order::{self, TaskOrder};
 use super::report::{EpisodeReport, Step};
-use super::runner::{Run, has_others, is_updating};
+use super::run::{Run, has_others, is_updating};
 use super::tasks::Task;
 use crate::client::ClientError;
 use crate::protocol::swarm::EngineStatus;

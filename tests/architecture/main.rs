@@ -85,7 +85,6 @@ fn every_layer_is_in_the_table_and_the_table_has_no_circle() {
 }
 
 #[test]
-#[ignore = "circles in model and roll are being taken apart"]
 fn no_files_need_one_another() {
     let dependencies = TREE.dependencies();
     let found = circles(&dependencies);

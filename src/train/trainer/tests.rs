@@ -401,5 +401,8 @@ fn a_model_without_anything_to_train_and_an_unknown_estimator_are_refused() {
         .err()
         .unwrap()
         .to_string();
-    assert!(message.contains("kl_loss_type must be kl, mse or low_var_kl, optionally with a trailing +, got `full`"), "{message}");
+    assert!(
+        message.contains("kl_loss_type must be kl, mse or low_var_kl, optionally with a trailing +, got `full`"),
+        "{message}"
+    );
 }

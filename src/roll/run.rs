@@ -1,0 +1,152 @@
+//! A run under way: what its parts share, and what they ask of server and engine.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use super::episode::{Episodes, Purpose};
+use super::error::RollError;
+use super::interrupt::Interrupt;
+use super::job::{Eval, Job};
+use super::progress::Progress;
+use super::report::{End, EpisodeReport, Evaluation, Summary};
+use super::tasks::{Task, TaskSets};
+use crate::client::{Started, SwarmClient};
+use crate::protocol::swarm::{EngineStatus, EpisodeType, PoolInformation};
+
+/// What the command line adds to a job.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Events as JSON lines on stdout.
+    pub json: bool,
+    /// Give up every episode at its end: nothing is trained.
+    pub abort: bool,
+    /// Evaluate once and end.
+    pub eval_only: bool,
+    /// Join an engine, or continue an experiment, whose configuration differs from the job's.
+    pub join: bool,
+    /// Begin a new experiment, named after the time.
+    pub fresh: bool,
+    /// Stop the engine at the end even where it was running before, or others use it.
+    pub stop_engine_at_end: bool,
+    /// Leave the engine running at the end, and a server that was started for it.
+    pub keep_engine: bool,
+    /// `ajet-swarm`, to start a server with.
+    pub program: PathBuf,
+}
+
+/// A run under way.
+pub(super) struct Run {
+    pub job: Job,
+    pub options: Options,
+    pub tasks: TaskSets,
+    pub swarm: SwarmClient,
+    pub progress: Arc<Progress>,
+    pub interrupt: Interrupt,
+    pub end: End,
+    /// The engine has done all updates of its configuration and is offline.
+    pub engine_is_done: bool,
+    /// When another client was last seen.
+    pub others_seen: Option<Instant>,
+    /// The server was started for this run.
+    pub own_server: bool,
+    /// The engine came up for this run, or was joined by it.
+    pub uses_engine: bool,
+}
+
+impl Run {
+    /// Brings the engine to ROLLING; `None` where Ctrl-C came first.
+    pub async fn bring_up(&self, force_restart: bool) -> Result<Option<Started>, RollError> {
+        let observe = |status: &crate::protocol::swarm::EngineStatusAnswer| {
+            let detail = status
+                .engine_status_detail
+                .as_deref()
+                .unwrap_or(status.engine_status.as_str());
+            self.progress.booting(detail);
+        };
+        let yaml = self.job.document();
+        let up = self
+            .swarm
+            .auto_sync_train_config_and_start_engine(&yaml, force_restart, observe);
+        tokio::select! {
+            started = up => Ok(Some(started?)),
+            () = self.interrupt.wait() => Ok(None),
+        }
+    }
+
+    /// Evaluates the present weights; `None` where Ctrl-C came first.
+    pub async fn evaluate(&self, episodes: &Arc<Episodes>) -> Result<Option<Summary>, RollError> {
+        let eval = self.job.roll.eval.unwrap_or(Eval {
+            every: 0,
+            tasks: None,
+            repeat: 1,
+        });
+        tokio::select! {
+            rolling = self.swarm.wait_until_rolling(|_| {}) => rolling?,
+            () = self.interrupt.wait() => return Ok(None),
+        };
+        let global_step = self.swarm.status().await?.global_step;
+        let started = Instant::now();
+        let count = eval.tasks.unwrap_or(usize::MAX).min(self.tasks.validation.len());
+        let mut repeats = vec![];
+        for task in &self.tasks.validation[..count] {
+            repeats.extend((0..eval.repeat).map(|_| self.evaluate_task(episodes, task)));
+        }
+        let reports = stream::iter(repeats)
+            .buffer_unordered(self.job.roll.parallel())
+            .try_collect::<Vec<_>>();
+        let reports = tokio::select! {
+            reports = reports => reports?,
+            () = self.interrupt.wait() => return Ok(None),
+        };
+        let evaluation = Evaluation {
+            global_step,
+            summary: Summary::of(&reports),
+            seconds: started.elapsed().as_secs_f64(),
+        };
+        self.progress.eval(&evaluation);
+        Ok(Some(evaluation.summary))
+    }
+
+    /// One eval episode, tried again where it comes to nothing.
+    async fn evaluate_task(&self, episodes: &Episodes, task: &Task) -> Result<EpisodeReport, RollError> {
+        let mut tried = 0;
+        loop {
+            let episode = episodes.begin(task, EpisodeType::Eval).await?;
+            let report = episodes.run(episode, task, Purpose::Eval).await?;
+            if report.reward.is_some() || tried == self.job.roll.retries {
+                return Ok(report);
+            }
+            tried += 1;
+        }
+    }
+
+    /// Whether another client has ended an episode of this batch lately, or runs one.
+    pub async fn others_are_active(&self) -> Result<bool, RollError> {
+        let pool = self.swarm.pool_information().await?;
+        Ok(has_others(&pool, self.swarm.client_uuid()))
+    }
+}
+
+/// Whether another client than `client` takes part in the batch.
+pub(super) fn has_others(pool: &PoolInformation, client: &str) -> bool {
+    let active = pool
+        .swarm_client_instruction
+        .active_clients
+        .iter()
+        .map(|other| &other.client_uuid);
+    let running = pool.running_episode_details.iter().flat_map(|running| running.values());
+    active
+        .chain(running.map(|episode| &episode.client_uuid))
+        .any(|other| other != client)
+}
+
+/// Whether a batch is complete and its update is yet to be done or under way.
+pub(super) fn is_updating(status: EngineStatus) -> bool {
+    matches!(
+        status,
+        EngineStatus::RollingPost | EngineStatus::WeightSyncing | EngineStatus::WeightExporting
+    )
+}
