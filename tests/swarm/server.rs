@@ -1846,7 +1846,13 @@ async fn paths_and_methods_that_are_not_there_are_told() {
     let swarm = Swarm::start().await;
     assert_eq!(swarm.get("//health").await.0, 200);
     let missing = swarm.get("/nothing").await;
-    assert_eq!(missing, (404, json!({"detail": "no such endpoint: /nothing; hint: /openapi.json lists the endpoints"})));
+    assert_eq!(
+        missing,
+        (
+            404,
+            json!({"detail": "no such endpoint: /nothing; hint: /openapi.json lists the endpoints"})
+        )
+    );
     let wrong = swarm.get("/claim_episode").await;
     assert_eq!(
         wrong,
