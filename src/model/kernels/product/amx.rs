@@ -5,7 +5,7 @@
 
 use std::arch::asm;
 
-use super::tile::{Ahead, MAX_TILE, Start};
+use super::tile_input::{Ahead, MAX_TILE, Start};
 use crate::model::kernels::memory::CACHE_LINE;
 
 /// Rows of a tile register, and its columns of f32 or of pairs.

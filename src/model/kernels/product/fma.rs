@@ -1,6 +1,6 @@
 //! Tiles of f32 multiply-adds, on the vectors of any instruction set.
 
-use super::tile::{Ahead, Start};
+use super::tile_input::{Ahead, Start};
 use crate::model::kernels::isa::kernel;
 use crate::model::kernels::vector::Vector;
 

@@ -17,6 +17,7 @@ pub(super) mod pairs;
 #[cfg(target_arch = "x86_64")]
 mod square;
 mod tile;
+mod tile_input;
 mod transpose;
 
 use std::mem::MaybeUninit;
@@ -27,8 +28,10 @@ pub(super) use gemm::gemm;
 pub use gemm::{Compute, Into};
 pub(super) use matrix::Matrix;
 pub use packed_matrix::{PackedMatrix, RowScratch};
-pub(super) use tile::{Ahead, Start, Tile};
-use tile::{MAX_TILE, ROWS_BEHIND};
+use tile::ROWS_BEHIND;
+pub(super) use tile::Tile;
+use tile_input::MAX_TILE;
+pub(super) use tile_input::{Ahead, Start};
 
 /// Rows whose inputs stay in the second-level cache while the panels pass.
 const ROW_BLOCK: usize = 72;

@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 use std::hint::black_box;
 
-use super::tile::{Ahead, Start};
+use super::tile_input::{Ahead, Start};
 
 /// Maximum number of rows of a tile.
 pub(super) const ROWS: usize = 12;

@@ -5,9 +5,9 @@
 use super::amx;
 #[cfg(target_arch = "x86_64")]
 use super::pairs;
+use super::tile_input::{Ahead, MAX_TILE, Start};
 use super::{Precision, fma};
 use crate::model::kernels::isa::{Bf16Product, Isa, Vectors};
-use crate::model::kernels::memory::{CACHE_LINE, prefetch};
 use crate::model::kernels::vector::{self, Vector};
 
 /// How far ahead of its use a weight is asked for, where a panel is passed once.
@@ -18,9 +18,6 @@ const COLUMN_BYTES: usize = 1024;
 const BF16_DEPTH: usize = 32;
 /// Rows that a tile may read behind the last one.
 pub(super) const ROWS_BEHIND: usize = 31;
-/// The tallest tile and the widest panel of any instruction set.
-pub(super) const MAX_TILE: (usize, usize) = (32, 32);
-
 /// How tiles are computed. Sums are f32, each one chain over the inner length.
 ///
 /// A panel is some columns of the second operand: for each inner step k (in bfloat16 for each pair of steps, the even
@@ -41,13 +38,6 @@ pub(in crate::model::kernels) enum Tile {
         /// 1 or 3 bfloat16 an operand.
         parts: usize,
     },
-}
-
-/// What a tile's sums start from.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(in crate::model::kernels) enum Start {
-    Zero,
-    Output,
 }
 
 /// Rows and columns of a tile of two vectors a row.
@@ -242,32 +232,4 @@ impl Tile {
 pub(super) struct Session {
     #[cfg(target_arch = "x86_64")]
     _amx: Option<amx::Session>,
-}
-
-/// Memory that a tile asks for while it computes: `step` bytes further at each inner step.
-#[derive(Clone, Copy)]
-pub(in crate::model::kernels) struct Ahead {
-    pub(super) from: *const u8,
-    pub(super) step: usize,
-}
-
-impl Ahead {
-    /// Nothing that the tile does not read anyway.
-    pub fn none<W>(w: *const W) -> Self {
-        Self {
-            from: w.cast(),
-            step: 0,
-        }
-    }
-
-    /// Asks for what belongs to `count` inner steps from k on, at most `most` bytes.
-    #[inline(always)]
-    pub(super) fn fetch(self, k: usize, count: usize, most: usize) {
-        let soon = self.from.wrapping_add(k * self.step);
-        for line in 0..most.div_ceil(CACHE_LINE) {
-            if line == 0 || line * CACHE_LINE < count * self.step {
-                prefetch(soon.wrapping_add(line * CACHE_LINE));
-            }
-        }
-    }
 }

@@ -1,0 +1,41 @@
+//! What every kind of tile takes beside its operands.
+
+use crate::model::kernels::memory::{CACHE_LINE, prefetch};
+
+/// The tallest tile and the widest panel of any instruction set.
+pub(super) const MAX_TILE: (usize, usize) = (32, 32);
+
+/// What a tile's sums start from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in crate::model::kernels) enum Start {
+    Zero,
+    Output,
+}
+
+/// Memory that a tile asks for while it computes: `step` bytes further at each inner step.
+#[derive(Clone, Copy)]
+pub(in crate::model::kernels) struct Ahead {
+    pub(super) from: *const u8,
+    pub(super) step: usize,
+}
+
+impl Ahead {
+    /// Nothing that the tile does not read anyway.
+    pub fn none<W>(w: *const W) -> Self {
+        Self {
+            from: w.cast(),
+            step: 0,
+        }
+    }
+
+    /// Asks for what belongs to `count` inner steps from k on, at most `most` bytes.
+    #[inline(always)]
+    pub(super) fn fetch(self, k: usize, count: usize, most: usize) {
+        let soon = self.from.wrapping_add(k * self.step);
+        for line in 0..most.div_ceil(CACHE_LINE) {
+            if line == 0 || line * CACHE_LINE < count * self.step {
+                prefetch(soon.wrapping_add(line * CACHE_LINE));
+            }
+        }
+    }
+}
