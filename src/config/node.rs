@@ -1,6 +1,6 @@
 //! A YAML document before its keys' types are known.
 //!
-//! A scalar keeps its text as written. What it means is decided by the key that it is given to ([`super::fit`]), since
+//! A scalar keeps its text as written. What it means is decided by the key that it is given to ([`super::fit()`]), since
 //! people, YAML 1.2 and Python's YAML 1.1 disagree on what `1e-6`, `yes`, `on` and `007` are.
 
 use indexmap::IndexMap;

@@ -1,4 +1,4 @@
-//! What a configuration may hold: the JSON Schema of a Rust type in the form that the reader ([`super::fit`]) and the
+//! What a configuration may hold: the JSON Schema of a Rust type in the form that the reader ([`super::fit()`]) and the
 //! reference page work on.
 
 use indexmap::IndexMap;

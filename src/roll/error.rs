@@ -6,7 +6,7 @@ use super::server::ServerError;
 use super::tasks::TaskError;
 use crate::client::ClientError;
 
-/// An error of [`super::run`] and its kin.
+/// An error of [`super::run()`] and its kin.
 #[derive(Debug, thiserror::Error)]
 pub enum RollError {
     /// The job file is wrong.

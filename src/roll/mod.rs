@@ -1,6 +1,6 @@
 //! `roll`: runs a job's tasks through an agent as episodes of a swarm, and tells how the training goes.
 //!
-//! A [`job::Job`] names tasks, agent and reward; [`run`] brings up server and engine, runs the episodes and ends with
+//! A [`job::Job`] names tasks, agent and reward; [`run()`] brings up server and engine, runs the episodes and ends with
 //! what the training changed. The client keeps no state: a run that is started again goes on where the engine is.
 
 pub mod agents;

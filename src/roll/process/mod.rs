@@ -212,7 +212,7 @@ impl Running {
     /// Starts a program. The first `input` bytes of its standard input are its own.
     ///
     /// # Errors
-    /// It cannot be started. Below a supervisor, [`Self::failure`] tells that later.
+    /// It cannot be started. Below a supervisor, the error of its end says so.
     pub fn start(program: &Program, input: u64) -> Result<Self, ProgramError> {
         let name = program.argv.first().cloned().unwrap_or_default();
         let supervisor = SUPERVISOR.get();

@@ -2,7 +2,7 @@
 //!
 //! w is cut in panels of as many columns as two vectors have lanes, so that a register tile streams it in order; see
 //! `tile.rs` for how tiles compute. Weights are packed once per weight version ([`PackedMatrix`]) or for one product
-//! ([`gemm`]). Each output is one chain of sums over k from 0 to K−1, kept in f32: it depends neither on the other rows
+//! ([`gemm()`]). Each output is one chain of sums over k from 0 to K−1, kept in f32: it depends neither on the other rows
 //! nor on how the work is split.
 
 #[cfg(target_arch = "x86_64")]
