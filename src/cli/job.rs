@@ -88,7 +88,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
             for warning in job.warnings.iter().chain(&sets.warnings) {
                 note!("warning: {warning}");
             }
-            let mut problems = check::problems(&job, &sets, usize::MAX);
+            let mut problems = check::problems(&job, &sets, usize::MAX, true);
             problems.extend(missing_model(&job));
             if !problems.is_empty() {
                 bail!("{} cannot run:\n{}", path.display(), problems.join("\n"));

@@ -14,13 +14,12 @@ const REPORTED: usize = 3;
 pub(super) const TASKS_BEFORE_A_RUN: usize = 1000;
 
 /// Problems of a job with its tasks, of which the first `tasks_checked` of each set are looked at one by one. Each is a
-/// sentence, most with a hint. Empty where the job can run.
-pub fn problems(job: &Job, tasks: &TaskSets, tasks_checked: usize) -> Vec<String> {
+/// sentence, most with a hint. Empty where the job can run. A run that does not train needs no full batch.
+pub fn problems(job: &Job, tasks: &TaskSets, tasks_checked: usize, trains: bool) -> Vec<String> {
     let method = job.ajet.swarm_mode_sample_collection_method.name();
     let batch = job.ajet.data.train_batch_size as u64;
-    let mut problems: Vec<_> = batch_problem(batch, Rule::of_method(method), job.roll.length(), &tasks.training)
-        .into_iter()
-        .collect();
+    let batch_problem = batch_problem(batch, Rule::of_method(method), job.roll.length(), &tasks.training);
+    let mut problems: Vec<_> = batch_problem.filter(|_| trains).into_iter().collect();
     if job.roll.eval.is_some() && tasks.validation.is_empty() {
         problems.push(
             "roll.eval asks for an evaluation, but there are no validation tasks\nhint: name a validation file in \
@@ -114,5 +113,19 @@ mod tests {
             };
             assert!(is_right, "{batch} {rule:?} {length:?}: {problem:?}");
         }
+    }
+
+    /// Seen with coding agents that were run for one episode: a batch that never fills was refused there too.
+    #[test]
+    fn a_run_that_does_not_train_needs_no_full_batch() {
+        let yaml = "ajet: {model: {path: 'builtin:tiny'}, data: {train_batch_size: 9}}\n\
+                    roll: {agent: {type: chat, user: hi}, reward: {type: exact_match, answer: x}}";
+        let job = Job::parse(std::path::Path::new("job.yaml"), yaml).unwrap();
+        let sets = TaskSets {
+            training: tasks(&["a"]),
+            ..TaskSets::default()
+        };
+        assert_eq!(problems(&job, &sets, 10, false), Vec::<String>::new());
+        assert_eq!(problems(&job, &sets, 10, true).len(), 1);
     }
 }

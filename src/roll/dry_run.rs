@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub async fn dry_run(job: &Job) -> Result<Vec<String>, RollError> {
     let progress = Progress::new(false, Interrupt::default());
     let tasks = read_tasks(job, &progress).await?;
-    refuse(check::problems(job, &tasks, usize::MAX))?;
+    refuse(check::problems(job, &tasks, usize::MAX, true))?;
     let mut lines = vec![format!(
         "tasks: {} to train on, {} to evaluate on",
         tasks.training.len(),

@@ -42,7 +42,8 @@ pub async fn run(job: Job, options: Options, interrupt: Interrupt) -> Result<End
     if tasks.validation.is_empty() && options.eval_only {
         return Err(RollError::NoValidation);
     }
-    refuse(check::problems(&job, &tasks, check::TASKS_BEFORE_A_RUN))?;
+    let trains = !options.abort && !options.eval_only;
+    refuse(check::problems(&job, &tasks, check::TASKS_BEFORE_A_RUN, trains))?;
     let swarm = SwarmClient::new(&job.roll.swarm_url)?;
     let server = server_for(&job, &swarm, &options.program, &progress).await?;
     let mut run = Run {

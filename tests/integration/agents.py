@@ -76,9 +76,11 @@ AGENTS = {
 
 
 def write_job(swarm, agent, directory):
-    """A job of one task whose batch never fills, so that nothing is updated."""
+    """A job whose batch never fills, so that nothing is updated: the first episode ends it."""
     tasks = directory / "tasks.jsonl"
-    tasks.write_text(json.dumps({"task_id": "greeting", "main_query": QUERY}) + "\n")
+    batch = swarm.config["data"]["train_batch_size"]
+    lines = [json.dumps({"task_id": f"greeting_{n}", "main_query": QUERY}) for n in range(batch)]
+    tasks.write_text("\n".join(lines))
     reader = {"type": "jsonl_dataset_file", "jsonl_dataset_file": {"training": {"file_path": str(tasks)}}}
     roll = {
         "swarm_url": swarm.url,
