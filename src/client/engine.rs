@@ -301,8 +301,7 @@ impl SwarmClient {
 
 fn collection_method_of(yaml: &str) -> Option<String> {
     let config = load(yaml, Strictness::Synced).ok()?;
-    let method = serde_json::to_value(config.ajet.swarm_mode_sample_collection_method).ok()?;
-    method.as_str().map(str::to_owned)
+    Some(config.ajet.swarm_mode_sample_collection_method.name().to_owned())
 }
 
 fn detail_of(status: &EngineStatusAnswer) -> String {

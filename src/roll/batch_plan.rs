@@ -9,6 +9,7 @@ use std::collections::{HashSet, VecDeque};
 
 use super::batch_view::BatchView;
 use super::order::TaskOrder;
+use crate::config::schema::CollectionMethod;
 
 /// What fills a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,11 +29,12 @@ pub(super) enum Rule {
 impl Rule {
     /// The rule of a collection method; an unknown one counts tasks, as Python's server does.
     pub fn of_method(method: &str) -> Self {
-        match method {
-            "rollout_until_finish_enough_episodes" => Self::Episodes,
-            "rollout_until_finish_enough_non_dummy_tasks" => Self::NonDummyTasks,
-            method if method.contains("agree_sync_weight") => Self::Agreement,
-            _ => Self::Tasks,
+        use CollectionMethod::*;
+        match CollectionMethod::from_name(method) {
+            Some(RolloutUntilFinishEnoughEpisodes) => Self::Episodes,
+            Some(RolloutUntilFinishEnoughNonDummyTasks) => Self::NonDummyTasks,
+            Some(RolloutUntilAnyClientAgreeSyncWeight | RolloutUntilAllClientsAgreeSyncWeight) => Self::Agreement,
+            Some(RolloutUntilFinishEnoughTasks) | None => Self::Tasks,
         }
     }
 
