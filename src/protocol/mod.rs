@@ -1,4 +1,4 @@
-//! Wire types, named once: client ↔ server ([`swarm`]), server ↔ engine ([`engine`]), agent ↔ model API ([`openai`],
+//! Wire types, named once: client ↔ server ([`swarm`]), dashboards ↔ server ([`status`]), server ↔ engine ([`engine`]), agent ↔ model API ([`openai`],
 //! [`responses`], [`anthropic`]; what becomes of each of their fields: [`fields`]).
 //!
 //! Nothing here does I/O or holds state; every other layer may use it.
@@ -8,6 +8,7 @@ pub mod engine;
 pub mod fields;
 pub mod openai;
 pub mod responses;
+pub mod status;
 pub mod swarm;
 pub mod type_error;
 

@@ -537,7 +537,7 @@ pub struct PushVerboseLogRequest {
 }
 
 /// One verbose log line.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct VerboseLog {
     /// Unix seconds.
     pub timestamp: f64,
