@@ -1,5 +1,5 @@
-//! Wire types, named once: client ↔ server ([`swarm`]), dashboards ↔ server ([`status`]), server ↔ engine ([`engine`]), agent ↔ model API ([`openai`],
-//! [`responses`], [`anthropic`]; what becomes of each of their fields: [`fields`]).
+//! Wire types, named once: client ↔ server ([`swarm`]), dashboards ↔ server ([`status`]), server ↔ engine ([`engine`]),
+//! agent ↔ model API ([`openai`], [`responses`], [`anthropic`]; what becomes of each of their fields: [`fields`]).
 //!
 //! Nothing here does I/O or holds state; every other layer may use it.
 
