@@ -9,6 +9,7 @@ use crate::{note, terminal};
 pub mod bench;
 pub mod engine;
 pub mod export;
+pub mod fetch;
 pub mod job;
 pub mod log;
 pub mod overwatch;
@@ -59,6 +60,8 @@ pub enum Command {
     Roll(roll::Args),
     /// Create, check or show a job file.
     Job(job::Args),
+    /// Fetch a checkpoint from a server to this machine.
+    Fetch(fetch::Args),
     /// Export a checkpoint as a model for Python's transformers and peft.
     Export(export::Args),
     /// Measure sampling or training on this machine.
@@ -99,6 +102,7 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::SyncCode(args) => sync_code::run(args).await,
         Command::Roll(args) => roll::run(args).await,
         Command::Job(args) => job::run(args).await,
+        Command::Fetch(args) => fetch::run(args).await,
         Command::Export(args) => export::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Engine(args) => engine::run(args).await,

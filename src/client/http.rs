@@ -95,6 +95,21 @@ impl Http {
         self.read(call, answer).await
     }
 
+    /// Opens a file at an offset in bytes, without retries and without a time limit. `call` names it in errors.
+    pub async fn open(&self, call: &'static str, path: &str, offset: u64) -> Result<reqwest::Response, ClientError> {
+        let request = self.client.get(self.url.join(path));
+        let request = request.header(CLIENT_HEADER, env!("CARGO_PKG_VERSION"));
+        let request = match offset {
+            0 => request,
+            offset => request.header(reqwest::header::RANGE, format!("bytes={offset}-")),
+        };
+        let answer = request.send().await.map_err(|error| self.unreachable(&error))?;
+        match answer.status().is_success() {
+            true => Ok(answer),
+            false => Err(self.refusal(call, answer).await?),
+        }
+    }
+
     async fn send<A: DeserializeOwned>(
         &self,
         method: Method,
@@ -130,24 +145,26 @@ impl Http {
     }
 
     async fn read<A: DeserializeOwned>(&self, call: Call, answer: reqwest::Response) -> Result<A, ClientError> {
-        let status = answer.status();
-        let body = answer.bytes().await.map_err(|error| self.unreachable(&error))?;
-        if !status.is_success() {
-            let detail = match serde_json::from_slice::<ErrorDetail>(&body) {
-                Ok(error) => error.detail,
-                Err(_) => excerpt(&body),
-            };
-            return Err(ClientError::Refused {
-                call: call.path,
-                status: status.as_u16(),
-                detail,
-            });
+        if !answer.status().is_success() {
+            return Err(self.refusal(call.path, answer).await?);
         }
+        let body = answer.bytes().await.map_err(|error| self.unreachable(&error))?;
         understand(&body).map_err(|error| ClientError::Answer {
             url: self.url.to_string(),
             call: call.path,
             reason: format!("{error}: {}", excerpt(&body)),
         })
+    }
+
+    /// Reads the server's message.
+    async fn refusal(&self, call: &'static str, answer: reqwest::Response) -> Result<ClientError, ClientError> {
+        let status = answer.status().as_u16();
+        let body = answer.bytes().await.map_err(|error| self.unreachable(&error))?;
+        let detail = match serde_json::from_slice::<ErrorDetail>(&body) {
+            Ok(error) => error.detail,
+            Err(_) => excerpt(&body),
+        };
+        Ok(ClientError::Refused { call, status, detail })
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> ClientError {

@@ -29,10 +29,12 @@
 //! ```
 
 mod chat;
+pub mod checkpoints;
 mod code;
 mod engine;
 mod episode;
 mod error;
+pub mod fetch;
 mod http;
 pub mod throttle;
 mod url;

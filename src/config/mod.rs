@@ -4,6 +4,7 @@
 //! schema of a type ([`mod@fit`]). [`schema`] is the single source of what `ajet:` can hold; [`keys`] adds what AgentJet and
 //! verl know besides. [`mod@load`] makes a checked configuration of a document, [`dump_yaml`] the reverse.
 
+pub mod checksum;
 mod dump;
 mod effective;
 mod error;

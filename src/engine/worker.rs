@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::events::EventHub;
 use super::model_thread::{UpdateOutcome, Worker};
 use super::session::TextModel;
-use super::storage::checkpoint::{Checkpoint, TRAINER_DIR};
+use super::storage::checkpoint::Checkpoint;
 use crate::config::schema::Ajet;
 use crate::config::validate;
 use crate::inference::{SampleRequest, Scheduler};
@@ -14,6 +14,7 @@ use crate::model::kernels::Pool;
 use crate::model::load::{LoadedModel, ModelFiles, load};
 use crate::model::lora::LoraConfig;
 use crate::model::{Trainable, Weights, device, export, peft};
+use crate::protocol::checkpoint::TRAINER_DIR;
 use crate::protocol::engine::DropReason;
 use crate::train::{TrainEpisode, Trainer, Untrained};
 

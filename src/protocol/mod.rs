@@ -1,9 +1,11 @@
 //! Wire types, named once: client ↔ server ([`swarm`]), dashboards ↔ server ([`status`]), server ↔ engine ([`engine`]),
-//! agent ↔ model API ([`openai`], [`responses`], [`anthropic`]; what becomes of each of their fields: [`fields`]).
+//! agent ↔ model API ([`openai`], [`responses`], [`anthropic`]; what becomes of each of their fields: [`fields`]); and the
+//! layout of checkpoints on disk ([`checkpoint`]).
 //!
 //! Nothing here does I/O or holds state; every other layer may use it.
 
 pub mod anthropic;
+pub mod checkpoint;
 pub mod engine;
 pub mod fields;
 pub mod openai;

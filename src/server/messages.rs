@@ -45,6 +45,8 @@ fn requests() {
             message: "`n` must be 1 in a train episode, got 2".into(),
         },
         Error::NoCallYet => Error::NoCallYet,
+        Error::NoExperiment => Error::NoExperiment,
+        Error::NoCheckpointFile(_) => Error::NoCheckpointFile("40/config.json".into()),
         Error::TokenMissing => Error::TokenMissing,
         Error::ForeignPage => Error::ForeignPage,
         Error::ForeignHost(_) => Error::ForeignHost("evil.example".into()),

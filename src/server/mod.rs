@@ -4,6 +4,7 @@
 //! between the model APIs and the engine's contract, and [`engine`] starts, follows and stops the engine process. The
 //! control plane never blocks and does not depend on the model's code.
 
+mod checkpoints;
 mod clock;
 mod code_sync;
 pub mod engine;

@@ -2,6 +2,7 @@
 
 mod agents;
 mod batches;
+mod fetch;
 mod fuzz;
 mod judges;
 mod killed_clients;

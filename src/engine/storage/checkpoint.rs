@@ -5,42 +5,21 @@
 //! that a missing, truncated or altered file is found before anything is loaded. The writer decides on the contents:
 //! the model in the Hugging Face layout (or the PEFT adapter) at the top, and the trainer's state under `trainer/`.
 
-use std::io::{self, BufRead};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use indexmap::IndexMap;
-use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use super::durable;
-use crate::config::small_file::{DOCUMENT_BYTES, open_regular, read_bytes};
+use crate::config::checksum::sha256_of_file;
+use crate::config::small_file::{DOCUMENT_BYTES, read_bytes};
 use crate::engine::batch::identity::RunIdentity;
+use crate::protocol::checkpoint::{self, DIR_NAME, LATEST, MANIFEST, TRAINER_DIR, directory_name, parse_step};
 
-/// Directory of checkpoints in an experiment directory.
-pub const DIR_NAME: &str = "checkpoints";
-/// File in it with the name of the checkpoint to resume from.
-pub const LATEST: &str = "latest";
-/// Directory of the trainer's state in a checkpoint.
-pub const TRAINER_DIR: &str = "trainer";
-const MANIFEST: &str = "manifest.json";
-const STEP_PREFIX: &str = "global_step_";
 const TEMPORARY_PREFIX: &str = ".unfinished-";
 
 /// Contents of a checkpoint.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Manifest {
-    /// Version of the layout.
-    pub format: u32,
-    /// Last step whose update is included.
-    pub global_step: u64,
-    /// Identity of the run.
-    pub run: RunIdentity,
-    /// Sizes in bytes by path relative to the checkpoint.
-    pub files: IndexMap<String, u64>,
-    /// SHA-256 in hexadecimal by path; empty in checkpoints of older versions.
-    #[serde(default)]
-    pub sha256: IndexMap<String, String>,
-}
+pub type Manifest = checkpoint::Manifest<RunIdentity>;
 
 const FORMAT: u32 = 1;
 
@@ -73,7 +52,7 @@ impl Checkpoint {
             }
         }
         for (name, expected) in &manifest.sha256 {
-            let found = sha256(&dir.join(name)).map_err(|e| format!("{name}: {e}"))?;
+            let found = sha256_of_file(&dir.join(name)).map_err(|e| format!("{name}: {e}"))?;
             if found != *expected {
                 return Err(format!("the checksum of {name} does not match"));
             }
@@ -189,14 +168,14 @@ impl CheckpointStore {
             .and_then(|name| parse_step(name.trim()))
             .unwrap_or(u64::MAX);
         for step in self.steps().into_iter().rev().filter(|s| *s <= newest_wanted) {
-            match Checkpoint::load(self.dir.join(format!("{STEP_PREFIX}{step}"))) {
+            match Checkpoint::load(self.dir.join(directory_name(step))) {
                 Ok(checkpoint) => {
                     if newest_wanted != u64::MAX && step != newest_wanted {
-                        warnings.push(format!("resuming from the earlier checkpoint {STEP_PREFIX}{step}"));
+                        warnings.push(format!("resuming from the earlier checkpoint {}", directory_name(step)));
                     }
                     return (Some(checkpoint), warnings);
                 }
-                Err(why) => warnings.push(format!("the checkpoint {STEP_PREFIX}{step} is damaged: {why}")),
+                Err(why) => warnings.push(format!("the checkpoint {} is damaged: {why}", directory_name(step))),
             }
         }
         if latest.is_some() {
@@ -210,7 +189,7 @@ impl CheckpointStore {
         let files = list_files(temporary)?;
         let sha256 = files
             .keys()
-            .map(|name| Ok((name.clone(), sha256(&temporary.join(name))?)))
+            .map(|name| Ok((name.clone(), sha256_of_file(&temporary.join(name))?)))
             .collect::<io::Result<_>>()?;
         let manifest = Manifest {
             format: FORMAT,
@@ -226,7 +205,7 @@ impl CheckpointStore {
 
     /// Renames the checkpoint, updates `latest` and removes old checkpoints.
     fn rename_and_point_to(&self, temporary: &Path, global_step: u64) -> io::Result<PathBuf> {
-        let name = format!("{STEP_PREFIX}{global_step}");
+        let name = directory_name(global_step);
         let finished = self.dir.join(&name);
         if finished.exists() {
             // Left by a run that was killed before it could update `latest`, or that resumed from an older checkpoint.
@@ -244,8 +223,8 @@ impl CheckpointStore {
     fn prune(&self, global_step: u64) {
         let old = self.steps().into_iter().rev().filter(|s| *s <= global_step);
         for step in old.skip(self.keep_last) {
-            if let Err(error) = self.discard(&self.dir.join(format!("{STEP_PREFIX}{step}"))) {
-                tracing::warn!("cannot remove the old checkpoint {STEP_PREFIX}{step}: {error}");
+            if let Err(error) = self.discard(&self.dir.join(directory_name(step))) {
+                tracing::warn!("cannot remove the old checkpoint {}: {error}", directory_name(step));
             }
         }
     }
@@ -308,26 +287,6 @@ impl Drop for StagedCheckpoint<'_> {
         // Gone where it was published. Otherwise this frees space; the next attempt removes what is left.
         let _ = std::fs::remove_dir_all(&self.temporary);
     }
-}
-
-fn parse_step(name: &str) -> Option<u64> {
-    name.strip_prefix(STEP_PREFIX)?.parse().ok()
-}
-
-/// Returns the SHA-256 of a file in hexadecimal.
-fn sha256(path: &Path) -> io::Result<String> {
-    let mut file = io::BufReader::with_capacity(1 << 20, open_regular(path)?);
-    let mut hasher = Sha256::new();
-    loop {
-        let part = file.fill_buf()?;
-        if part.is_empty() {
-            break;
-        }
-        hasher.update(part);
-        let length = part.len();
-        file.consume(length);
-    }
-    Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// Lists all files below `dir` with their sizes, by relative path.

@@ -1,5 +1,6 @@
 //! Request handlers: each reads a request, calls the core, and builds the answer.
 
+pub mod checkpoints;
 pub mod code;
 pub mod engine;
 pub mod episodes;

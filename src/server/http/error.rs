@@ -122,6 +122,15 @@ pub enum Error {
     /// `replay_latest_llm_call` before the first call.
     #[error("no LLM call has finished yet; hint: send a chat request first")]
     NoCallYet,
+    /// A request for files of an experiment before the first start.
+    #[error(
+        "no experiment has been started since the server started; hint: start its engine, or copy its directory from the \
+         server's machine"
+    )]
+    NoExperiment,
+    /// No checkpoint of the experiment has this file.
+    #[error("no such checkpoint file: {0}; hint: GET /checkpoints lists steps and files; old checkpoints are removed")]
+    NoCheckpointFile(String),
     /// The access token or episode key is missing.
     #[error(
         "this server requires an access token; hint: send `Authorization: Bearer TOKEN`, or put /t/TOKEN before the URL's path"
@@ -189,9 +198,12 @@ impl Error {
             | Self::Body(_) => StatusCode::BAD_REQUEST,
             Self::TokenMissing | Self::KeyMissing | Self::KeyUnknown => StatusCode::UNAUTHORIZED,
             Self::ForeignPage | Self::ForeignHost(_) => StatusCode::FORBIDDEN,
-            Self::ForeignEpisode(_) | Self::NoCallYet | Self::EpisodeGone | Self::NoSuchPath(_) => {
-                StatusCode::NOT_FOUND
-            }
+            Self::ForeignEpisode(_)
+            | Self::NoCallYet
+            | Self::NoExperiment
+            | Self::NoCheckpointFile(_)
+            | Self::EpisodeGone
+            | Self::NoSuchPath(_) => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyStalled { .. } | Self::BodySlow { .. } => StatusCode::REQUEST_TIMEOUT,

@@ -4,6 +4,7 @@ pub mod auth;
 pub mod blocking_pool;
 pub mod body;
 pub mod body_budget;
+pub mod byte_range;
 pub mod connection_permits;
 pub mod connections;
 pub mod error;

@@ -60,15 +60,22 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
     if let Some(body) = &route.body {
         operation["requestBody"] = json!({"required": true, "content": content(body, generator)});
     }
-    if let Some((_, parameter)) = plain_path(route).split_once('{') {
-        let name = parameter.trim_end_matches('}');
-        let parameter = json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}});
-        operation["parameters"] = json!([parameter]);
+    let parameters: Vec<Value> = parameters(&plain_path(route))
+        .map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}}))
+        .collect();
+    if !parameters.is_empty() {
+        operation["parameters"] = parameters.into();
     }
     if route.path == "/health" {
         operation["security"] = json!([]);
     }
     operation
+}
+
+/// Returns the names in braces.
+fn parameters(path: &str) -> impl Iterator<Item = &str> {
+    let opened = path.split('{').skip(1);
+    opened.filter_map(|rest| Some(rest.split_once('}')?.0))
 }
 
 fn operation_id(route: &Route) -> String {

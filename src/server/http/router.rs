@@ -17,8 +17,9 @@ use super::connections::App;
 use super::error::{Error, ModelApiError, shape_for_anthropic};
 use super::route::{Kind, Route, get, json, post, post_without_body};
 use super::{auth, openapi};
+use crate::protocol::checkpoint::CheckpointsAnswer;
 use crate::protocol::swarm::*;
-use crate::server::handlers::{code, engine, episodes, logs, metrics, model_api, models};
+use crate::server::handlers::{checkpoints, code, engine, episodes, logs, metrics, model_api, models};
 use crate::server::prometheus;
 use crate::server::shared::Shared;
 
@@ -42,6 +43,10 @@ fn routes() -> Vec<Route> {
             "Save the batch and stop the engine"),
         get("/get_server_experiment_dir", engine::experiment_dir, json::<ExperimentDirAnswer>(),
             "Return the server's directory of checkpoints and metrics"),
+        get("/checkpoints", checkpoints::list, json::<CheckpointsAnswer>(),
+            "List the complete checkpoints of the server's experiment with the sizes and checksums of their files"),
+        get("/checkpoints/{step}/{*file}", checkpoints::file, Kind::Raw("application/octet-stream"),
+            "Return a file of the checkpoint of a step, or the part that `Range` names"),
         post("/claim_episode", episodes::claim, json::<ClaimEpisodeRequest>(), json::<ClaimEpisodeAnswer>(),
             "Claim an episode; a refusal is an answer with `success: false` and the reason"),
         post("/end_episode", episodes::end, json::<EndEpisodeRequest>(), json::<EndEpisodeAnswer>(),
