@@ -141,7 +141,9 @@ fn size(bytes: u64) -> String {
     let units = [(1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
     let bytes = bytes as f64;
     let unit = units.into_iter().find(|(unit, _)| bytes >= *unit);
-    unit.map_or(format!("{bytes} B"), |(unit, name)| format!("{:.1} {name}", bytes / unit))
+    unit.map_or(format!("{bytes} B"), |(unit, name)| {
+        format!("{:.1} {name}", bytes / unit)
+    })
 }
 
 /// Returns a bar on a terminal's stderr, or a hidden one.
@@ -172,7 +174,11 @@ mod tests {
         };
         CheckpointsAnswer {
             experiment: "gsm8k".into(),
-            checkpoints: vec![of_step(10, false, true), of_step(20, true, false), of_step(30, false, false)],
+            checkpoints: vec![
+                of_step(10, false, true),
+                of_step(20, true, false),
+                of_step(30, false, false),
+            ],
         }
     }
 
@@ -191,13 +197,24 @@ mod tests {
             assert_eq!(choose(&listing(), &choice).unwrap().manifest.global_step, step);
         }
         let mut unmarked = listing();
-        unmarked.checkpoints.iter_mut().for_each(|info| (info.is_latest, info.is_best) = (false, false));
+        unmarked
+            .checkpoints
+            .iter_mut()
+            .for_each(|info| (info.is_latest, info.is_best) = (false, false));
         let newest = choose(&unmarked, &choice(None, false, false)).unwrap();
         assert_eq!(newest.manifest.global_step, 30);
         for (listing, choice, reason) in [
             (listing(), choice(Some(5), false, false), "choose one of 10, 20, 30"),
-            (unmarked, choice(None, true, false), "no checkpoint is marked as the best"),
-            (CheckpointsAnswer::default(), choice(None, false, false), "has no checkpoint yet"),
+            (
+                unmarked,
+                choice(None, true, false),
+                "no checkpoint is marked as the best",
+            ),
+            (
+                CheckpointsAnswer::default(),
+                choice(None, false, false),
+                "has no checkpoint yet",
+            ),
         ] {
             let error = choose(&listing, &choice).unwrap_err().to_string();
             assert!(error.contains(reason), "{error}");
@@ -211,7 +228,12 @@ mod tests {
         assert_eq!(lines[0], "experiment gsm8k");
         assert_eq!(lines[1], "step 10      LoRA adapter  1.5 kB      best");
         assert_eq!(lines[3], "step 30      LoRA adapter  1.5 kB");
-        for (bytes, shown) in [(0, "0 B"), (999, "999 B"), (1_234_567, "1.2 MB"), (270_000_000_000, "270.0 GB")] {
+        for (bytes, shown) in [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1_234_567, "1.2 MB"),
+            (270_000_000_000, "270.0 GB"),
+        ] {
             assert_eq!(size(bytes), shown);
         }
     }

@@ -188,7 +188,12 @@ impl WantedFile<'_> {
     /// Opens the file to write at an offset; what it has beyond is removed.
     async fn open(&self, offset: u64) -> io::Result<File> {
         let mut options = OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(false).open(&self.path).await?;
+        let mut file = options
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&self.path)
+            .await?;
         file.set_len(offset).await?;
         tokio::io::AsyncSeekExt::seek(&mut file, io::SeekFrom::End(0)).await?;
         Ok(file)

@@ -127,7 +127,18 @@ mod tests {
             assert!(is_below(file), "{file}");
         }
         for file in [
-            "", ".", "..", "/etc/passwd", "../a", "a/../../b", "a/..", "./a", "a//b", "a/", "a\0b", "a\\b",
+            "",
+            ".",
+            "..",
+            "/etc/passwd",
+            "../a",
+            "a/../../b",
+            "a/..",
+            "./a",
+            "a//b",
+            "a/",
+            "a\0b",
+            "a\\b",
         ] {
             assert!(!is_below(file), "{file}");
         }

@@ -102,7 +102,11 @@ mod tests {
         let experiment = tempfile::tempdir().unwrap();
         assert_eq!(list(experiment.path()).checkpoints, []);
         write(experiment.path(), 10, &[("model.safetensors", "12345")]);
-        write(experiment.path(), 2, &[("adapter_config.json", "{}"), ("trainer/state.json", "{}")]);
+        write(
+            experiment.path(),
+            2,
+            &[("adapter_config.json", "{}"), ("trainer/state.json", "{}")],
+        );
         let checkpoints = experiment.path().join(DIR_NAME);
         for (name, content) in [(LATEST, "global_step_10\n"), (BEST, "global_step_2")] {
             std::fs::write(checkpoints.join(name), content).unwrap();
@@ -121,7 +125,10 @@ mod tests {
                 (10, CheckpointKind::Model, true, false)
             ]
         );
-        assert_eq!(listed.experiment, experiment.path().file_name().unwrap().to_str().unwrap());
+        assert_eq!(
+            listed.experiment,
+            experiment.path().file_name().unwrap().to_str().unwrap()
+        );
         assert_eq!(listed.checkpoints[1].manifest.bytes(), 5);
     }
 
@@ -130,7 +137,12 @@ mod tests {
         let experiment = tempfile::tempdir().unwrap();
         let outside = experiment.path().join("secret");
         std::fs::write(&outside, "secret").unwrap();
-        let files = [("weights", "12345"), ("trainer/state.json", "{}"), ("link", ""), ("loop", "")];
+        let files = [
+            ("weights", "12345"),
+            ("trainer/state.json", "{}"),
+            ("link", ""),
+            ("loop", ""),
+        ];
         let dir = write(experiment.path(), 3, &files);
         std::fs::write(dir.join("unlisted"), "x").unwrap();
         for (link, target) in [("link", outside.as_path()), ("loop", Path::new("weights"))] {

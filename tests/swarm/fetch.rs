@@ -69,7 +69,12 @@ async fn checkpoints_are_listed_and_served_while_the_engine_runs_and_after_it() 
     let swarm = Swarm::start().await;
     let before = swarm.get("/checkpoints").await;
     assert_eq!(before.0, 404);
-    assert!(before.1["detail"].as_str().unwrap().contains("no experiment has been started"));
+    assert!(
+        before.1["detail"]
+            .as_str()
+            .unwrap()
+            .contains("no experiment has been started")
+    );
     drop(swarm);
     let (swarm, _) = with_checkpoint(quick()).await;
     let rolling = swarm.get("/checkpoints").await;
@@ -81,7 +86,10 @@ async fn checkpoints_are_listed_and_served_while_the_engine_runs_and_after_it() 
     );
     assert_eq!(swarm.post("/stop_engine", json!({})).await.0, 200);
     assert_eq!(swarm.get("/checkpoints").await, rolling, "the same while offline");
-    assert_eq!(swarm.get("/checkpoints/3/trainer/state.json").await.1, json!({"step": 3}));
+    assert_eq!(
+        swarm.get("/checkpoints/3/trainer/state.json").await.1,
+        json!({"step": 3})
+    );
 }
 
 #[tokio::test]
@@ -91,9 +99,19 @@ async fn ranges_are_answered_as_http_has_them() {
     let size = all.len();
     for (range, status, part, content_range) in [
         (None, 200, 0..size, None),
-        (Some("bytes=5-"), 206, 5..size, Some(format!("bytes 5-{}/{size}", size - 1))),
+        (
+            Some("bytes=5-"),
+            206,
+            5..size,
+            Some(format!("bytes 5-{}/{size}", size - 1)),
+        ),
         (Some("bytes=5-9"), 206, 5..10, Some(format!("bytes 5-9/{size}"))),
-        (Some("bytes=-4"), 206, size - 4..size, Some(format!("bytes {}-{}/{size}", size - 4, size - 1))),
+        (
+            Some("bytes=-4"),
+            206,
+            size - 4..size,
+            Some(format!("bytes {}-{}/{size}", size - 4, size - 1)),
+        ),
         (Some("bytes=9999999-"), 416, 0..0, Some(format!("bytes */{size}"))),
         (Some("lines=1-"), 200, 0..size, None),
     ] {
@@ -103,7 +121,10 @@ async fn ranges_are_answered_as_http_has_them() {
         }
         let answer = request.send().await.unwrap();
         assert_eq!(answer.status().as_u16(), status, "{range:?}");
-        let given = answer.headers().get("content-range").map(|value| value.to_str().unwrap().to_owned());
+        let given = answer
+            .headers()
+            .get("content-range")
+            .map(|value| value.to_str().unwrap().to_owned());
         assert_eq!(given, content_range, "{range:?}");
         assert!(answer.bytes().await.unwrap() == all[part], "{range:?}");
     }
@@ -133,10 +154,17 @@ async fn nothing_outside_of_a_checkpoint_is_served() {
 #[tokio::test]
 async fn checkpoints_need_the_servers_token_and_no_episode_key_opens_them() {
     let token = Token::new("a-token-of-sixteen").unwrap();
-    let swarm = Swarm::with(Options { token: Some(token), ..quick() }).await;
+    let swarm = Swarm::with(Options {
+        token: Some(token),
+        ..quick()
+    })
+    .await;
     let client = SwarmClient::new(&format!("{}/t/a-token-of-sixteen", swarm.url)).unwrap();
     let config = swarm.yaml(json!({}));
-    client.auto_sync_train_config_and_start_engine(&config, false, |_| {}).await.unwrap();
+    client
+        .auto_sync_train_config_and_start_engine(&config, false, |_| {})
+        .await
+        .unwrap();
     write(&swarm.experiments().join("test"), 3, &[("a", b"a".to_vec())]);
     let episode = client.begin_episode(&BeginEpisode::default()).await.unwrap();
     for path in ["/checkpoints", "/checkpoints/3/a"] {
@@ -156,13 +184,34 @@ async fn a_checkpoint_is_fetched_with_or_without_the_trainers_state() {
     let whole = manifest(&client).await;
     let target = tempfile::tempdir().unwrap();
     for (name, with_state, files) in [
-        ("model", false, vec!["adapter model.safetensors", "adapter_config.json", "empty", "manifest.json"]),
-        ("all", true, vec!["adapter model.safetensors", "adapter_config.json", "empty", "manifest.json", "trainer"]),
+        (
+            "model",
+            false,
+            vec![
+                "adapter model.safetensors",
+                "adapter_config.json",
+                "empty",
+                "manifest.json",
+            ],
+        ),
+        (
+            "all",
+            true,
+            vec![
+                "adapter model.safetensors",
+                "adapter_config.json",
+                "empty",
+                "manifest.json",
+                "trainer",
+            ],
+        ),
     ] {
         let to = target.path().join(name);
         let wanted = selected(&whole, with_state);
         let mut seen = 0;
-        fetch(&client, &wanted, &to, &mut |present| seen = present).await.unwrap();
+        fetch(&client, &wanted, &to, &mut |present| seen = present)
+            .await
+            .unwrap();
         assert_eq!(seen, wanted.bytes());
         assert_eq!(files_of(&to), files);
         assert!(std::fs::read(to.join("adapter model.safetensors")).unwrap() == weights());
@@ -198,7 +247,9 @@ async fn an_interrupted_fetch_continues_where_it_ended() {
     };
     interrupted.await;
     let partial = target.path().join(&files_of(target.path())[0]);
-    let before = std::fs::metadata(partial.join("adapter model.safetensors")).unwrap().len();
+    let before = std::fs::metadata(partial.join("adapter model.safetensors"))
+        .unwrap()
+        .len();
     assert!(before > 0, "{partial:?}");
     let mut reported = vec![];
     let continued = fetch(&client, &wanted, &to, &mut |present| reported.push(present)).await;
@@ -231,7 +282,10 @@ async fn what_is_damaged_here_is_fetched_again_and_what_is_damaged_there_is_refu
     fetch(&client, &wanted, &to, &mut |_| {}).await.unwrap();
     assert!(std::fs::read(to.join(name)).unwrap() == weights());
     // Too short or too long on the server.
-    for (number, content) in [weights()[..100].to_vec(), [weights(), vec![0]].concat()].into_iter().enumerate() {
+    for (number, content) in [weights()[..100].to_vec(), [weights(), vec![0]].concat()]
+        .into_iter()
+        .enumerate()
+    {
         std::fs::write(dir.join(name), content).unwrap();
         let to = target.path().join(number.to_string());
         let refused = fetch(&client, &wanted, &to, &mut |_| {}).await.unwrap_err();
@@ -243,7 +297,10 @@ async fn what_is_damaged_here_is_fetched_again_and_what_is_damaged_there_is_refu
     let FetchError::Client(ClientError::Refused { status, detail, .. }) = refused else {
         panic!("{refused}");
     };
-    assert!(status == 404 && detail.contains("old checkpoints are removed"), "{detail}");
+    assert!(
+        status == 404 && detail.contains("old checkpoints are removed"),
+        "{detail}"
+    );
 }
 
 #[tokio::test]
