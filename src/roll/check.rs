@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use super::batch_plan::Rule;
+use super::batch_rule::Rule;
 use super::job::{Job, Length};
 use super::tasks::{Task, TaskSets};
 

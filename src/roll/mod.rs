@@ -6,6 +6,7 @@
 pub mod agents;
 mod attempt;
 mod batch_plan;
+mod batch_rule;
 mod batch_view;
 pub mod check;
 mod concerns;

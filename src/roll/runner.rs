@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::batch_plan::Rule;
+use super::batch_rule::Rule;
 use super::check;
 use super::episode::{Episodes, Player};
 use super::error::RollError;

@@ -9,7 +9,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::attempt::{Attempt, Claimed, Joined, attempt};
-use super::batch_plan::{Company, Next, Plan, Rule, Target, Work};
+use super::batch_plan::{Company, Next, Plan, Target, Work};
+use super::batch_rule::Rule;
 use super::batch_view::BatchView;
 use super::concerns;
 use super::episode::Episodes;

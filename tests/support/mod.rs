@@ -5,4 +5,5 @@ pub mod fake_engine;
 pub mod fuzz_world;
 pub mod mutate;
 pub mod python_server;
+pub mod roll_job;
 pub mod swarm;

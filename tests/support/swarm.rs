@@ -12,7 +12,14 @@ use tokio::task::JoinHandle;
 
 use super::fake_engine::FakeLauncher;
 
-/// Most that a test waits for anything.
+/// Collection methods, by their names on the wire.
+pub const ENOUGH_EPISODES: &str = "rollout_until_finish_enough_episodes";
+pub const ENOUGH_TASKS: &str = "rollout_until_finish_enough_tasks";
+pub const ENOUGH_NON_DUMMY_TASKS: &str = "rollout_until_finish_enough_non_dummy_tasks";
+pub const ANY_AGREES: &str = "rollout_until_any_client_agree_sync_weight";
+pub const ALL_AGREE: &str = "rollout_until_all_clients_agree_sync_weight";
+
+/// Longest that a test waits for anything.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub struct Swarm {
@@ -246,4 +253,16 @@ pub async fn answer(request: RequestBuilder) -> Answer {
     let status = response.status().as_u16();
     let bytes = response.bytes().await.unwrap();
     (status, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
+}
+
+/// The answer of a call that succeeded and returns nothing else.
+pub fn success() -> Answer {
+    (200, json!({"success": true}))
+}
+
+/// The message of an error answer.
+pub fn detail(answer: &Answer) -> &str {
+    answer.1["detail"]
+        .as_str()
+        .unwrap_or_else(|| panic!("no detail in {answer:?}"))
 }

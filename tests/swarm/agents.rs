@@ -8,7 +8,7 @@ use ajet_swarm::roll::report::{End, Outcome};
 use ajet_swarm::roll::{Interrupt, Options, RollError, run, supervise_with};
 use serde_json::{Value, json};
 
-use crate::support::swarm::Swarm;
+use crate::support::swarm::{ENOUGH_TASKS, Swarm};
 
 /// Calls the model once. `$0` is the directory in which a task leaves a mark when it misbehaves; it does so once.
 const AGENT: &str = r#"
@@ -50,7 +50,7 @@ fn job(swarm: &Swarm, directory: &Path, tasks: &[&str], mut agent: Value, mut ro
     let ajet = json!({
         "data": {"train_batch_size": tasks.len()},
         "rollout": {"num_repeat": 1},
-        "swarm_mode_sample_collection_method": "rollout_until_finish_enough_tasks",
+        "swarm_mode_sample_collection_method": ENOUGH_TASKS,
         "task_reader": {"type": "jsonl_dataset_file", "jsonl_dataset_file": {"training": {"file_path": file}}},
     });
     agent["type"] = agent.get("type").cloned().unwrap_or("command".into());

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::roll::{ENOUGH_TASKS, ajet, job, run_to_end};
-use crate::support::swarm::Swarm;
+use crate::support::roll_job::{ajet, job, run_to_end};
+use crate::support::swarm::{ENOUGH_TASKS, Swarm};
 use ajet_swarm::protocol::swarm::EpisodeType;
 use axum::routing::post;
 use axum::{Json, Router};

@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use crate::support::swarm::Swarm;
+use crate::support::swarm::{ENOUGH_EPISODES, Swarm};
 use futures_util::StreamExt;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -149,7 +149,7 @@ async fn swarm() -> Swarm {
     swarm
         .rolling_with(json!({
             "data": {"train_batch_size": BATCH}, "rollout": {"num_repeat": 1, "max_env_worker": SLOTS},
-            "swarm_mode_sample_collection_method": "rollout_until_finish_enough_episodes",
+            "swarm_mode_sample_collection_method": ENOUGH_EPISODES,
         }))
         .await;
     swarm

@@ -3,14 +3,12 @@
 #[allow(dead_code, reason = "each test file uses a part of what they share")]
 use std::time::Duration;
 
-use crate::support::swarm::{Swarm, answer, end_body, quick};
+use crate::support::swarm::{ENOUGH_TASKS, Swarm, answer, end_body, quick};
 use ajet_swarm::server::{Limits, Options};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-
-const TASKS: &str = "rollout_until_finish_enough_tasks";
 
 async fn limited(limits: Limits) -> Swarm {
     Swarm::with(Options { limits, ..quick() }).await
@@ -33,7 +31,7 @@ async fn until_closed(stream: &mut TcpStream) -> String {
 #[tokio::test]
 async fn a_thousand_idle_connections_stop_nobody() {
     let swarm = Swarm::start().await;
-    swarm.rolling(TASKS, 2, 2).await;
+    swarm.rolling(ENOUGH_TASKS, 2, 2).await;
     let mut idle = Vec::new();
     for number in 0..1000 {
         let mut stream = connect(&swarm).await;
@@ -72,7 +70,7 @@ async fn connections_over_the_limit_are_told_to_come_again_and_do_when_there_is_
         ..Limits::default()
     })
     .await;
-    swarm.rolling(TASKS, 2, 2).await;
+    swarm.rolling(ENOUGH_TASKS, 2, 2).await;
     let episode = swarm.claim("a").await;
     swarm.engines.behave(|engine| engine.hold_chats = true);
     let mut open = Vec::new();
@@ -236,7 +234,7 @@ async fn slow_uploads_end_by_their_rate() {
 #[tokio::test]
 async fn chunked_bodies_take_the_room_of_what_has_come() {
     let swarm = limited(Limits::default()).await;
-    swarm.rolling(TASKS, 2, 2).await;
+    swarm.rolling(ENOUGH_TASKS, 2, 2).await;
     let episode = swarm.claim("a").await;
     // As many as 16 MiB each would take all room.
     let mut open = Vec::new();
@@ -280,7 +278,7 @@ async fn a_body_that_stops_halfway_is_answered_and_its_episode_may_go() {
         ..Limits::default()
     })
     .await;
-    swarm.rolling(TASKS, 2, 2).await;
+    swarm.rolling(ENOUGH_TASKS, 2, 2).await;
     let episode = swarm.claim_kind("a", "train", 0.3).await;
     let mut half = connect(&swarm).await;
     let head = format!(
@@ -304,7 +302,7 @@ async fn a_reader_that_takes_nothing_of_a_stream_loses_it() {
         ..Limits::default()
     })
     .await;
-    swarm.rolling(TASKS, 2, 2).await;
+    swarm.rolling(ENOUGH_TASKS, 2, 2).await;
     swarm
         .engines
         .behave(|engine| engine.stream = (1_000_000, Duration::ZERO));
@@ -328,7 +326,7 @@ async fn a_reader_that_takes_nothing_of_a_stream_loses_it() {
 #[tokio::test]
 async fn bodies_over_their_limit_are_refused_by_their_length_before_they_are_sent() {
     let swarm = Swarm::start().await;
-    swarm.rolling(TASKS, 2, 2).await;
+    swarm.rolling(ENOUGH_TASKS, 2, 2).await;
     let episode = swarm.claim("a").await;
     for (path, bytes) in [
         ("/v1/chat/completions", 16 << 20),
@@ -367,7 +365,7 @@ async fn more_calls_at_once_than_there_are_places_are_told_to_come_again() {
         ..Limits::default()
     })
     .await;
-    swarm.rolling(TASKS, 2, 3).await;
+    swarm.rolling(ENOUGH_TASKS, 2, 3).await;
     let [greedy, second, third] = [swarm.claim("a").await, swarm.claim("a").await, swarm.claim("b").await];
     let late = swarm.claim("c").await;
     swarm.engines.behave(|engine| engine.hold_chats = true);
@@ -406,7 +404,7 @@ async fn more_calls_at_once_than_there_are_places_are_told_to_come_again() {
 #[tokio::test]
 async fn ids_of_any_length_are_not_taken() {
     let swarm = Swarm::start().await;
-    swarm.rolling(TASKS, 2, 2).await;
+    swarm.rolling(ENOUGH_TASKS, 2, 2).await;
     let long = "x".repeat(1025);
     let (status, refused) = swarm.try_claim(&long, "train", 240.0).await;
     assert_eq!(status, 400);

@@ -1,0 +1,110 @@
+//! `ajet.model`, `ajet.lora` and `ajet.engine`: which weights, and how they are computed.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// `ajet.model`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
+#[serde(default, deny_unknown_fields)]
+pub struct Model {
+    /// A Hugging Face directory, a `.gguf` file, a hub id such as `Qwen/Qwen2.5-0.5B-Instruct`, `builtin:tiny`, or, for
+    /// checks of agents, `builtin:scripted:FILE`, which gives the answers of a file.
+    pub path: String,
+}
+
+/// `ajet.lora`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Lora {
+    /// Rank; 0 trains all parameters.
+    #[schemars(range(min = 0, max = 4096))]
+    pub lora_rank: usize,
+    /// Scale: alpha / rank.
+    #[schemars(range(min = 0.0, max = 1e6))]
+    pub lora_alpha: f64,
+    /// `all-linear`, or a list of projection names.
+    pub target_modules: TargetModules,
+}
+
+impl Default for Lora {
+    fn default() -> Self {
+        Self {
+            lora_rank: 0,
+            lora_alpha: 16.0,
+            target_modules: TargetModules::default(),
+        }
+    }
+}
+
+/// `ajet.lora.target_modules`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum TargetModules {
+    /// `all-linear`: q, k, v, o, gate, up and down projections.
+    Name(String),
+    /// Projection names, such as `q_proj`.
+    List(Vec<String>),
+}
+
+impl Default for TargetModules {
+    fn default() -> Self {
+        Self::Name("all-linear".into())
+    }
+}
+
+/// `ajet.engine`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Engine {
+    /// `auto`, `cpu`, `cuda:N` or `metal`.
+    pub device: String,
+    /// Type of weights and matrix products. On a CPU `bf16` is that of the products, in the sampler and the trainer; the
+    /// trainer's weights and moments stay f32, and importance correction is wanted.
+    pub dtype: Dtype,
+    /// Kernels to use.
+    pub kernels: Kernels,
+    /// Number of compute threads, at most the machine's logical CPUs. Default: physical cores.
+    #[schemars(range(min = 1, max = 1024))]
+    pub threads: Option<usize>,
+    /// Restart a crashed engine, at most three times.
+    pub restart_on_crash: bool,
+}
+
+impl Default for Engine {
+    fn default() -> Self {
+        Self {
+            device: "auto".into(),
+            dtype: Dtype::default(),
+            kernels: Kernels::default(),
+            threads: None,
+            restart_on_crash: true,
+        }
+    }
+}
+
+/// Type of weights and matmuls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Dtype {
+    /// f32 on CPU, the checkpoint's type on a GPU.
+    #[default]
+    #[serde(rename = "auto")]
+    Auto,
+    /// 32-bit floats.
+    #[serde(rename = "f32")]
+    F32,
+    /// bfloat16 with f32 accumulation.
+    #[serde(rename = "bf16")]
+    Bf16,
+}
+
+/// Kernels to use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Kernels {
+    /// The fastest for the device.
+    #[default]
+    #[serde(rename = "auto")]
+    Auto,
+    /// candle's own tensor operations.
+    #[serde(rename = "plain")]
+    Plain,
+}
