@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::error::{Error, ModelApiError};
 use super::hosts::RefusedOrigin;
+use crate::server::handlers::ui;
 use crate::server::shared::Shared;
 
 /// Token found in the request's path.
@@ -56,6 +57,7 @@ pub async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Ne
     let path = request.uri().path();
     let on_model_api = path.starts_with("/v1/");
     let allowed = path == "/health"
+        || ui::is_page(path)
         || shared.options.token.as_ref().is_none_or(|token| {
             let in_path = request.extensions().get::<PathToken>();
             let in_headers = bearer(request.headers());

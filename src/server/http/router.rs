@@ -7,7 +7,7 @@ use axum::extract::Request;
 use axum::http::{Method, Uri};
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::{Json, Router};
+use axum::Json;
 use serde_json::Value;
 use tower::Layer;
 use tower::util::MapRequestLayer;
@@ -19,7 +19,7 @@ use super::route::{Kind, Route, get, json, post, post_without_body};
 use super::{auth, openapi};
 use crate::protocol::checkpoint::CheckpointsAnswer;
 use crate::protocol::swarm::*;
-use crate::server::handlers::{checkpoints, code, engine, episodes, logs, metrics, model_api, models};
+use crate::server::handlers::{checkpoints, code, engine, episodes, logs, metrics, model_api, models, ui};
 use crate::server::prometheus;
 use crate::server::shared::Shared;
 
@@ -90,7 +90,7 @@ fn routes() -> Vec<Route> {
 pub fn app(shared: Arc<Shared>) -> App {
     let router = routes()
         .into_iter()
-        .fold(Router::new(), |router, route| router.route(route.path, route.handler))
+        .fold(ui::router(), |router, route| router.route(route.path, route.handler))
         .fallback(no_such_path)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(Arc::clone(&shared), auth::guard))

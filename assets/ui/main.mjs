@@ -1,0 +1,177 @@
+/** The page: its frame, the shown view, keys, and the form for the token. */
+
+import { fill, h, setText, show } from './dom.mjs';
+import { age } from './format.mjs';
+import { History } from './history.mjs';
+import { GO, HELP, listen } from './keyboard.mjs';
+import { address, parse } from './router.mjs';
+import { stateOf } from './states.mjs';
+import { Store } from './store.mjs';
+import { oneLine } from './text.mjs';
+import * as theme from './theme.mjs';
+import * as token from './token.mjs';
+import { engine, recordLoad } from './views/engine.mjs';
+import { episode } from './views/episode.mjs';
+import { episodes } from './views/episodes.mjs';
+import { log, recordLog } from './views/log.mjs';
+import { overview } from './views/overview.mjs';
+import { runs } from './views/runs.mjs';
+import { tasks } from './views/tasks.mjs';
+import { training } from './views/training.mjs';
+
+/** @type {Record<string, { title: string, open: (app: import('./views/view.mjs').App, place: import('./router.mjs').Address) => import('./views/view.mjs').View }>} */
+const VIEWS = {
+  overview: { title: 'Overview', open: overview }, training: { title: 'Training', open: training },
+  episodes: { title: 'Episodes', open: episodes }, tasks: { title: 'Tasks', open: tasks },
+  engine: { title: 'Engine', open: engine }, runs: { title: 'Runs', open: runs }, log: { title: 'Log', open: log },
+};
+const EPISODE = { title: 'Episode', open: episode };
+const ORDER = Object.keys(VIEWS);
+/** Least time between two loads of the history, in milliseconds. */
+const HISTORY_PAUSE = 1000;
+
+const app = { store: new Store(), history: new History() };
+/** @type {import('./views/view.mjs').View | null} */
+let view = null;
+let current = '';
+
+const frame = buildFrame();
+const help = buildHelp();
+const login = buildLogin();
+
+theme.restore();
+token.takeFromAddress();
+/** @type {HTMLElement} */ (document.querySelector('#app')).append(frame.element, help, login.element);
+addEventListener('hashchange', openView);
+listen(run);
+app.store.subscribe(update);
+// Ages tick, also when nothing changes.
+setInterval(() => app.store.changed(), 1000);
+openView();
+app.store.start();
+
+/** Opens the view that the address names. */
+function openView() {
+  if (/^#token=/.test(location.hash)) {
+    token.takeFromAddress();
+    app.store.start();
+  }
+  if (location.hash === '#main') return; // the skip link
+  const place = parse(location.hash);
+  const isEpisode = place.view === 'episode' && place.id !== '';
+  current = isEpisode ? 'episodes' : ORDER.includes(place.view) ? place.view : 'overview';
+  const chosen = isEpisode ? EPISODE : VIEWS[current];
+  view?.destroy?.();
+  view = chosen.open(app, place);
+  document.title = `${chosen.title} · ajet-swarm`;
+  fill(frame.main, view.element);
+  for (const link of frame.links) {
+    const is = link.dataset.view === current;
+    if (is) link.setAttribute('aria-current', 'page');
+    else link.removeAttribute('aria-current');
+    if (is) link.parentElement?.scrollTo({ left: link.offsetLeft - 80 });
+  }
+  scrollTo(0, 0);
+  app.store.changed();
+}
+
+let historyFor = '';
+let historyAt = 0;
+
+/** Shows what has changed. */
+function update() {
+  const { status, connection } = app.store;
+  login.show(connection.state === 'refused');
+  showConnection();
+  if (!status) return;
+  recordLoad(status);
+  recordLog(status);
+  refreshHistory(status);
+  const { word, color } = stateOf(status.engine.status);
+  setText(frame.state, `${word} · step ${status.engine.global_step}`);
+  frame.state.style.setProperty('--dot', `var(${color})`);
+  setText(frame.experiment, oneLine(status.experiment?.name ?? 'no experiment', 60));
+  view?.update?.();
+}
+
+/** @param {import('./protocol.mjs').Status} status */
+function refreshHistory({ experiment, engine: state, latest_eval }) {
+  const wanted = `${experiment?.name} ${state.global_step} ${state.status === 'ENGINE.OFFLINE'} ${latest_eval?.global_step}`;
+  if (wanted === historyFor || Date.now() - historyAt < HISTORY_PAUSE || document.hidden) return;
+  [historyFor, historyAt] = [wanted, Date.now()];
+  app.history.refresh().then(() => app.store.changed());
+}
+
+function showConnection() {
+  const { state, message, since, retryAt } = app.store.connection;
+  const lost = state === 'lost';
+  show(frame.banner, lost);
+  document.body.classList.toggle('stale', lost && app.store.status != null);
+  if (!lost) return setText(frame.live, state === 'live' ? 'live' : state === 'connecting' ? 'connecting…' : '');
+  setText(frame.live, 'not connected');
+  const retry = Math.max(0, (retryAt - Date.now()) / 1000);
+  const seen = app.store.status ? ' What you see is as it was then.' : '';
+  setText(frame.banner, `Not connected for ${age((Date.now() - since) / 1000)}: ${oneLine(message, 200)}.${seen} ${retry > 0 ? `Next attempt in ${Math.ceil(retry)} s.` : 'Connecting…'}`);
+}
+
+/** @param {string} command */
+function run(command) {
+  if (command.startsWith('view:')) location.hash = address(command.slice(5));
+  else if (command === 'help') help.open ? help.close() : help.showModal();
+  else if (command === 'theme') theme.toggle();
+  else if (command === 'search') /** @type {HTMLElement | null} */ (frame.main.querySelector('.search'))?.focus();
+  else if (command === 'previous-view') location.hash = address(ORDER[(ORDER.indexOf(current) + ORDER.length - 1) % ORDER.length]);
+  else if (command === 'next-view') location.hash = address(ORDER[(ORDER.indexOf(current) + 1) % ORDER.length]);
+  else if (command === 'back' && parse(location.hash).view === 'episode') history.back();
+}
+
+function buildFrame() {
+  const keys = new Map([...GO].map(([key, name]) => [name, key]));
+  const links = ORDER.map((name) => h('a', { href: address(name), 'data-view': name, title: `Keys: g ${keys.get(name)}` }, VIEWS[name].title));
+  const state = h('span', { class: 'state-pill' }, '…');
+  const experiment = h('span', { class: 'ellipsis experiment' });
+  const live = h('span', { class: 'muted live' }, 'connecting…');
+  const banner = h('p', { class: 'banner', role: 'alert', hidden: true });
+  const main = h('main', { id: 'main', tabindex: -1 });
+  const buttons = h('span', { class: 'buttons' },
+    h('button', { type: 'button', class: 'quiet', onclick: theme.toggle, title: 'Dark or light (d)', 'aria-label': 'Switch between dark and light' }, '◐'),
+    h('button', { type: 'button', class: 'quiet', onclick: () => help.showModal(), title: 'Keys (?)', 'aria-label': 'Show the keys' }, '?'));
+  const element = h('div', { class: 'frame' },
+    h('header', {}, h('a', { class: 'brand', href: address('overview') }, 'ajet-swarm'), experiment, state, live, buttons),
+    h('nav', { 'aria-label': 'Views' }, links), h('div', { class: 'content' }, banner, main));
+  return { element, links, state, experiment, live, banner, main };
+}
+
+function buildHelp() {
+  const close = h('button', { type: 'button', onclick: () => dialog.close() }, 'Close');
+  const dialog = h('dialog', { class: 'help', 'aria-label': 'Keys' }, h('h2', {}, 'Keys'),
+    h('dl', {}, HELP.map(([key, what]) => [h('dt', {}, key.split(' ').filter(Boolean).map((one) => h('kbd', {}, one))), h('dd', {}, what)]).flat()), close);
+  dialog.addEventListener('click', (event) => { if (event.target === dialog) dialog.close(); });
+  return dialog;
+}
+
+function buildLogin() {
+  const input = h('input', { type: 'password', id: 'token', autocomplete: 'off', spellcheck: 'false', required: true });
+  const note = h('p', { class: 'muted', role: 'status' });
+  const form = h('form', {
+    onsubmit: (/** @type {SubmitEvent} */ event) => {
+      event.preventDefault();
+      token.save(input.value);
+      input.value = '';
+      setText(note, 'That token was not accepted.');
+      app.store.start();
+    },
+  }, h('h2', {}, 'This server requires its access token'),
+  h('p', { class: 'muted' }, 'The server printed it when it started, or it is in the file of --token-file. It stays in this tab.'),
+  h('label', { for: 'token' }, 'Access token'), input, h('button', { type: 'submit', class: 'primary' }, 'Open'), note);
+  const element = h('div', { class: 'login', hidden: true }, form);
+  return {
+    element,
+    /** @param {boolean} shown */
+    show(shown) {
+      const opens = shown && element.hidden;
+      show(element, shown);
+      if (opens) input.focus();
+    },
+  };
+}

@@ -1,0 +1,158 @@
+/** Episodes: finished ones, sorted, filtered and paged by the server, and running ones live. */
+
+import { getJson } from '../api.mjs';
+import { h, setText, show } from '../dom.mjs';
+import { age, compact, duration, fixed, number, plural, shortId, time } from '../format.mjs';
+import { address, replaceQuery } from '../router.mjs';
+import { Table } from '../table.mjs';
+import { oneLine } from '../text.mjs';
+import { messageOf, searchField, segmented } from './view.mjs';
+
+/** @typedef {import('../protocol.mjs').EpisodeSummary} EpisodeSummary */
+/** @typedef {import('../protocol.mjs').RunningEpisode} RunningEpisode */
+
+const PAGE = 100;
+/** Time between two loads of a page that follows the training, in milliseconds. */
+const FOLLOW_PAUSE = 2000;
+
+/**
+ * @param {import('./view.mjs').App} app
+ * @param {import('../router.mjs').Address} place
+ * @returns {import('./view.mjs').View}
+ */
+export function episodes(app, { query }) {
+  const state = { show: 'finished', type: '', step: '', task: '', client: '', run: '', sort: '-ended', offset: '0', ...query };
+  const finished = finishedTable(state.run, (id, descending) => change({ sort: `${descending ? '-' : ''}${id}` }));
+  const running = runningTable(app);
+  const note = h('p', { class: 'muted', role: 'status' });
+  const previous = h('button', { type: 'button', onclick: () => turn(-PAGE) }, '← Newer');
+  const next = h('button', { type: 'button', onclick: () => turn(PAGE) }, 'Older →');
+  const pager = h('div', { class: 'pager' }, previous, note, next);
+  const step = h('input', { type: 'number', min: 0, value: state.step, placeholder: 'any', onchange: () => change({ step: step.value }) });
+  const client = h('input', { type: 'search', value: state.client, placeholder: 'any', onchange: () => change({ client: client.value.trim() }) });
+  const fields = h('div', { class: 'toolbar fields' },
+    segmented('Type', [['', 'All'], ['train', 'Train'], ['eval', 'Eval']], state.type, (type) => change({ type })).element,
+    h('label', {}, 'Step', step), h('label', {}, 'Client', client));
+  const element = h('div', { class: 'view episodes' },
+    h('div', { class: 'toolbar' },
+      segmented('Which', [['finished', 'Finished'], ['running', 'Running']], state.show, (which) => change({ show: which })).element,
+      searchField('Filter by task', state.task, (task) => change({ task }))),
+    fields, finished.element, running.element, pager);
+  let aborter = new AbortController();
+  let loadedFor = '';
+  let loadedAt = Date.now();
+
+  /** @param {Partial<typeof state>} changed */
+  function change(changed) {
+    Object.assign(state, { offset: '0' }, changed);
+    replaceQuery({ ...state, offset: state.offset === '0' ? '' : state.offset });
+    load();
+    update();
+  }
+
+  /** @param {number} by */
+  function turn(by) {
+    change({ offset: String(Math.max(0, Number(state.offset) + by)) });
+    finished.focus();
+  }
+
+  async function load() {
+    if (state.show === 'running') return;
+    aborter.abort();
+    aborter = new AbortController();
+    const { show: _, ...filters } = state;
+    try {
+      /** @type {import('../protocol.mjs').Episodes} */
+      const page = await getJson('/episodes', { query: { ...filters, limit: PAGE }, signal: aborter.signal });
+      const first = Number(state.offset);
+      finished.set(page.episodes, 'No finished episode matches. Change the filters, or look at the running ones.');
+      finished.setSort(state.sort.replace('-', ''), state.sort.startsWith('-'));
+      setText(note, page.total === 0 ? '' : `${number(first + 1)} to ${number(first + page.episodes.length)} of ${plural(page.total, 'episode')}`);
+      previous.disabled = first === 0;
+      next.disabled = first + PAGE >= page.total;
+    } catch (error) {
+      if (!aborter.signal.aborted) setText(note, `Cannot load the episodes: ${oneLine(messageOf(error), 300)}`);
+    }
+  }
+
+  function update() {
+    const isRunning = state.show === 'running';
+    show(running.element, isRunning);
+    show(finished.element, !isRunning);
+    show(fields, !isRunning);
+    show(previous, !isRunning);
+    show(next, !isRunning);
+    const { status } = app.store;
+    if (isRunning && status) showRunning(status);
+    // The first page of the newest follows the training; other pages stand still while somebody reads them.
+    const current = `${status?.engine.global_step} ${status?.engine.status}`;
+    const follows = !isRunning && state.offset === '0' && state.sort === '-ended' && !document.hidden;
+    if (!follows || current === loadedFor || Date.now() - loadedAt < FOLLOW_PAUSE) return;
+    [loadedFor, loadedAt] = [current, Date.now()];
+    load();
+  }
+
+  /** @param {import('../protocol.mjs').Status} status */
+  function showRunning(status) {
+    const word = state.task.toLowerCase();
+    const rows = status.running.filter((one) => `${one.task_id} ${one.client_uuid} ${one.episode_uuid}`.toLowerCase().includes(word));
+    running.set(rows, status.running_total === 0 ? 'No episode runs. Agents claim them while the engine is rolling.' : 'No running episode matches.');
+    const more = status.running_total - status.running.length;
+    setText(note, `${plural(rows.length, 'running episode')}${more > 0 ? `; ${number(more)} more are not listed` : ''}`);
+  }
+
+  load();
+  return { element, update, destroy: () => aborter.abort() };
+}
+
+/** @param {string} run @param {(id: string, descending: boolean) => void} onSort */
+function finishedTable(run, onSort) {
+  return /** @type {Table<EpisodeSummary>} */ (new Table({
+    label: 'Finished episodes', key: (row) => row.episode_uuid, onSort,
+    onOpen: (row) => { location.hash = address('episode', { run }, row.episode_uuid); },
+    mark: (row) => (row.dropped ? 'dim' : ''),
+    columns: [
+      { id: 'ended', label: 'Ended', sortable: true, text: (row) => time(row.ended) },
+      { id: 'step', label: 'Step', numeric: true, from: 'medium', text: (row) => number(row.global_step) },
+      { id: 'type', label: 'Type', from: 'medium', text: (row) => row.episode_type },
+      { id: 'task', label: 'Task', name: true, text: (row) => oneLine(row.task_id || '–', 60) },
+      { id: 'reward', label: 'Reward', numeric: true, sortable: true, text: (row) => fixed(row.reward) },
+      { id: 'success', label: 'Success', from: 'medium', text: (row) => (row.is_success == null ? '–' : row.is_success ? 'yes' : 'no') },
+      { id: 'calls', label: 'Calls', numeric: true, sortable: true, from: 'medium', text: (row) => number(row.llm_calls) },
+      { id: 'tokens', label: 'Tokens', numeric: true, sortable: true, text: (row) => compact(row.completion_tokens), hint: 'Sampled tokens' },
+      { id: 'seconds', label: 'Time', numeric: true, from: 'medium', text: (row) => duration(row.seconds) },
+      { id: 'client', label: 'Client', from: 'wide', text: (row) => oneLine(shortId(row.client_uuid), 24) },
+      { id: 'tag', label: 'Tag', from: 'wide', text: (row) => oneLine(row.tag ?? '', 24) },
+      { id: 'dropped', label: 'Dropped', from: 'wide', text: (row) => oneLine(row.dropped ?? '', 24) },
+    ],
+  }));
+}
+
+/** @param {import('./view.mjs').App} app */
+function runningTable(app) {
+  return /** @type {Table<RunningEpisode>} */ (new Table({
+    label: 'Running episodes', key: (row) => row.episode_uuid,
+    onOpen: (row) => { location.hash = address('episode', {}, row.episode_uuid); },
+    mark: (row) => (row.idle > row.patience / 2 ? 'warn' : ''),
+    columns: [
+      { id: 'task', label: 'Task', name: true, text: (row) => oneLine(row.task_id || shortId(row.episode_uuid), 60) },
+      { id: 'type', label: 'Type', from: 'medium', text: (row) => row.episode_type },
+      { id: 'age', label: 'Age', numeric: true, text: (row) => age(app.store.now() - row.claimed) },
+      { id: 'calls', label: 'Calls', numeric: true, text: (row) => number(row.llm_calls), hint: 'LLM calls so far' },
+      { id: 'tokens', label: 'Tokens', numeric: true, text: (row) => compact(row.completion_tokens), hint: 'Sampled tokens so far' },
+      { id: 'idle', label: 'Idle', hint: 'Time without an LLM call, of the time after which it is discarded', text: idleText, paint: paintIdle },
+      { id: 'client', label: 'Client', from: 'wide', text: (row) => oneLine(shortId(row.client_uuid), 24) },
+    ],
+  }));
+}
+
+/** @param {RunningEpisode} row */
+function idleText(row) {
+  return row.calls_in_flight > 0 ? 'sampling' : `${age(row.idle)} of ${duration(row.patience)}`;
+}
+
+/** @param {HTMLElement} cell @param {RunningEpisode} row */
+function paintIdle(cell, row) {
+  const bar = h('meter', { min: 0, max: 1, value: row.patience > 0 ? Math.min(1, row.idle / row.patience) : 0, 'aria-hidden': 'true' });
+  cell.replaceChildren(...(row.calls_in_flight > 0 ? [] : [bar]), idleText(row));
+}
