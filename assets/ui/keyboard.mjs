@@ -7,6 +7,7 @@ export const GO = new Map([
 
 const SINGLE = new Map([
   ['?', 'help'], ['/', 'search'], ['[', 'previous-view'], [']', 'next-view'], ['Escape', 'back'], ['d', 'theme'],
+  ['ArrowLeft', 'step-back'], ['ArrowRight', 'step-on'],
 ]);
 
 /** What the help shows. */
@@ -37,13 +38,14 @@ export function command(pending, key) {
 
 /**
  * Listens for commands. Keys typed into fields are left to them, except Escape.
- * @param {(command: string) => void} run
+ * @param {(command: string) => boolean} run Returns whether the command did something.
  */
 export function listen(run) {
   let pending = '';
   let since = 0;
   document.addEventListener('keydown', (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || event.defaultPrevented) return;
+    if (event.key !== '?' && document.querySelector('dialog[open]')) return; // its own keys
     const field = event.target instanceof HTMLElement && event.target.closest('input, select, textarea');
     if (field) {
       if (event.key === 'Escape') /** @type {HTMLElement} */ (field).blur();
@@ -53,9 +55,6 @@ export function listen(run) {
     const meant = command(chord, event.key);
     pending = meant.pending;
     since = event.timeStamp;
-    if (meant.command) {
-      event.preventDefault();
-      run(meant.command);
-    }
+    if (meant.command && run(meant.command)) event.preventDefault();
   });
 }

@@ -114,15 +114,48 @@ function showConnection() {
   setText(frame.banner, `Not connected for ${age((Date.now() - since) / 1000)}: ${oneLine(message, 200)}.${seen} ${retry > 0 ? `Next attempt in ${Math.ceil(retry)} s.` : 'Connecting…'}`);
 }
 
-/** @param {string} command */
+/**
+ * Runs a command of the keyboard.
+ * @param {string} command
+ * @returns {boolean} Whether it did something.
+ */
 function run(command) {
-  if (command.startsWith('view:')) location.hash = address(command.slice(5));
-  else if (command === 'help') help.open ? help.close() : help.showModal();
-  else if (command === 'theme') theme.toggle();
-  else if (command === 'search') /** @type {HTMLElement | null} */ (frame.main.querySelector('.search'))?.focus();
-  else if (command === 'previous-view') location.hash = address(ORDER[(ORDER.indexOf(current) + ORDER.length - 1) % ORDER.length]);
-  else if (command === 'next-view') location.hash = address(ORDER[(ORDER.indexOf(current) + 1) % ORDER.length]);
-  else if (command === 'back' && parse(location.hash).view === 'episode') history.back();
+  const place = ORDER.indexOf(current);
+  switch (command) {
+    case 'help': return toggleHelp();
+    case 'theme': theme.toggle(); return true;
+    case 'search': return focusSearch();
+    case 'previous-view': return go(ORDER[(place + ORDER.length - 1) % ORDER.length]);
+    case 'next-view': return go(ORDER[(place + 1) % ORDER.length]);
+    case 'step-back': return view?.step?.(-1) ?? false;
+    case 'step-on': return view?.step?.(1) ?? false;
+    case 'back': return goBack();
+    default: return go(command.replace('view:', ''));
+  }
+}
+
+/** @param {string} name */
+function go(name) {
+  location.hash = address(name);
+  return true;
+}
+
+function goBack() {
+  const isEpisode = parse(location.hash).view === 'episode';
+  if (isEpisode) history.back();
+  return isEpisode;
+}
+
+function toggleHelp() {
+  if (help.open) help.close();
+  else help.showModal();
+  return true;
+}
+
+function focusSearch() {
+  const field = /** @type {HTMLElement | null} */ (frame.main.querySelector('.search'));
+  field?.focus();
+  return field != null;
 }
 
 function buildFrame() {
@@ -135,7 +168,7 @@ function buildFrame() {
   const main = h('main', { id: 'main', tabindex: -1 });
   const buttons = h('span', { class: 'buttons' },
     h('button', { type: 'button', class: 'quiet', onclick: theme.toggle, title: 'Dark or light (d)', 'aria-label': 'Switch between dark and light' }, '◐'),
-    h('button', { type: 'button', class: 'quiet', onclick: () => help.showModal(), title: 'Keys (?)', 'aria-label': 'Show the keys' }, '?'));
+    h('button', { type: 'button', class: 'quiet', onclick: toggleHelp, title: 'Keys (?)', 'aria-label': 'Show the keys' }, '?'));
   const element = h('div', { class: 'frame' },
     h('header', {}, h('a', { class: 'brand', href: address('overview') }, 'ajet-swarm'), experiment, state, live, buttons),
     h('nav', { 'aria-label': 'Views' }, links), h('div', { class: 'content' }, banner, main));

@@ -43,11 +43,11 @@ export class Table {
     this.head = h('tr', {}, columns.map((column) => this.#headCell(column)));
     this.body = h('tbody', { onclick: (/** @type {MouseEvent} */ event) => this.#click(event) });
     this.empty = h('p', { class: 'empty', hidden: true });
-    this.element = h('div', { class: 'table' },
-      h('div', {
-        class: 'scroll', tabindex: 0, role: 'region', 'aria-label': label,
-        onkeydown: (/** @type {KeyboardEvent} */ event) => this.#keydown(event),
-      }, h('table', {}, h('thead', {}, this.head), this.body)), this.empty);
+    this.scroll = h('div', {
+      class: 'scroll', tabindex: 0, role: 'region', 'aria-label': label,
+      onkeydown: (/** @type {KeyboardEvent} */ event) => this.#keydown(event),
+    }, h('table', {}, h('thead', {}, this.head), this.body));
+    this.element = h('div', { class: 'table' }, this.scroll, this.empty);
   }
 
   /**
@@ -60,6 +60,7 @@ export class Table {
       (element, row) => this.#update(element, row));
     setText(this.empty, empty);
     show(this.empty, rows.length === 0 && empty !== '');
+    show(this.scroll, rows.length > 0);
   }
 
   /** @param {string} id @param {boolean} descending */
@@ -73,7 +74,7 @@ export class Table {
 
   /** Gives the list the keys, so that arrows move in it. */
   focus() {
-    /** @type {HTMLElement | null} */ (this.element.querySelector('.scroll'))?.focus({ preventScroll: true });
+    this.scroll.focus({ preventScroll: true });
   }
 
   /** @param {Column<T>} column */

@@ -270,6 +270,14 @@ fn banner(args: &Args, port: u16, made_token: Option<&str>, needs_token: bool, i
         ));
     }
     lines.push(format!("  watch          ajet-swarm overwatch --swarm-url={local}"));
+    // The fragment of a link is never sent to a server. A token that the user chose is not repeated here.
+    let fragment = made_token.map_or(String::new(), |token| format!("#token={token}"));
+    let host = if args.host.is_loopback() {
+        "127.0.0.1"
+    } else {
+        "THIS-MACHINE"
+    };
+    lines.push(format!("  web page       {scheme}://{host}:{port}/ui{fragment}"));
     lines.push("  stop           Ctrl-C".into());
     say(&lines);
 }

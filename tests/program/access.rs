@@ -117,8 +117,11 @@ fn paths(address: &str) -> Vec<(String, String)> {
     methods.collect()
 }
 
-/// All paths without a token and with wrong ones: nothing but 401 and `/health`.
+/// All paths without a token and with wrong ones: nothing but 401, `/health` and the files of the web page.
 fn nothing_gets_in(address: &str) {
+    for path in ["/ui", "/ui/main.mjs"] {
+        assert_eq!(ask(address, "GET", path, None, &Value::Null).0, 200, "{path}");
+    }
     let paths = paths(address);
     assert!(paths.len() > 20, "{paths:?}");
     for (method, path) in &paths {
@@ -309,11 +312,11 @@ fn without_a_token_only_our_names_and_allowed_ones_are_answered_to() {
     let server = Server::without_token(&["--allowed-host", "swarm.example"]);
     let address = format!("127.0.0.1:{}", server.port);
     let paths = paths(&address);
-    for (method, path) in paths
-        .iter()
-        .map(|(m, p)| (m.as_str(), p.as_str()))
-        .chain([("GET", "/nothing"), ("OPTIONS", "/health")])
-    {
+    for (method, path) in paths.iter().map(|(m, p)| (m.as_str(), p.as_str())).chain([
+        ("GET", "/nothing"),
+        ("OPTIONS", "/health"),
+        ("GET", "/ui"),
+    ]) {
         for head in [
             "host: evil.example:10086",
             "host: localhost\r\norigin: http://localhost:x@evil.com",

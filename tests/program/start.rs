@@ -96,6 +96,11 @@ fn the_banner_says_where_it_listens_and_a_signal_ends_it_well() {
             "{}",
             server.banner
         );
+        assert!(
+            server.banner.contains(&format!("http://127.0.0.1:{port}/ui\n")),
+            "{}",
+            server.banner
+        );
         TcpStream::connect(("127.0.0.1", port)).unwrap();
         assert_eq!(server.end_by(signal), 0);
     }
@@ -136,7 +141,9 @@ fn a_host_that_others_reach_gets_a_token_unless_insecure() {
     };
     let made = open(&[]);
     let (_, token) = made.split_once("/t/").unwrap();
-    assert!(token.lines().next().unwrap().len() >= 32, "{made}");
+    let token = token.lines().next().unwrap();
+    assert!(token.len() >= 32, "{made}");
+    assert!(made.contains(&format!("/ui#token={token}\n")), "{made}");
     assert!(open(&["--insecure"]).contains("everyone who reaches this port"));
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("token");

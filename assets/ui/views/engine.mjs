@@ -5,7 +5,7 @@ import { fill, h, setText, show } from '../dom.mjs';
 import { bytes, compact, duration, number, percent, time } from '../format.mjs';
 import { last } from '../series.mjs';
 import { oneLine } from '../text.mjs';
-import { figure, panel } from './view.mjs';
+import { figure, panel, startHint } from './view.mjs';
 
 /** @typedef {import('../protocol.mjs').Distribution} Distribution */
 /** @typedef {{ at: number[], values: Record<string, import('../series.mjs').Values> }} Recent */
@@ -58,8 +58,9 @@ export function engine(app) {
       const { status } = app.store;
       if (!status) return;
       show(empty, status.sampling == null);
-      setText(empty, 'No engine runs. The curves below end where it stopped.');
+      setText(empty, `No engine runs.${recent.at.length > 0 ? ' The curves end where it stopped.' : ` ${startHint()}`}`);
       show(curves, recent.at.length > 0);
+      show(figures.element, status.sampling != null);
       figures.update(status.sampling);
       charts.forEach((chart, index) => {
         const { key, title } = PLOTS[index];

@@ -41,13 +41,20 @@ export function episode(app, { id, query }) {
   /** @type {EpisodeDetail | null} */
   let shown = null;
   let withTokens = false;
+  /** @type {string[]} */
+  let siblings = [];
   let timer = 0;
 
   /** @param {Partial<typeof state>} changed */
   function choose(changed) {
     Object.assign(state, changed);
-    replaceQuery({ run, tab: state.tab === 'said' ? '' : state.tab, mode: state.mode === 'mask' ? '' : state.mode });
+    replaceQuery(shownQuery());
     showTab();
+  }
+
+  /** The query of this view, without what is the default. */
+  function shownQuery() {
+    return { run, tab: state.tab === 'said' ? '' : state.tab, mode: state.mode === 'mask' ? '' : state.mode };
   }
 
   function showTab() {
@@ -99,10 +106,11 @@ export function episode(app, { id, query }) {
       const page = await getJson('/episodes', {
         query: { run, task: task_id, step: global_step, type: episode_type, sort: 'ended', limit: SIBLINGS }, signal: aborter.signal,
       });
-      const siblings = page.episodes.filter((one) => one.task_id === task_id);
-      if (siblings.length > 1) {
-        fill(group, h('span', { class: 'muted' }, 'Same task:'), siblings.map((one) => h('a', {
-          class: 'chip', href: address('episode', { run }, one.episode_uuid), 'aria-current': one.episode_uuid === episode_uuid ? 'page' : null,
+      const same = page.episodes.filter((one) => one.task_id === task_id);
+      siblings = same.map((one) => one.episode_uuid);
+      if (same.length > 1) {
+        fill(group, h('span', { class: 'muted' }, 'Same task:'), same.map((one) => h('a', {
+          class: 'chip', href: address('episode', shownQuery(), one.episode_uuid), 'aria-current': one.episode_uuid === episode_uuid ? 'page' : null,
         }, fixed(one.reward, 2))));
       }
     } catch {
@@ -110,9 +118,17 @@ export function episode(app, { id, query }) {
     }
   }
 
+  /** @param {1 | -1} by Episodes of the group. */
+  function step(by) {
+    const next = siblings[siblings.indexOf(id) + by];
+    if (!siblings.includes(id) || !next) return false;
+    location.hash = address('episode', shownQuery(), next);
+    return true;
+  }
+
   showTab();
   if (state.tab !== 'tokens') load();
-  return { element, destroy() { aborter.abort(); clearTimeout(timer); } };
+  return { element, step, destroy() { aborter.abort(); clearTimeout(timer); } };
 }
 
 /** @param {EpisodeSummary} summary @param {boolean} running @param {string} run */

@@ -24,9 +24,9 @@ export function episodes(app, { query }) {
   const state = { show: 'finished', type: '', step: '', task: '', client: '', run: '', sort: '-ended', offset: '0', ...query };
   const finished = finishedTable(state.run, (id, descending) => change({ sort: `${descending ? '-' : ''}${id}` }));
   const running = runningTable(app);
-  const note = h('p', { class: 'muted', role: 'status' });
-  const previous = h('button', { type: 'button', onclick: () => turn(-PAGE) }, '← Newer');
-  const next = h('button', { type: 'button', onclick: () => turn(PAGE) }, 'Older →');
+  const note = h('p', { class: 'muted', role: 'status' }, 'Loading…');
+  const previous = h('button', { type: 'button', onclick: () => turn(-1) }, '← Newer');
+  const next = h('button', { type: 'button', onclick: () => turn(1) }, 'Older →');
   const pager = h('div', { class: 'pager' }, previous, note, next);
   const step = h('input', { type: 'number', min: 0, value: state.step, placeholder: 'any', onchange: () => change({ step: step.value }) });
   const client = h('input', { type: 'search', value: state.client, placeholder: 'any', onchange: () => change({ client: client.value.trim() }) });
@@ -50,10 +50,12 @@ export function episodes(app, { query }) {
     update();
   }
 
-  /** @param {number} by */
+  /** @param {1 | -1} by Pages. */
   function turn(by) {
-    change({ offset: String(Math.max(0, Number(state.offset) + by)) });
+    if (state.show === 'running' || (by < 0 ? previous : next).disabled) return false;
+    change({ offset: String(Math.max(0, Number(state.offset) + by * PAGE)) });
     finished.focus();
+    return true;
   }
 
   async function load() {
@@ -102,7 +104,7 @@ export function episodes(app, { query }) {
   }
 
   load();
-  return { element, update, destroy: () => aborter.abort() };
+  return { element, update, step: turn, destroy: () => aborter.abort() };
 }
 
 /** @param {string} run @param {(id: string, descending: boolean) => void} onSort */

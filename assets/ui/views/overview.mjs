@@ -9,13 +9,12 @@ import { address } from '../router.mjs';
 import { band, last, smooth, trend } from '../series.mjs';
 import { isUpdating, stateOf } from '../states.mjs';
 import { oneLine } from '../text.mjs';
-import { figure, panel } from './view.mjs';
+import { figure, panel, startHint } from './view.mjs';
 
 /** @typedef {import('../protocol.mjs').Status} Status */
 
 /** Steps from which the curve is shown smoothed as well. */
 const MANY = 120;
-const START_HINT = 'No experiment yet. Start one: ajet-swarm roll job.yaml --swarm-url URL-OF-THIS-SERVER';
 
 /**
  * @param {import('./view.mjs').App} app
@@ -153,7 +152,7 @@ function rewardChart(app) {
     const any = Boolean(mean || evals);
     show(chart.element, any);
     show(empty, !any);
-    setText(empty, !any && !app.history.loaded ? 'Loading…' : status.experiment ? 'The curve begins with the first update.' : START_HINT);
+    setText(empty, !any && !app.history.loaded ? 'Loading…' : status.experiment ? 'The curve begins with the first update.' : `No experiment yet. ${startHint()}`);
     const state = `${app.history.run} ${steps.length} ${steps.at(-1)} ${last(evals ?? [])} ${chart.element.isConnected}`;
     if (!any || state === drawn) return;
     drawn = state;
@@ -220,7 +219,7 @@ function link(label, episode) {
 /** @param {HTMLElement} parent @param {Status} status @param {number} now */
 function showClients(parent, { clients, engine }, now) {
   if (clients.length === 0) {
-    const hint = engine.status === 'ENGINE.OFFLINE' ? 'No engine runs.' : 'No client takes part. Start one: ajet-swarm roll job.yaml';
+    const hint = engine.status === 'ENGINE.OFFLINE' ? 'No engine runs.' : `No client takes part. ${startHint()}`;
     return fill(parent, h('p', { class: 'empty' }, hint));
   }
   fill(parent, h('ul', { class: 'rows' }, clients.slice(0, 12).map((client) => h('li', {},

@@ -8,7 +8,7 @@ import { History } from '../history.mjs';
 import { replaceQuery } from '../router.mjs';
 import { last } from '../series.mjs';
 import { oneLine } from '../text.mjs';
-import { messageOf, panel } from './view.mjs';
+import { messageOf, panel, startHint } from './view.mjs';
 
 /** @typedef {import('../protocol.mjs').Run} Run */
 
@@ -45,7 +45,7 @@ export function runs(app, { query }) {
     } catch (error) {
       return setText(note, `Cannot load the runs: ${oneLine(messageOf(error), 300)}`);
     }
-    setText(note, 'No experiment yet. Start one: ajet-swarm roll job.yaml');
+    setText(note, `No experiment yet. ${startHint()}`);
     show(note, known.length === 0);
     const asked = query.runs ? query.runs.split(',').map(decodeURIComponent) : known.slice(0, 2).map((run) => run.name);
     for (const name of asked.slice(0, COLORS.length)) choose(name);

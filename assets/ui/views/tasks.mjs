@@ -6,7 +6,7 @@ import { address, replaceQuery } from '../router.mjs';
 import { isUpdating } from '../states.mjs';
 import { Table } from '../table.mjs';
 import { oneLine } from '../text.mjs';
-import { searchField, segmented } from './view.mjs';
+import { searchField, segmented, startHint } from './view.mjs';
 
 /** @typedef {import('../protocol.mjs').TaskGroup} TaskGroup */
 
@@ -112,5 +112,5 @@ function mean(group) {
 /** @param {import('../protocol.mjs').Status} status */
 function emptyText(status) {
   if (status.groups.length > 0) return 'No task matches.';
-  return status.engine.status === 'ENGINE.OFFLINE' ? 'No batch: no engine runs. Start one: ajet-swarm roll job.yaml' : 'No episode of this batch has been claimed with its task yet.';
+  return status.engine.status === 'ENGINE.OFFLINE' ? `No batch: no engine runs. ${startHint()}` : 'No episode of this batch has been claimed with its task yet.';
 }

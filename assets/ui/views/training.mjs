@@ -6,7 +6,7 @@ import { number } from '../format.mjs';
 import { replaceQuery } from '../router.mjs';
 import { band, last, positive, smooth } from '../series.mjs';
 import { oneLine } from '../text.mjs';
-import { searchField } from './view.mjs';
+import { searchField, startHint } from './view.mjs';
 
 /** Order of the groups: what tells learning first. */
 const GROUPS = [
@@ -135,5 +135,5 @@ function emptyText({ history, store }, filter) {
   if (history.error) return `Cannot load the metrics: ${oneLine(history.error, 300)}`;
   if (!history.loaded) return 'Loading…';
   if (filter && history.keys().length > 0) return `No metric matches “${oneLine(filter, 60)}”.`;
-  return store.status?.experiment ? 'No metrics yet: they come with the first update or evaluation.' : 'No experiment yet. Start one: ajet-swarm roll job.yaml';
+  return store.status?.experiment ? 'No metrics yet: they come with the first update or evaluation.' : `No experiment yet. ${startHint()}`;
 }

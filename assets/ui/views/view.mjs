@@ -12,7 +12,7 @@ import { h } from '../dom.mjs';
  * @property {HTMLElement} element
  * @property {() => void} [update] Called after changes, at most once a frame.
  * @property {() => void} [destroy]
- * @property {(query: Record<string, string>) => void} [requery] Takes a changed query of the same view.
+ * @property {(by: 1 | -1) => boolean} [step] Goes to the next or previous page or episode; false if there is none.
  */
 
 /**
@@ -70,6 +70,11 @@ export function segmented(label, choices, value, onChange) {
     for (const button of buttons) button.setAttribute('aria-pressed', String(button.dataset.choice === chosen));
   }
   return { element: h('div', { class: 'segmented', role: 'group', 'aria-label': label }, buttons), select };
+}
+
+/** How to begin. */
+export function startHint() {
+  return `Start one: ajet-swarm roll job.yaml --swarm-url ${location.origin}`;
 }
 
 /** @param {unknown} error */

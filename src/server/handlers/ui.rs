@@ -86,7 +86,10 @@ const ASSET_COUNT: usize = 38;
 pub fn router() -> Router<Arc<Shared>> {
     Router::new()
         .route("/ui", get(async |headers: HeaderMap| serve(INDEX, &headers)))
-        .route("/ui/{*path}", get(async |Path(path): Path<String>, headers: HeaderMap| serve(&path, &headers)))
+        .route(
+            "/ui/{*path}",
+            get(async |Path(path): Path<String>, headers: HeaderMap| serve(&path, &headers)),
+        )
 }
 
 /// Returns whether a path belongs to the page.
@@ -184,7 +187,10 @@ mod tests {
     fn an_unchanged_file_is_not_sent_again_and_others_do_not_exist() {
         let first = serve(INDEX, &HeaderMap::new());
         for (known, status) in [
-            (first.headers()[header::ETAG].to_str().unwrap(), StatusCode::NOT_MODIFIED),
+            (
+                first.headers()[header::ETAG].to_str().unwrap(),
+                StatusCode::NOT_MODIFIED,
+            ),
             ("\"other\"", StatusCode::OK),
         ] {
             let headers = HeaderMap::from_iter([(header::IF_NONE_MATCH, known.parse().unwrap())]);
@@ -192,6 +198,20 @@ mod tests {
         }
         for path in ["", "nothing", "../models/tiny/config.json", "/etc/passwd", "views/"] {
             assert_eq!(serve(path, &HeaderMap::new()).status(), StatusCode::NOT_FOUND, "{path}");
+        }
+    }
+
+    // A module that is not preloaded costs a round trip more, since the browser finds it in another one.
+    #[test]
+    fn the_page_names_all_modules_and_styles() {
+        let index = std::str::from_utf8(ASSETS.iter().find(|asset| asset.path == INDEX).unwrap().bytes).unwrap();
+        let loaded = |asset: &&Asset| asset.path.ends_with(".mjs") || asset.path.ends_with(".css");
+        for asset in ASSETS
+            .iter()
+            .filter(loaded)
+            .filter(|asset| asset.path != "protocol.mjs")
+        {
+            assert!(index.contains(&format!("\"/ui/{}\"", asset.path)), "{}", asset.path);
         }
     }
 

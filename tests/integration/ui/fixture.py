@@ -1,7 +1,7 @@
 """A server with made-up data for the page: many episodes, long runs, and text that tries to do harm.
 
 The page's files come from assets/ui, with the policy that the real server sends. Standard library only.
-Usage: fixture.py PORT [offline|booting|rolling|updating] [--token TOKEN] [--gone-after SECONDS]
+Usage: fixture.py PORT [offline|booting|rolling|updating] [--token TOKEN]
 """
 
 import argparse
@@ -10,7 +10,6 @@ import math
 import pathlib
 import random
 import re
-import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -236,8 +235,7 @@ class Handler(BaseHTTPRequestHandler):
 def main():
     server = ThreadingHTTPServer(("127.0.0.1", OPTIONS.port), Handler)
     server.daemon_threads = True
-    if OPTIONS.gone_after:
-        threading.Timer(OPTIONS.gone_after, lambda: __import__("os")._exit(0)).start()
+    server.handle_error = lambda *_: None  # pages that went away
     print("serving", flush=True)
     server.serve_forever()
 
@@ -247,6 +245,5 @@ if __name__ == "__main__":
     parser.add_argument("port", type=int)
     parser.add_argument("mode", nargs="?", default="rolling", choices=["offline", "booting", "rolling", "updating"])
     parser.add_argument("--token")
-    parser.add_argument("--gone-after", type=float)
     OPTIONS = parser.parse_args()
     main()

@@ -1,0 +1,109 @@
+// The page beside a real server while the quickstart trains: live, and from the worst episode down to a token.
+// With SCREENSHOTS, a directory, it also takes the pictures of the docs.
+
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join, resolve } from 'node:path';
+import test, { after, before } from 'node:test';
+
+import { freePort, launch, open } from './browser.mjs';
+
+const root = new URL('../../..', import.meta.url).pathname;
+const binary = resolve(root, process.env.AJET_SWARM ?? 'target/release/ajet-swarm');
+const job = resolve(root, 'config/jobs/quickstart.yaml');
+/** Updates after which the views are tried. */
+const UPDATES = Number(process.env.UPDATES ?? 30);
+
+let browser;
+let directory;
+let server;
+let roll;
+let base;
+
+before(async () => {
+  directory = mkdtempSync(join(tmpdir(), 'ajet-ui-'));
+  const port = await freePort();
+  base = `http://127.0.0.1:${port}`;
+  const options = { cwd: directory, stdio: 'ignore' };
+  server = spawn(binary, ['start', `--swarm-port=${port}`], options);
+  for (let tries = 0; !(await fetch(`${base}/health`).catch(() => null))?.ok; tries++) {
+    assert.ok(tries < 200, 'the server does not answer');
+    await new Promise((done) => setTimeout(done, 50));
+  }
+  browser = await launch();
+  roll = spawn(binary, ['roll', job, '--swarm-url', base], options);
+});
+
+after(async () => {
+  await browser?.close();
+  for (const child of [roll, server]) {
+    if (!child || child.exitCode !== null) continue;
+    child.kill();
+    await once(child, 'exit');
+  }
+  rmSync(directory, { recursive: true, force: true });
+});
+
+const stepOf = (page) => page.locator('.state-pill').innerText().then((text) => Number(/step (\d+)/.exec(text)?.[1] ?? 0));
+
+test('the page follows the quickstart, from the curve down to a token', async (t) => {
+  const { page, problems, close } = await open(browser, base);
+  const start = Date.now();
+  await page.goto(`${base}/ui`);
+  await page.locator('.state-word').waitFor();
+  t.diagnostic(`loaded after ${Date.now() - start} ms`);
+  await page.waitForFunction((updates) => Number(/step (\d+)/.exec(document.querySelector('.state-pill').textContent)?.[1]) > updates, UPDATES, { timeout: 300_000 });
+  const first = await stepOf(page);
+  await page.waitForFunction((step) => Number(/step (\d+)/.exec(document.querySelector('.state-pill').textContent)?.[1]) > step, first, { timeout: 60_000 });
+  await page.locator('.overview canvas').first().waitFor();
+  await page.locator('.card').first().waitFor();
+  await picture(page, 'web-page.png');
+
+  await page.getByRole('link', { name: /Worst of step/ }).click();
+  await page.locator('.message.role-user').first().waitFor();
+  await page.locator('.message.role-assistant').first().waitFor();
+  await page.getByRole('button', { name: 'Tokens' }).click();
+  await page.getByRole('button', { name: 'Advantage' }).click();
+  await page.locator('.tokens .token:not(.given)').first().hover();
+  assert.match(await page.locator('.token-tip:visible').innerText(), /log-probability/);
+  await picture(page, 'web-page-tokens.png');
+
+  for (const [view, ready] of [
+    ['training', '.metric canvas'], ['episodes', 'tbody tr'], ['tasks', 'tbody tr'], ['engine', '.metric canvas'], ['runs', '.runs canvas'],
+  ]) {
+    await page.goto(`${base}/ui#/${view}`);
+    await page.locator(ready).first().waitFor();
+    await picture(page, view === 'training' ? 'web-page-training.png' : '');
+  }
+  await page.goto(`${base}/ui#/log`);
+  await page.locator('.log-view').waitFor();
+  assert.deepEqual(problems, []);
+  await close();
+});
+
+test('after the end of the run and of the server, what was trained is still shown', async () => {
+  const { page, problems, close } = await open(browser, base);
+  await page.goto(`${base}/ui`);
+  await page.locator('.card').first().waitFor();
+  roll.kill();
+  await once(roll, 'exit');
+  await fetch(`${base}/stop_engine`, { method: 'POST' });
+  await page.locator('.state-word', { hasText: 'Offline' }).waitFor();
+  await page.goto(`${base}/ui#/training`);
+  await page.locator('.metric canvas').first().waitFor();
+  await page.goto(`${base}/ui#/episodes?sort=reward`);
+  await page.locator('tbody tr').first().waitFor();
+  assert.deepEqual(problems, []);
+  server.kill();
+  await once(server, 'exit');
+  await page.getByText(/Not connected for/).waitFor();
+  await close();
+});
+
+/** Takes a picture for the docs, if that is wanted. */
+async function picture(page, name) {
+  if (process.env.SCREENSHOTS && name) await page.screenshot({ path: join(process.env.SCREENSHOTS, name) });
+}

@@ -1,0 +1,224 @@
+// The page in Chromium with the fixture's data: every view, keys, access, sizes, and text that tries to do harm.
+
+import assert from 'node:assert/strict';
+import test, { after, before } from 'node:test';
+
+import { EPISODE, VIEWS, freePort, launch, open, serve } from './browser.mjs';
+
+let browser;
+let server;
+before(async () => {
+  browser = await launch();
+  server = await serve(await freePort());
+});
+after(async () => {
+  await browser?.close();
+  await server?.stop();
+});
+
+/** Opens a view and waits until its data is there. */
+async function visit(page, view, base = server.base) {
+  await page.goto(`${base}/ui#/${view}`);
+  await page.waitForFunction(() => document.querySelector('.live')?.textContent === 'live');
+  await page.waitForFunction(() => document.querySelector('main .view') && !document.querySelector('main')?.innerText.includes('Loading…'));
+}
+
+test('loads within a second, live, with its curve', async (t) => {
+  const times = [];
+  for (let load = 0; load < 3; load++) {
+    const { page, problems, close } = await open(browser, server.base);
+    const start = Date.now();
+    await visit(page, 'overview');
+    await page.locator('.overview canvas').first().waitFor();
+    await page.locator('.card').first().waitFor();
+    times.push(Date.now() - start);
+    assert.deepEqual(problems, []);
+    await close();
+  }
+  t.diagnostic(`everything shown after ${times} ms`);
+  // The best of three: other programs may take the processor.
+  assert.ok(Math.min(...times) < 1000, `${times} ms`);
+});
+
+for (const colorScheme of ['light', 'dark']) {
+  test(`no view reports an error or scrolls sideways, on a desk and on a phone, ${colorScheme}`, async () => {
+    for (const viewport of [{ width: 1280, height: 860 }, { width: 360, height: 740 }]) {
+      const { page, problems, close } = await open(browser, server.base, { viewport, colorScheme });
+      for (const view of VIEWS) {
+        await visit(page, view);
+        const { scroll, width } = await page.evaluate(() => ({ scroll: document.documentElement.scrollWidth, width: innerWidth }));
+        assert.ok(scroll <= width, `${view}: ${scroll} > ${width}`);
+        assert.deepEqual(problems, [], view);
+      }
+      await close();
+    }
+  });
+}
+
+test('what agents wrote is text: no markup, no script, no hidden characters', async () => {
+  const { page, problems, close } = await open(browser, server.base);
+  for (const view of VIEWS) {
+    await visit(page, view);
+    const found = await page.evaluate(() => ({
+      title: document.title, elements: document.querySelectorAll('img, iframe, object, body script, [onerror]').length,
+      hidden: /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b\u202a-\u202e\u2066-\u2069\ufeff]|[\u{e0000}-\u{e007f}]/u.exec(document.body.textContent)?.index ?? -1,
+      links: [...document.querySelectorAll('a')].map((a) => a.getAttribute('href')).filter((href) => !/^#/.test(href)),
+    }));
+    assert.match(found.title, /· ajet-swarm$/, view);
+    assert.deepEqual([found.elements, found.hidden, found.links], [0, -1, []], view);
+  }
+  await visit(page, `episode/${EPISODE}`);
+  assert.match(await page.locator('.conversation').innerText(), /<script>document\.title='harmed'<\/script>\n\\u\{1b\}\[31mred/);
+  assert.deepEqual(problems, []);
+  await close();
+});
+
+test('from the overview to a token', async () => {
+  const { page, problems, close } = await open(browser, server.base);
+  await visit(page, 'overview');
+  await page.getByRole('link', { name: /Worst of step/ }).click();
+  await page.getByRole('button', { name: 'Tokens' }).click();
+  await page.getByRole('button', { name: 'Log-probability' }).click();
+  await page.mouse.move(0, 0);
+  await page.locator('.tokens').first().focus();
+  await page.keyboard.press('ArrowRight');
+  assert.match(await page.locator('.token-tip:visible').innerText(), /position 0\s+sampled no/);
+  // Not a token that goes over a line's end, whose middle is elsewhere.
+  await page.locator('.tokens .token[class*="surprise-"]').filter({ hasNotText: '⏎' }).first().hover();
+  assert.match(await page.locator('.token-tip:visible').innerText(), /log-probability −\d.*\n.*advantage/s);
+  assert.deepEqual(problems, []);
+  await close();
+});
+
+test('keys', async () => {
+  const { page, problems, close } = await open(browser, server.base);
+  await visit(page, 'overview');
+  const at = () => page.evaluate(() => location.hash);
+  for (const [keys, hash] of [[['g', 'e'], '#/episodes'], [['g', 'k'], '#/tasks'], [[']'], '#/engine'], [['['], '#/tasks'], [['g', 'e'], '#/episodes']]) {
+    for (const key of keys) await page.keyboard.press(key);
+    assert.equal(await at(), hash, String(keys));
+  }
+  await page.keyboard.press('/');
+  await page.keyboard.type('astropy-12001');
+  await page.waitForFunction(() => location.hash.includes('task=astropy-12001'));
+  await page.keyboard.press('Escape');
+  await page.keyboard.press('g');
+  await page.keyboard.press('e');
+  await page.locator('tbody tr').first().waitFor();
+  await page.locator('.scroll').first().focus();
+  for (const key of ['ArrowDown', 'ArrowDown', 'k', 'Enter']) await page.keyboard.press(key);
+  await page.waitForFunction(() => location.hash.startsWith('#/episode/'));
+  await page.keyboard.press('Escape');
+  await page.waitForFunction(() => location.hash.startsWith('#/episodes'));
+  await page.keyboard.press('?');
+  assert.ok(await page.locator('dialog.help').isVisible());
+  await page.keyboard.press('Escape');
+  assert.ok(!(await page.locator('dialog.help').isVisible()));
+  const background = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+  const light = await background();
+  await page.keyboard.press('d');
+  assert.notEqual(await background(), light);
+  assert.deepEqual(problems, []);
+  await close();
+});
+
+test('filters are in the address, so links lead to what one sees', async () => {
+  const { page, problems, close } = await open(browser, server.base);
+  await visit(page, 'episodes?sort=reward&type=eval');
+  const rewards = await page.locator('tbody tr td:nth-child(5)').allInnerTexts();
+  assert.equal(rewards.length, 100);
+  assert.deepEqual(rewards, [...rewards].sort((a, b) => Number(a) - Number(b)));
+  await visit(page, 'training?q=seconds%2F&log=1&smooth=0.9');
+  assert.equal(await page.locator('.metric:visible').count(), 3);
+  await visit(page, 'tasks?only=none');
+  assert.ok((await page.locator('tbody tr td:last-child').allInnerTexts()).every((signal) => signal === 'none'));
+  await visit(page, 'constructor');
+  assert.ok(await page.locator('.overview').isVisible(), 'unknown views lead to the overview');
+  assert.deepEqual(problems, []);
+  await close();
+});
+
+test('ten thousand episodes and a thousand steps of all metrics stay fluid', async (t) => {
+  const { page, problems, close } = await open(browser, server.base);
+  await page.addInitScript(() => {
+    globalThis.blocked = [];
+    new PerformanceObserver((list) => globalThis.blocked.push(...list.getEntries().map((entry) => entry.duration))).observe({ type: 'longtask' });
+  });
+  const longest = () => page.evaluate(() => Math.max(0, ...globalThis.blocked.splice(0)));
+  await visit(page, 'training');
+  t.diagnostic(`training: longest task while opening ${await longest()} ms`);
+  for (let at = 0; at < 4000; at += 400) await page.mouse.wheel(0, 400).then(() => page.waitForTimeout(50));
+  const scrolling = await longest();
+  await visit(page, 'episodes?offset=9900');
+  assert.match(await page.locator('.pager').innerText(), /9,901 to 10,000 of 10,000 episodes/);
+  const episodes = await longest();
+  await visit(page, 'tasks');
+  await page.waitForTimeout(2000);
+  const live = await longest();
+  t.diagnostic(`longest task: scrolling ${scrolling} ms, last page of episodes ${episodes} ms, live tasks ${live} ms`);
+  assert.ok(Math.max(scrolling, episodes, live) < 400);
+  assert.deepEqual(problems, []);
+  await close();
+});
+
+test('a token is asked for once, or taken from the link, and leaves the address', async () => {
+  const guarded = await serve(await freePort(), '--token', 'correct-horse');
+  const { page, problems, close } = await open(browser, guarded.base);
+  const asked = [];
+  page.on('request', (request) => asked.push(request.url()));
+  await page.goto(`${guarded.base}/ui`);
+  const field = page.getByLabel('Access token');
+  await field.fill('wrong-horse');
+  await page.getByRole('button', { name: 'Open' }).click();
+  await page.getByText('That token was not accepted.').waitFor();
+  await field.fill('correct-horse');
+  await page.keyboard.press('Enter');
+  await page.locator('.card').first().waitFor();
+  await page.reload();
+  await page.locator('.card').first().waitFor();
+  await close();
+  const linked = await open(browser, guarded.base);
+  await linked.page.goto(`${guarded.base}/ui#token=correct-horse`);
+  await linked.page.locator('.card').first().waitFor();
+  assert.ok(!linked.page.url().includes('horse'), linked.page.url());
+  await linked.close();
+  assert.ok(asked.every((url) => !url.includes('horse')), String(asked));
+  // Chromium itself writes about each 401.
+  assert.deepEqual(problems.filter((problem) => !problem.includes('status of 401')), []);
+  assert.deepEqual(linked.problems, []);
+  await guarded.stop();
+});
+
+test('a server that goes away is waited for, and what was seen stays', async () => {
+  const port = await freePort();
+  let gone = await serve(port);
+  const { page, problems, close } = await open(browser, gone.base);
+  await visit(page, 'overview', gone.base);
+  await gone.stop();
+  await page.getByText(/Not connected for .* What you see is as it was then/).waitFor();
+  assert.ok(await page.locator('.figures').isVisible());
+  gone = await serve(port);
+  await page.waitForFunction(() => document.querySelector('.live')?.textContent === 'live', null, { timeout: 20_000 });
+  assert.ok(!(await page.locator('.banner').isVisible()));
+  // Chromium itself writes about refused connections.
+  assert.deepEqual(problems.filter((problem) => !/net::ERR_/.test(problem)), []);
+  await close();
+  await gone.stop();
+});
+
+for (const mode of ['offline', 'booting', 'updating']) {
+  test(`every view says what to do while the engine is ${mode}`, async () => {
+    const other = await serve(await freePort(), mode);
+    const { page, problems, close } = await open(browser, other.base);
+    for (const view of VIEWS) {
+      await visit(page, view, other.base);
+      assert.ok((await page.locator('main').innerText()).trim().length > 20, view);
+    }
+    await visit(page, 'overview', other.base);
+    const text = await page.locator('main').innerText();
+    assert.match(text, { offline: /Start one: ajet-swarm roll/, booting: /Booting for/, updating: /training on \d+ episodes/ }[mode]);
+    assert.deepEqual(problems, []);
+    await close();
+    await other.stop();
+  });
+}
