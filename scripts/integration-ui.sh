@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The web page: its types, its pure modules, and in headless Chromium: with made-up data, and while the quickstart trains.
+# The web page: its types, its pure modules, and in headless Chromium with made-up data and beside the quickstart.
 # Needs python3, node with npm and its registry, and Chromium (CHROMIUM; by apt where it is missing and this is root).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,7 +15,8 @@ npm install --prefix "$work" --no-audit --no-fund --silent playwright-core@1 typ
 export PLAYWRIGHT=$work/node_modules/playwright-core/index.mjs
 
 # The vendored library has types of its own making; errors of our files count.
-options=(--noEmit --allowJs --checkJs --strict --target es2023 --lib es2023,dom,dom.iterable --module esnext --moduleResolution bundler)
+options=(--noEmit --allowJs --checkJs --strict --target es2023 --lib es2023,dom,dom.iterable)
+options+=(--module esnext --moduleResolution bundler)
 "$work/node_modules/.bin/tsc" "${options[@]}" assets/ui/main.mjs > "$work/types" || true
 ! grep '^assets/ui/' "$work/types" | grep -v '^assets/ui/vendor/'
 

@@ -2,6 +2,8 @@
 
 import * as token from './token.mjs';
 
+/** @typedef {Record<string, string | number | boolean | null | undefined>} Query Empty values are left out. */
+
 /** An answer that is not a success. `status` is 0 if the server could not be reached. */
 export class ApiError extends Error {
   /** @param {number} status @param {string} message */
@@ -14,7 +16,7 @@ export class ApiError extends Error {
 /**
  * Requests `path` with the token.
  * @param {string} path
- * @param {{ query?: Record<string, string | number | boolean | null | undefined>, signal?: AbortSignal, accept?: string }} [options]
+ * @param {{ query?: Query, signal?: AbortSignal, accept?: string }} [options]
  * @returns {Promise<Response>}
  */
 export async function request(path, { query = {}, signal, accept = 'application/json' } = {}) {
@@ -26,7 +28,12 @@ export async function request(path, { query = {}, signal, accept = 'application/
   if (secret) headers.authorization = `Bearer ${secret}`;
   let response;
   try {
-    response = await fetch(search ? `${path}?${search}` : path, { headers, signal, cache: 'no-store', redirect: 'error' });
+    response = await fetch(search ? `${path}?${search}` : path, {
+      headers,
+      signal,
+      cache: 'no-store',
+      redirect: 'error',
+    });
   } catch (error) {
     if (signal?.aborted) throw error;
     throw new ApiError(0, 'cannot reach the server');

@@ -58,7 +58,10 @@ export class Chart {
    */
   set(x, lines) {
     [this.#x, this.#lines] = [x, lines];
-    const shape = JSON.stringify([this.options.log, lines.map((line) => [line.label, line.color, line.kind, line.band?.label])]);
+    const shape = JSON.stringify([
+      this.options.log,
+      lines.map((line) => [line.label, line.color, line.kind, line.band?.label]),
+    ]);
     if (this.#plot && shape === this.#shape) this.#plot.setData(this.#data());
     else this.#create();
     this.#shape = shape;
@@ -96,26 +99,45 @@ export class Chart {
   #create() {
     if (this.#width === 0) return; // not in the document yet
     this.#plot?.destroy();
-    this.#plot = new (/** @type {any} */ (uPlot))(this.#uplotOptions(), this.#data(), this.element);
+    this.#plot = new /** @type {any} */ (uPlot)(this.#uplotOptions(), this.#data(), this.element);
   }
 
   /** Series in uPlot's order: of each line its values, and the edges of its band. */
   #data() {
-    return [this.#x, ...this.#lines.flatMap((line) => [line.values, ...(line.band ? [line.band.low, line.band.high] : [])])];
+    return [
+      this.#x,
+      ...this.#lines.flatMap((line) => [line.values, ...(line.band ? [line.band.low, line.band.high] : [])]),
+    ];
   }
 
   #uplotOptions() {
     const { height, log, sync, xText } = this.options;
     const axis = {
-      stroke: () => color('--muted'), font: FONT, ticks: { show: false },
+      stroke: () => color('--muted'),
+      font: FONT,
+      ticks: { show: false },
       grid: { stroke: () => color('--grid'), width: 1 },
     };
     return {
-      width: this.#width, height, padding: [8, 18, 0, 0], legend: { show: false },
+      width: this.#width,
+      height,
+      padding: [8, 18, 0, 0],
+      legend: { show: false },
       scales: { x: { time: false }, y: { distr: log ? 3 : 1, range: log ? undefined : this.#range } },
       axes: [
-        { ...axis, size: 24, gap: 4, values: (/** @type {any} */ _, /** @type {number[]} */ at) => at.map(xText ?? whole) },
-        { ...axis, size: 52, gap: 6, space: 24, values: (/** @type {any} */ _, /** @type {(number | null)[]} */ at) => at.map(tick) },
+        {
+          ...axis,
+          size: 24,
+          gap: 4,
+          values: (/** @type {any} */ _, /** @type {number[]} */ at) => at.map(xText ?? whole),
+        },
+        {
+          ...axis,
+          size: 52,
+          gap: 6,
+          space: 24,
+          values: (/** @type {any} */ _, /** @type {(number | null)[]} */ at) => at.map(tick),
+        },
       ],
       series: [{}, ...this.#lines.flatMap(seriesOf)],
       bands: bandsOf(this.#lines),
@@ -153,7 +175,8 @@ function tipOf(line, index) {
   const value = line.values[index];
   if (value == null) return [];
   const { low, high } = line.band ?? {};
-  const spread = low?.[index] != null && high?.[index] != null ? ` (${fixed(low[index])} to ${fixed(high[index])})` : '';
+  const spread =
+    low?.[index] != null && high?.[index] != null ? ` (${fixed(low[index])} to ${fixed(high[index])})` : '';
   return [`${line.label} ${number(value)}${spread}`];
 }
 
@@ -161,9 +184,14 @@ function tipOf(line, index) {
 function seriesOf(line) {
   const stroke = () => color(line.color ?? '--accent');
   const own = {
-    label: line.label, stroke, spanGaps: line.kind !== 'points',
+    label: line.label,
+    stroke,
+    spanGaps: line.kind !== 'points',
     width: line.kind === 'points' ? 0 : line.kind === 'thin' ? 1 : 1.75,
-    points: line.kind === 'points' ? { show: true, size: 7, width: 2, stroke, fill: () => color('--surface') } : { show: few },
+    points:
+      line.kind === 'points'
+        ? { show: true, size: 7, width: 2, stroke, fill: () => color('--surface') }
+        : { show: few },
   };
   const edge = { stroke: 'transparent', width: 0, spanGaps: true, points: { show: false } };
   return line.band ? [own, edge, edge] : [own];
@@ -218,9 +246,13 @@ function tick(value) {
  * @param {{ label: string, color: string, kind?: 'line' | 'points' | 'band' }[]} parts
  */
 export function legend(parts) {
-  return h('ul', { class: 'legend' }, parts.map(({ label, color: name, kind = 'line' }) => {
-    const key = h('span', { class: `key key-${kind}`, 'aria-hidden': 'true' });
-    key.style.setProperty('--key', `var(${name})`);
-    return h('li', {}, key, label);
-  }));
+  return h(
+    'ul',
+    { class: 'legend' },
+    parts.map(({ label, color: name, kind = 'line' }) => {
+      const key = h('span', { class: `key key-${kind}`, 'aria-hidden': 'true' });
+      key.style.setProperty('--key', `var(${name})`);
+      return h('li', {}, key, label);
+    }),
+  );
 }

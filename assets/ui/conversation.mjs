@@ -26,13 +26,18 @@ export function contentText(content) {
   if (content == null) return '';
   if (typeof content === 'string') return content;
   if (!Array.isArray(content)) return JSON.stringify(content, null, 2);
-  return content.map((part) => (typeof part === 'string' ? part : part?.text ?? `[${part?.type ?? 'part'}]`)).join('\n');
+  return content
+    .map((part) => (typeof part === 'string' ? part : (part?.text ?? `[${part?.type ?? 'part'}]`)))
+    .join('\n');
 }
 
 /** @param {any[]} tools */
 function offered(tools) {
   const names = tools.map((tool) => tool?.function?.name ?? tool?.name ?? '?');
-  return fold(`${plural(tools.length, 'tool')} on offer: ${oneLine(names.join(', '))}`, long(JSON.stringify(tools, null, 2)));
+  return fold(
+    `${plural(tools.length, 'tool')} on offer: ${oneLine(names.join(', '))}`,
+    long(JSON.stringify(tools, null, 2)),
+  );
 }
 
 /** @param {any} message */
@@ -43,13 +48,20 @@ function messageView(message) {
   const thinking = contentText(message?.reasoning_content);
   const calls = Array.isArray(message?.tool_calls) ? message.tool_calls : [];
   const isLongResult = role === 'tool' && text.length > FOLDED;
-  return h('article', { class: `message role-${/^[a-z]+$/.test(role) ? role : 'other'}` },
+  return h(
+    'article',
+    { class: `message role-${/^[a-z]+$/.test(role) ? role : 'other'}` },
     h('h4', {}, author),
-    h('div', { class: 'said' },
+    h(
+      'div',
+      { class: 'said' },
       thinking && fold(`Thinking, ${plural(thinking.length, 'character')}`, long(thinking), 'thinking'),
-      text && (isLongResult ? fold(`${oneLine(text, 90)} (${plural(text.length, 'character')})`, long(text)) : long(text)),
+      text &&
+        (isLongResult ? fold(`${oneLine(text, 90)} (${plural(text.length, 'character')})`, long(text)) : long(text)),
       calls.map(callView),
-      !text && calls.length === 0 && !thinking && h('p', { class: 'muted' }, 'empty')));
+      !text && calls.length === 0 && !thinking && h('p', { class: 'muted' }, 'empty'),
+    ),
+  );
 }
 
 /** @param {any} call */
@@ -77,7 +89,16 @@ function fold(summary, body, kind = '') {
 function long(text) {
   const pre = h('pre', { class: 'text' }, visible(text.slice(0, SHOWN)));
   if (text.length <= SHOWN) return pre;
-  const more = h('button', { type: 'button', onclick: () => { pre.textContent = visible(text); more.remove(); } },
-    `Show all ${number(text.length)} characters`);
+  const more = h(
+    'button',
+    {
+      type: 'button',
+      onclick: () => {
+        pre.textContent = visible(text);
+        more.remove();
+      },
+    },
+    `Show all ${number(text.length)} characters`,
+  );
   return h('div', {}, pre, more);
 }

@@ -11,7 +11,8 @@ export function number(value) {
   if (value == null || !Number.isFinite(value)) return NONE;
   const size = Math.abs(value);
   if (size === 0) return '0';
-  if (size < 1e-3 || size >= 1e9) return value.toExponential(2).replace('e+', 'e').replace('-', '−').replace('e-', 'e−');
+  if (size < 1e-3 || size >= 1e9)
+    return value.toExponential(2).replace('e+', 'e').replace('-', '−').replace('e-', 'e−');
   if (Number.isInteger(value)) return minus(value.toLocaleString('en-US'));
   const digits = size >= 1000 ? 0 : size >= 100 ? 1 : size >= 10 ? 2 : size >= 1 ? 3 : 4;
   return minus(value.toLocaleString('en-US', { maximumFractionDigits: digits }));
@@ -80,7 +81,9 @@ export function duration(seconds) {
  * @param {number | null | undefined} seconds
  */
 export function age(seconds) {
-  return duration(seconds == null ? seconds : Math.max(0, Math.floor(seconds))).replace(/^0 ms$/, '0 s').replace('.0 s', ' s');
+  return duration(seconds == null ? seconds : Math.max(0, Math.floor(seconds)))
+    .replace(/^0 ms$/, '0 s')
+    .replace('.0 s', ' s');
 }
 
 /**

@@ -2,19 +2,36 @@
 
 /** Views by the key that follows `g`. */
 export const GO = new Map([
-  ['o', 'overview'], ['t', 'training'], ['e', 'episodes'], ['k', 'tasks'], ['n', 'engine'], ['r', 'runs'], ['l', 'log'],
+  ['o', 'overview'],
+  ['t', 'training'],
+  ['e', 'episodes'],
+  ['k', 'tasks'],
+  ['n', 'engine'],
+  ['r', 'runs'],
+  ['l', 'log'],
 ]);
 
 const SINGLE = new Map([
-  ['?', 'help'], ['/', 'search'], ['[', 'previous-view'], [']', 'next-view'], ['Escape', 'back'], ['d', 'theme'],
-  ['ArrowLeft', 'step-back'], ['ArrowRight', 'step-on'],
+  ['?', 'help'],
+  ['/', 'search'],
+  ['[', 'previous-view'],
+  [']', 'next-view'],
+  ['Escape', 'back'],
+  ['d', 'theme'],
+  ['ArrowLeft', 'step-back'],
+  ['ArrowRight', 'step-on'],
 ]);
 
 /** What the help shows. */
 export const HELP = [
   ['?', 'show or hide this list'],
-  ['g o', 'Overview'], ['g t', 'Training'], ['g e', 'Episodes'], ['g k', 'Tasks'],
-  ['g n', 'Engine'], ['g r', 'Runs'], ['g l', 'Log'],
+  ['g o', 'Overview'],
+  ['g t', 'Training'],
+  ['g e', 'Episodes'],
+  ['g k', 'Tasks'],
+  ['g n', 'Engine'],
+  ['g r', 'Runs'],
+  ['g l', 'Log'],
   ['[  ]', 'previous and next view'],
   ['/', 'search or filter'],
   ['↑ ↓', 'move in a list; also k and j'],

@@ -19,11 +19,15 @@ import { runs } from './views/runs.mjs';
 import { tasks } from './views/tasks.mjs';
 import { training } from './views/training.mjs';
 
-/** @type {Record<string, { title: string, open: (app: import('./views/view.mjs').App, place: import('./router.mjs').Address) => import('./views/view.mjs').View }>} */
+/** @type {Record<string, { title: string, open: import('./views/view.mjs').OpenView }>} */
 const VIEWS = {
-  overview: { title: 'Overview', open: overview }, training: { title: 'Training', open: training },
-  episodes: { title: 'Episodes', open: episodes }, tasks: { title: 'Tasks', open: tasks },
-  engine: { title: 'Engine', open: engine }, runs: { title: 'Runs', open: runs }, log: { title: 'Log', open: log },
+  overview: { title: 'Overview', open: overview },
+  training: { title: 'Training', open: training },
+  episodes: { title: 'Episodes', open: episodes },
+  tasks: { title: 'Tasks', open: tasks },
+  engine: { title: 'Engine', open: engine },
+  runs: { title: 'Runs', open: runs },
+  log: { title: 'Log', open: log },
 };
 const EPISODE = { title: 'Episode', open: episode };
 const ORDER = Object.keys(VIEWS);
@@ -96,7 +100,8 @@ function update() {
 
 /** @param {import('./protocol.mjs').Status} status */
 function refreshHistory({ experiment, engine: state, latest_eval }) {
-  const wanted = `${experiment?.name} ${state.global_step} ${state.status === 'ENGINE.OFFLINE'} ${latest_eval?.global_step}`;
+  const isOffline = state.status === 'ENGINE.OFFLINE';
+  const wanted = `${experiment?.name} ${state.global_step} ${isOffline} ${latest_eval?.global_step}`;
   if (wanted === historyFor || Date.now() - historyAt < HISTORY_PAUSE || document.hidden) return;
   [historyFor, historyAt] = [wanted, Date.now()];
   app.history.refresh().then(() => app.store.changed());
@@ -110,8 +115,10 @@ function showConnection() {
   if (!lost) return setText(frame.live, state === 'live' ? 'live' : state === 'connecting' ? 'connecting…' : '');
   setText(frame.live, 'not connected');
   const retry = Math.max(0, (retryAt - Date.now()) / 1000);
+  const duration = age((Date.now() - since) / 1000);
   const seen = app.store.status ? ' What you see is as it was then.' : '';
-  setText(frame.banner, `Not connected for ${age((Date.now() - since) / 1000)}: ${oneLine(message, 200)}.${seen} ${retry > 0 ? `Next attempt in ${Math.ceil(retry)} s.` : 'Connecting…'}`);
+  const next = retry > 0 ? `Next attempt in ${Math.ceil(retry)} s.` : 'Connecting…';
+  setText(frame.banner, `Not connected for ${duration}: ${oneLine(message, 200)}.${seen} ${next}`);
 }
 
 /**
@@ -122,15 +129,25 @@ function showConnection() {
 function run(command) {
   const place = ORDER.indexOf(current);
   switch (command) {
-    case 'help': return toggleHelp();
-    case 'theme': theme.toggle(); return true;
-    case 'search': return focusSearch();
-    case 'previous-view': return go(ORDER[(place + ORDER.length - 1) % ORDER.length]);
-    case 'next-view': return go(ORDER[(place + 1) % ORDER.length]);
-    case 'step-back': return view?.step?.(-1) ?? false;
-    case 'step-on': return view?.step?.(1) ?? false;
-    case 'back': return goBack();
-    default: return go(command.replace('view:', ''));
+    case 'help':
+      return toggleHelp();
+    case 'theme':
+      theme.toggle();
+      return true;
+    case 'search':
+      return focusSearch();
+    case 'previous-view':
+      return go(ORDER[(place + ORDER.length - 1) % ORDER.length]);
+    case 'next-view':
+      return go(ORDER[(place + 1) % ORDER.length]);
+    case 'step-back':
+      return view?.step?.(-1) ?? false;
+    case 'step-on':
+      return view?.step?.(1) ?? false;
+    case 'back':
+      return goBack();
+    default:
+      return go(command.replace('view:', ''));
   }
 }
 
@@ -160,43 +177,106 @@ function focusSearch() {
 
 function buildFrame() {
   const keys = new Map([...GO].map(([key, name]) => [name, key]));
-  const links = ORDER.map((name) => h('a', { href: address(name), 'data-view': name, title: `Keys: g ${keys.get(name)}` }, VIEWS[name].title));
+  const links = ORDER.map((name) =>
+    h('a', { href: address(name), 'data-view': name, title: `Keys: g ${keys.get(name)}` }, VIEWS[name].title),
+  );
   const state = h('span', { class: 'state-pill' }, '…');
   const experiment = h('span', { class: 'ellipsis experiment' });
   const live = h('span', { class: 'muted live' }, 'connecting…');
   const banner = h('p', { class: 'banner', role: 'alert', hidden: true });
   const main = h('main', { id: 'main', tabindex: -1 });
-  const buttons = h('span', { class: 'buttons' },
-    h('button', { type: 'button', class: 'quiet', onclick: theme.toggle, title: 'Dark or light (d)', 'aria-label': 'Switch between dark and light' }, '◐'),
-    h('button', { type: 'button', class: 'quiet', onclick: toggleHelp, title: 'Keys (?)', 'aria-label': 'Show the keys' }, '?'));
-  const element = h('div', { class: 'frame' },
-    h('header', {}, h('a', { class: 'brand', href: address('overview') }, 'ajet-swarm'), experiment, state, live, buttons),
-    h('nav', { 'aria-label': 'Views' }, links), h('div', { class: 'content' }, banner, main));
+  const buttons = h(
+    'span',
+    { class: 'buttons' },
+    h(
+      'button',
+      {
+        type: 'button',
+        class: 'quiet',
+        onclick: theme.toggle,
+        title: 'Dark or light (d)',
+        'aria-label': 'Switch between dark and light',
+      },
+      '◐',
+    ),
+    h(
+      'button',
+      { type: 'button', class: 'quiet', onclick: toggleHelp, title: 'Keys (?)', 'aria-label': 'Show the keys' },
+      '?',
+    ),
+  );
+  const element = h(
+    'div',
+    { class: 'frame' },
+    h(
+      'header',
+      {},
+      h('a', { class: 'brand', href: address('overview') }, 'ajet-swarm'),
+      experiment,
+      state,
+      live,
+      buttons,
+    ),
+    h('nav', { 'aria-label': 'Views' }, links),
+    h('div', { class: 'content' }, banner, main),
+  );
   return { element, links, state, experiment, live, banner, main };
 }
 
 function buildHelp() {
   const close = h('button', { type: 'button', onclick: () => dialog.close() }, 'Close');
-  const dialog = h('dialog', { class: 'help', 'aria-label': 'Keys' }, h('h2', {}, 'Keys'),
-    h('dl', {}, HELP.map(([key, what]) => [h('dt', {}, key.split(' ').filter(Boolean).map((one) => h('kbd', {}, one))), h('dd', {}, what)]).flat()), close);
-  dialog.addEventListener('click', (event) => { if (event.target === dialog) dialog.close(); });
+  const dialog = h(
+    'dialog',
+    { class: 'help', 'aria-label': 'Keys' },
+    h('h2', {}, 'Keys'),
+    h(
+      'dl',
+      {},
+      HELP.map(([key, what]) => [
+        h(
+          'dt',
+          {},
+          key
+            .split(' ')
+            .filter(Boolean)
+            .map((one) => h('kbd', {}, one)),
+        ),
+        h('dd', {}, what),
+      ]).flat(),
+    ),
+    close,
+  );
+  dialog.addEventListener('click', (event) => {
+    if (event.target === dialog) dialog.close();
+  });
   return dialog;
 }
 
 function buildLogin() {
   const input = h('input', { type: 'password', id: 'token', autocomplete: 'off', spellcheck: 'false', required: true });
   const note = h('p', { class: 'muted', role: 'status' });
-  const form = h('form', {
-    onsubmit: (/** @type {SubmitEvent} */ event) => {
-      event.preventDefault();
-      token.save(input.value);
-      input.value = '';
-      setText(note, 'That token was not accepted.');
-      app.store.start();
+  const form = h(
+    'form',
+    {
+      onsubmit: (/** @type {SubmitEvent} */ event) => {
+        event.preventDefault();
+        token.save(input.value);
+        input.value = '';
+        setText(note, 'That token was not accepted.');
+        app.store.start();
+      },
     },
-  }, h('h2', {}, 'This server requires its access token'),
-  h('p', { class: 'muted' }, 'The server printed it when it started, or it is in the file of --token-file. It stays in this tab.'),
-  h('label', { for: 'token' }, 'Access token'), input, h('button', { type: 'submit', class: 'primary' }, 'Open'), note);
+    h('h2', {}, 'This server requires its access token'),
+    h(
+      'p',
+      { class: 'muted' },
+      'The server printed it when it started, or it is in the file of --token-file. It stays in this tab.',
+    ),
+    h('label', { for: 'token' }, 'Access token'),
+    input,
+    h('button', { type: 'submit', class: 'primary' }, 'Open'),
+    note,
+  );
   const element = h('div', { class: 'login', hidden: true }, form);
   return {
     element,

@@ -17,7 +17,12 @@ export class PhaseBand {
   #to = 1;
 
   constructor() {
-    this.canvas = h('canvas', { class: 'band-canvas', role: 'img', onpointermove: (/** @type {PointerEvent} */ e) => this.#tip(e), onpointerleave: () => show(this.tip, false) });
+    this.canvas = h('canvas', {
+      class: 'band-canvas',
+      role: 'img',
+      onpointermove: (/** @type {PointerEvent} */ e) => this.#tip(e),
+      onpointerleave: () => show(this.tip, false),
+    });
     this.tip = h('div', { class: 'chart-tip', hidden: true });
     this.scale = h('div', { class: 'band-scale' }, h('span'), h('span'));
     this.summary = h('ul', { class: 'legend' });
@@ -38,11 +43,14 @@ export class PhaseBand {
     setText(/** @type {Element} */ (this.scale.lastElementChild), 'now');
     const words = spent.map(({ status, share }) => `${stateOf(status).word} ${percent(share)}`);
     this.canvas.setAttribute('aria-label', `Share of time by state: ${words.join(', ')}`);
-    fill(this.summary, spent.map(({ status }, index) => {
-      const key = h('span', { class: 'key key-band', 'aria-hidden': 'true' });
-      key.style.setProperty('--key', `var(${stateOf(status).color})`);
-      return h('li', {}, key, words[index]);
-    }));
+    fill(
+      this.summary,
+      spent.map(({ status }, index) => {
+        const key = h('span', { class: 'key key-band', 'aria-hidden': 'true' });
+        key.style.setProperty('--key', `var(${stateOf(status).color})`);
+        return h('li', {}, key, words[index]);
+      }),
+    );
   }
 
   #draw() {
@@ -75,7 +83,10 @@ export class PhaseBand {
     show(this.tip, phase != null);
     if (!phase) return;
     const end = this.#phases[index + 1]?.since ?? this.#to;
-    setText(this.tip, `${stateOf(phase.status).word}, step ${phase.global_step}\n${time(phase.since)}, ${duration(end - phase.since)}`);
+    setText(
+      this.tip,
+      `${stateOf(phase.status).word}, step ${phase.global_step}\n${time(phase.since)}, ${duration(end - phase.since)}`,
+    );
     const right = event.offsetX > this.canvas.clientWidth / 2;
     this.tip.classList.toggle('left', right);
     this.tip.style.left = `${event.offsetX + (right ? -10 : 10)}px`;

@@ -1,6 +1,8 @@
 /** Series of metrics: smoothing, bands and trends. Pure. */
 
 /** @typedef {(number | null)[]} Values */
+/** @typedef {'rising' | 'falling' | 'flat' | 'too early to tell'} Direction */
+/** @typedef {{ recent: number, change: number | null, word: Direction }} Trend */
 
 /**
  * Exponential moving average, corrected for its start. Gaps stay gaps.
@@ -54,7 +56,7 @@ function spread(mean, std, sign, bound) {
  * Mean of the last `window` values against that of the `window` before.
  * @param {Values} values
  * @param {number} window
- * @returns {{ recent: number, change: number | null, word: 'rising' | 'falling' | 'flat' | 'too early to tell' } | null}
+ * @returns {Trend | null}
  */
 export function trend(values, window = 10) {
   const known = /** @type {number[]} */ (values.filter((value) => value != null));

@@ -88,6 +88,13 @@ async function readOnce(path, signal, onData) {
 function sleep(milliseconds, signal) {
   return new Promise((resolve) => {
     const timer = setTimeout(resolve, milliseconds);
-    signal.addEventListener('abort', () => { clearTimeout(timer); resolve(); }, { once: true });
+    signal.addEventListener(
+      'abort',
+      () => {
+        clearTimeout(timer);
+        resolve();
+      },
+      { once: true },
+    );
   });
 }

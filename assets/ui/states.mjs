@@ -1,14 +1,20 @@
 /** The engine's states in words and colours. */
 
 /** Word, colour variable and explanation of each state. */
-const STATES = new Map(Object.entries({
-  'ENGINE.OFFLINE': { word: 'Offline', color: '--phase-offline', doing: 'no engine runs' },
-  'ENGINE.BOOTING': { word: 'Booting', color: '--phase-booting', doing: 'the engine loads its model' },
-  'ENGINE.ROLLING': { word: 'Rolling', color: '--phase-rolling', doing: 'agents run episodes' },
-  'ENGINE.ROLLING_POST': { word: 'Finishing', color: '--phase-post', doing: 'the batch is full; the last episodes end' },
-  'ENGINE.WEIGHT_SYNCING': { word: 'Updating', color: '--phase-updating', doing: 'the weights are being updated' },
-  'ENGINE.WEIGHT_EXPORTING': { word: 'Exporting', color: '--phase-updating', doing: 'a checkpoint is being written' },
-}));
+const STATES = new Map(
+  Object.entries({
+    'ENGINE.OFFLINE': { word: 'Offline', color: '--phase-offline', doing: 'no engine runs' },
+    'ENGINE.BOOTING': { word: 'Booting', color: '--phase-booting', doing: 'the engine loads its model' },
+    'ENGINE.ROLLING': { word: 'Rolling', color: '--phase-rolling', doing: 'agents run episodes' },
+    'ENGINE.ROLLING_POST': {
+      word: 'Finishing',
+      color: '--phase-post',
+      doing: 'the batch is full; the last episodes end',
+    },
+    'ENGINE.WEIGHT_SYNCING': { word: 'Updating', color: '--phase-updating', doing: 'the weights are being updated' },
+    'ENGINE.WEIGHT_EXPORTING': { word: 'Exporting', color: '--phase-updating', doing: 'a checkpoint is being written' },
+  }),
+);
 
 /** @param {string} status Such as `ENGINE.ROLLING`. */
 export function stateOf(status) {
@@ -35,5 +41,7 @@ export function shares(phases, from, to) {
     if (end > start) seconds.set(status, (seconds.get(status) ?? 0) + end - start);
   });
   const total = [...seconds.values()].reduce((sum, s) => sum + s, 0) || 1;
-  return [...seconds].map(([status, s]) => ({ status, share: s / total, seconds: s })).sort((a, b) => b.seconds - a.seconds);
+  return [...seconds]
+    .map(([status, s]) => ({ status, share: s / total, seconds: s }))
+    .sort((a, b) => b.seconds - a.seconds);
 }

@@ -3,7 +3,8 @@
 import { follow } from './sse.mjs';
 
 /** @typedef {import('./protocol.mjs').Status} Status */
-/** @typedef {{ state: 'connecting' | 'live' | 'lost' | 'refused', message: string, since: number, retryAt: number }} Connection */
+/** @typedef {'connecting' | 'live' | 'lost' | 'refused'} ConnectionState */
+/** @typedef {{ state: ConnectionState, message: string, since: number, retryAt: number }} Connection */
 
 export class Store {
   /** @type {Status | null} */

@@ -40,13 +40,24 @@ export class Table {
     this.onSort = onSort;
     this.mark = mark;
     this.sort = { id: '', descending: true };
-    this.head = h('tr', {}, columns.map((column) => this.#headCell(column)));
+    this.head = h(
+      'tr',
+      {},
+      columns.map((column) => this.#headCell(column)),
+    );
     this.body = h('tbody', { onclick: (/** @type {MouseEvent} */ event) => this.#click(event) });
     this.empty = h('p', { class: 'empty', hidden: true });
-    this.scroll = h('div', {
-      class: 'scroll', tabindex: 0, role: 'region', 'aria-label': label,
-      onkeydown: (/** @type {KeyboardEvent} */ event) => this.#keydown(event),
-    }, h('table', {}, h('thead', {}, this.head), this.body));
+    this.scroll = h(
+      'div',
+      {
+        class: 'scroll',
+        tabindex: 0,
+        role: 'region',
+        'aria-label': label,
+        onkeydown: (/** @type {KeyboardEvent} */ event) => this.#keydown(event),
+      },
+      h('table', {}, h('thead', {}, this.head), this.body),
+    );
     this.element = h('div', { class: 'table' }, this.scroll, this.empty);
   }
 
@@ -56,8 +67,18 @@ export class Table {
    */
   set(rows, empty = '') {
     this.#rows = rows;
-    reconcile(this.body, rows, this.key, () => h('tr', {}, this.columns.map((column) => h('td', { class: classOf(column) }))),
-      (element, row) => this.#update(element, row));
+    reconcile(
+      this.body,
+      rows,
+      this.key,
+      () =>
+        h(
+          'tr',
+          {},
+          this.columns.map((column) => h('td', { class: classOf(column) })),
+        ),
+      (element, row) => this.#update(element, row),
+    );
     setText(this.empty, empty);
     show(this.empty, rows.length === 0 && empty !== '');
     show(this.scroll, rows.length > 0);
@@ -86,8 +107,11 @@ export class Table {
       this.setSort(column.id, descending);
       this.onSort?.(column.id, descending);
     };
-    return h('th', { class: classOf(column), scope: 'col', title: hint, 'aria-sort': 'none' },
-      h('button', { type: 'button', class: 'sort', onclick: sort }, column.label));
+    return h(
+      'th',
+      { class: classOf(column), scope: 'col', title: hint, 'aria-sort': 'none' },
+      h('button', { type: 'button', class: 'sort', onclick: sort }, column.label),
+    );
   }
 
   /** @param {HTMLElement} element @param {T} row */
@@ -148,5 +172,7 @@ export class Table {
 
 /** @param {Column<any>} column */
 function classOf(column) {
-  return [column.numeric ? 'number' : '', column.name ? 'name' : '', column.from ? `from-${column.from}` : ''].join(' ').trim();
+  return [column.numeric ? 'number' : '', column.name ? 'name' : '', column.from ? `from-${column.from}` : '']
+    .join(' ')
+    .trim();
 }

@@ -7,7 +7,9 @@
 // eslint-disable-next-line no-control-regex
 const HIDDEN = new RegExp(
   '[\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u00ad\\u061c\\u180e\\u200b\\u200e\\u200f\\u2028-\\u202e' +
-  '\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb\\u{e0000}-\\u{e007f}]|\\p{Surrogate}', 'gu');
+    '\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb\\u{e0000}-\\u{e007f}]|\\p{Surrogate}',
+  'gu',
+);
 
 /**
  * Escapes hidden characters, as in `\u{1b}`. Line feeds and tabs stay.
@@ -25,7 +27,14 @@ export function visible(text) {
  * @returns {string}
  */
 export function oneLine(text, limit = 200) {
-  return clip(visible(String(text).slice(0, 8 * limit).replace(/[\r\n\t]+/g, ' ')), limit);
+  return clip(
+    visible(
+      String(text)
+        .slice(0, 8 * limit)
+        .replace(/[\r\n\t]+/g, ' '),
+    ),
+    limit,
+  );
 }
 
 /**

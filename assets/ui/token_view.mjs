@@ -22,7 +22,10 @@ export class TokenView {
     this.scale = advantageScale(row);
     this.tip = h('div', { class: 'chart-tip token-tip', role: 'status', hidden: true });
     this.tokens = h('div', {
-      class: 'tokens', tabindex: 0, role: 'group', 'aria-label': 'Tokens; the arrow keys select one',
+      class: 'tokens',
+      tabindex: 0,
+      role: 'group',
+      'aria-label': 'Tokens; the arrow keys select one',
       onkeydown: (/** @type {KeyboardEvent} */ event) => this.#keydown(event),
       onpointerover: (/** @type {PointerEvent} */ event) => this.#point(/** @type {HTMLElement} */ (event.target)),
       onpointerdown: (/** @type {PointerEvent} */ event) => this.#point(/** @type {HTMLElement} */ (event.target)),
@@ -36,13 +39,17 @@ export class TokenView {
   /** @param {Mode} mode */
   setMode(mode) {
     this.#mode = mode;
-    [...this.tokens.children].forEach((token, index) => { token.className = this.#class(index); });
+    [...this.tokens.children].forEach((token, index) => {
+      token.className = this.#class(index);
+    });
   }
 
   #addChunk() {
     const from = this.tokens.childElementCount;
     const texts = this.row.texts.slice(from, from + CHUNK);
-    this.tokens.append(...texts.map((text, offset) => h('span', { class: this.#class(from + offset) }, tokenText(text))));
+    this.tokens.append(
+      ...texts.map((text, offset) => h('span', { class: this.#class(from + offset) }, tokenText(text))),
+    );
     const left = this.row.texts.length - this.tokens.childElementCount;
     setText(this.more, `Show ${number(Math.min(left, CHUNK))} of ${plural(left, 'more token')}`);
     show(this.more, left > 0);
@@ -88,12 +95,19 @@ export class TokenView {
   #describe(token, index) {
     const { ids, mask, logprobs, advantages } = this.row;
     const facts = [
-      ['token', JSON.stringify(tokenText(this.row.texts[index]))], ['id', String(ids[index])], ['position', String(index)],
+      ['token', JSON.stringify(tokenText(this.row.texts[index]))],
+      ['id', String(ids[index])],
+      ['position', String(index)],
       ['sampled', mask[index] ? 'yes, trained on' : 'no'],
-      ...(mask[index] ? [['log-probability', `${fixed(logprobs[index])} (${percent(Math.exp(logprobs[index]))})`]] : []),
+      ...(mask[index]
+        ? [['log-probability', `${fixed(logprobs[index])} (${percent(Math.exp(logprobs[index]))})`]]
+        : []),
       ...(mask[index] && advantages ? [['advantage', fixed(advantages[index])]] : []),
     ];
-    fill(this.tip, facts.map(([name, value]) => h('div', {}, h('span', { class: 'muted' }, name), ' ', h('b', {}, value))));
+    fill(
+      this.tip,
+      facts.map(([name, value]) => h('div', {}, h('span', { class: 'muted' }, name), ' ', h('b', {}, value))),
+    );
     const left = Math.min(token.offsetLeft, this.element.clientWidth - this.tip.offsetWidth - 4);
     this.tip.style.left = `${Math.max(0, left)}px`;
     this.tip.style.top = `${token.offsetTop + token.offsetHeight + 4}px`;
@@ -108,14 +122,27 @@ export class TokenView {
 export function tokenLegend(mode, scale) {
   /** @param {string} kind @param {string} text */
   const entry = (kind, text) => h('li', {}, h('span', { class: `token ${kind}` }, 'token'), text);
-  const ramp = (/** @type {string} */ kind) => h('span', { class: 'ramp', 'aria-hidden': 'true' },
-    Array.from({ length: LEVELS + 1 }, (_, level) => h('span', { class: `token ${kind}-${level}` }, ' ')));
+  const ramp = (/** @type {string} */ kind) =>
+    h(
+      'span',
+      { class: 'ramp', 'aria-hidden': 'true' },
+      Array.from({ length: LEVELS + 1 }, (_, level) => h('span', { class: `token ${kind}-${level}` }, ' ')),
+    );
   const given = entry('given', 'given to the model');
   if (mode === 'mask') return h('ul', { class: 'legend' }, entry('sampled', 'sampled and trained on'), given);
   if (mode === 'logprob') {
-    return h('ul', { class: 'legend' }, h('li', {}, 'certain', ramp('surprise'), `log-probability ${number(LEAST_LOGPROB)} or less`), given);
+    return h(
+      'ul',
+      { class: 'legend' },
+      h('li', {}, 'certain', ramp('surprise'), `log-probability ${number(LEAST_LOGPROB)} or less`),
+      given,
+    );
   }
-  return h('ul', { class: 'legend' },
+  return h(
+    'ul',
+    { class: 'legend' },
     h('li', {}, 'discouraged, to ', fixed(-scale, 2), ramp('loss')),
-    h('li', {}, 'encouraged, to ', fixed(scale, 2), ramp('gain')), given);
+    h('li', {}, 'encouraged, to ', fixed(scale, 2), ramp('gain')),
+    given,
+  );
 }

@@ -46,19 +46,35 @@ export function recordLoad({ server, sampling }) {
 export function engine(app) {
   const figures = engineFigures();
   const empty = h('p', { class: 'empty' });
-  const charts = PLOTS.map(({ title }) => new Chart({ height: 150, title, sync: 'engine', range: [0, null], xText: (at) => time(at) }));
-  const curves = h('div', { class: 'grid' }, PLOTS.map(({ title }, index) => h('article', { class: 'metric' }, h('h3', {}, title), charts[index].element)));
+  const charts = PLOTS.map(
+    ({ title }) => new Chart({ height: 150, title, sync: 'engine', range: [0, null], xText: (at) => time(at) }),
+  );
+  const curves = h(
+    'div',
+    { class: 'grid' },
+    PLOTS.map(({ title }, index) => h('article', { class: 'metric' }, h('h3', {}, title), charts[index].element)),
+  );
   const spent = timeOfStep(app);
   const about = h('dl', { class: 'facts' });
-  const element = h('div', { class: 'view engine' }, empty, figures.element, curves,
-    panel('Time of a step', spent.element), panel('What runs', about));
+  const element = h(
+    'div',
+    { class: 'view engine' },
+    empty,
+    figures.element,
+    curves,
+    panel('Time of a step', spent.element),
+    panel('What runs', about),
+  );
   return {
     element,
     update() {
       const { status } = app.store;
       if (!status) return;
       show(empty, status.sampling == null);
-      setText(empty, `No engine runs.${recent.at.length > 0 ? ' The curves end where it stopped.' : ` ${startHint()}`}`);
+      setText(
+        empty,
+        `No engine runs.${recent.at.length > 0 ? ' The curves end where it stopped.' : ` ${startHint()}`}`,
+      );
       show(curves, recent.at.length > 0);
       show(figures.element, status.sampling != null);
       figures.update(status.sampling);
@@ -67,7 +83,10 @@ export function engine(app) {
         if (recent.at.length > 0) chart.set(recent.at, [{ label: title, values: recent.values[key] }]);
       });
       spent.update();
-      fill(about, aboutFacts(status).map(([name, value]) => h('div', {}, h('dt', {}, name), h('dd', {}, value))));
+      fill(
+        about,
+        aboutFacts(status).map(([name, value]) => h('div', {}, h('dt', {}, name), h('dd', {}, value))),
+      );
     },
     destroy() {
       for (const chart of charts) chart.destroy();
@@ -98,7 +117,14 @@ function engineFigures() {
     latency(each, load?.time_per_token);
     setText(memory.value, bytes(load?.memory_bytes));
   }
-  return { element: h('dl', { class: 'figures' }, all.map((one) => one.element)), update };
+  return {
+    element: h(
+      'dl',
+      { class: 'figures' },
+      all.map((one) => one.element),
+    ),
+    update,
+  };
 }
 
 /** @param {ReturnType<typeof figure>} shown @param {Distribution | null | undefined} spread */
@@ -130,7 +156,14 @@ function timeOfStep({ history }) {
       const state = `${history.run} ${history.steps.length} ${parts.length} ${last(history.steps)}`;
       if (parts.length === 0 || state === drawn) return;
       drawn = state;
-      chart.set(history.steps, parts.map(({ name, label, color }) => ({ label: `${label}, s`, values: history.column(`seconds/${name}`) ?? [], color })));
+      chart.set(
+        history.steps,
+        parts.map(({ name, label, color }) => ({
+          label: `${label}, s`,
+          values: history.column(`seconds/${name}`) ?? [],
+          color,
+        })),
+      );
       fill(key, legend(parts));
     },
     destroy: () => chart.destroy(),
@@ -139,11 +172,16 @@ function timeOfStep({ history }) {
 
 /** @param {import('../protocol.mjs').Status} status @returns {[string, string][]} */
 function aboutFacts({ experiment, engine: state, server }) {
-  const size = experiment?.parameters ? `${compact(experiment.parameters)} parameters, ${compact(experiment.trainable_parameters)} trained` : '–';
+  const size = experiment?.parameters
+    ? `${compact(experiment.parameters)} parameters, ${compact(experiment.trainable_parameters)} trained`
+    : '–';
   return [
     ['Experiment', oneLine([experiment?.project, experiment?.name].filter(Boolean).join(' / ') || '–', 120)],
-    ['Model', oneLine(experiment?.model ?? '–', 200)], ['Size', size], ['Device', oneLine(experiment?.device || '–', 40)],
-    ['Directory', oneLine(experiment?.directory ?? '–', 300)], ['Restarts after a crash', number(state.restarts)],
+    ['Model', oneLine(experiment?.model ?? '–', 200)],
+    ['Size', size],
+    ['Device', oneLine(experiment?.device || '–', 40)],
+    ['Directory', oneLine(experiment?.directory ?? '–', 300)],
+    ['Restarts after a crash', number(state.restarts)],
     ['Server', `ajet-swarm ${oneLine(server.version, 40)}, up ${duration(Math.round(server.now - server.started))}`],
   ];
 }

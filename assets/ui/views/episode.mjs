@@ -25,19 +25,45 @@ const SIBLINGS = 64;
  */
 export function episode(app, { id, query }) {
   const run = query.run ?? '';
-  const state = { tab: query.tab ?? 'said', mode: /** @type {import('../token_scale.mjs').Mode} */ (query.mode ?? 'mask') };
+  const state = {
+    tab: query.tab ?? 'said',
+    mode: /** @type {import('../token_scale.mjs').Mode} */ (query.mode ?? 'mask'),
+  };
   const aborter = new AbortController();
   const note = h('p', { class: 'empty', role: 'status' }, 'Loading…');
   const facts = h('dl', { class: 'facts' });
   const group = h('nav', { class: 'chips', 'aria-label': 'Episodes of the same task and step' });
   const said = h('div');
   const tokens = h('div', { class: 'token-rows' });
-  const tabs = segmented('Part', [['said', 'Conversation'], ['tokens', 'Tokens'], ['metrics', 'Metrics']], state.tab, (tab) => choose({ tab }));
+  const tabs = segmented(
+    'Part',
+    [
+      ['said', 'Conversation'],
+      ['tokens', 'Tokens'],
+      ['metrics', 'Metrics'],
+    ],
+    state.tab,
+    (tab) => choose({ tab }),
+  );
   const metrics = h('div');
   const title = h('h1', { class: 'ellipsis' }, oneLine(id, 60));
-  const element = h('div', { class: 'view episode' },
-    h('div', { class: 'episode-head' }, h('a', { href: address('episodes', { run }), class: 'muted' }, '← Episodes'), title), facts, group,
-    h('div', { class: 'toolbar' }, tabs.element), note, said, tokens, metrics);
+  const element = h(
+    'div',
+    { class: 'view episode' },
+    h(
+      'div',
+      { class: 'episode-head' },
+      h('a', { href: address('episodes', { run }), class: 'muted' }, '← Episodes'),
+      title,
+    ),
+    facts,
+    group,
+    h('div', { class: 'toolbar' }, tabs.element),
+    note,
+    said,
+    tokens,
+    metrics,
+  );
   /** @type {EpisodeDetail | null} */
   let shown = null;
   let withTokens = false;
@@ -69,7 +95,10 @@ export function episode(app, { id, query }) {
     const wantsTokens = state.tab === 'tokens';
     try {
       /** @type {EpisodeDetail} */
-      const detail = await getJson(`/episodes/${encodeURIComponent(id)}`, { query: { run, tokens: wantsTokens || '' }, signal: aborter.signal });
+      const detail = await getJson(`/episodes/${encodeURIComponent(id)}`, {
+        query: { run, tokens: wantsTokens || '' },
+        signal: aborter.signal,
+      });
       const changed = JSON.stringify(detail) !== JSON.stringify(shown);
       withTokens = wantsTokens;
       if (changed) draw(detail, wantsTokens);
@@ -90,11 +119,28 @@ export function episode(app, { id, query }) {
     const told = conversations.length > 0;
     show(note, !told);
     setText(note, told ? '' : nothingSaid(summary, running));
-    fill(said, conversations.map((one, index) => h('section', {},
-      conversations.length > 1 && h('h2', {}, `Conversation ${index + 1} of ${conversations.length}${one.model ? `, ${oneLine(one.model, 60)}` : ''}`),
-      conversationView(one))));
+    fill(
+      said,
+      conversations.map((one, index) =>
+        h(
+          'section',
+          {},
+          conversations.length > 1 &&
+            h(
+              'h2',
+              {},
+              `Conversation ${index + 1} of ${conversations.length}${one.model ? `, ${oneLine(one.model, 60)}` : ''}`,
+            ),
+          conversationView(one),
+        ),
+      ),
+    );
     fill(metrics, metricsOf(detail));
-    if (hasTokens) fill(tokens, tokenRows(detail, state.mode, (mode) => choose({ mode })));
+    if (hasTokens)
+      fill(
+        tokens,
+        tokenRows(detail, state.mode, (mode) => choose({ mode })),
+      );
     if (!shown && !running) showGroup(summary);
   }
 
@@ -104,14 +150,27 @@ export function episode(app, { id, query }) {
     try {
       /** @type {import('../protocol.mjs').Episodes} */
       const page = await getJson('/episodes', {
-        query: { run, task: task_id, step: global_step, type: episode_type, sort: 'ended', limit: SIBLINGS }, signal: aborter.signal,
+        query: { run, task: task_id, step: global_step, type: episode_type, sort: 'ended', limit: SIBLINGS },
+        signal: aborter.signal,
       });
       const same = page.episodes.filter((one) => one.task_id === task_id);
       siblings = same.map((one) => one.episode_uuid);
       if (same.length > 1) {
-        fill(group, h('span', { class: 'muted' }, 'Same task:'), same.map((one) => h('a', {
-          class: 'chip', href: address('episode', shownQuery(), one.episode_uuid), 'aria-current': one.episode_uuid === episode_uuid ? 'page' : null,
-        }, fixed(one.reward, 2))));
+        fill(
+          group,
+          h('span', { class: 'muted' }, 'Same task:'),
+          same.map((one) =>
+            h(
+              'a',
+              {
+                class: 'chip',
+                href: address('episode', shownQuery(), one.episode_uuid),
+                'aria-current': one.episode_uuid === episode_uuid ? 'page' : null,
+              },
+              fixed(one.reward, 2),
+            ),
+          ),
+        );
       }
     } catch {
       // The row of siblings is an extra; the episode itself is shown.
@@ -128,7 +187,14 @@ export function episode(app, { id, query }) {
 
   showTab();
   if (state.tab !== 'tokens') load();
-  return { element, step, destroy() { aborter.abort(); clearTimeout(timer); } };
+  return {
+    element,
+    step,
+    destroy() {
+      aborter.abort();
+      clearTimeout(timer);
+    },
+  };
 }
 
 /** @param {EpisodeSummary} summary @param {boolean} running @param {string} run */
@@ -137,31 +203,61 @@ function factsOf(summary, running, run) {
   /** @type {[string, import('../dom.mjs').Child][]} */
   const facts = [
     ['Reward', running ? 'running' : h('b', { class: 'big' }, fixed(summary.reward))],
-    ['Outcome', [summary.dropped && `dropped: ${oneLine(summary.dropped, 60)}`, outcome].filter(Boolean).join(', ') || '–'],
-    ['Step', h('a', { href: address('episodes', { run, step: summary.global_step }) }, `${number(summary.global_step)}, ${summary.episode_type}`)],
+    [
+      'Outcome',
+      [summary.dropped && `dropped: ${oneLine(summary.dropped, 60)}`, outcome].filter(Boolean).join(', ') || '–',
+    ],
+    [
+      'Step',
+      h(
+        'a',
+        { href: address('episodes', { run, step: summary.global_step }) },
+        `${number(summary.global_step)}, ${summary.episode_type}`,
+      ),
+    ],
     ['LLM calls', number(summary.llm_calls)],
     ['Tokens', `${compact(summary.prompt_tokens)} prompt, ${compact(summary.completion_tokens)} sampled`],
     ['Time', running ? 'running' : `${duration(summary.seconds)}, ended ${time(summary.ended)}`],
     ['Client', oneLine(summary.client_uuid, 40)],
     ['Tag', summary.tag ? oneLine(summary.tag, 40) : ''],
   ];
-  return facts.filter(([, value]) => value !== '').map(([name, value]) => h('div', {}, h('dt', {}, name), h('dd', {}, value)));
+  return facts
+    .filter(([, value]) => value !== '')
+    .map(([name, value]) => h('div', {}, h('dt', {}, name), h('dd', {}, value)));
 }
 
 /** @param {EpisodeSummary} summary @param {boolean} running */
 function nothingSaid(summary, running) {
   if (running) return 'No LLM call has been answered yet. This view follows the episode.';
   if (summary.llm_calls === 0) return 'The agent made no LLM call.';
-  return 'The transcript is not kept. ajet.trainer_common.save_trajectory_as_json_file keeps transcripts, within a size limit.';
+  return 'The transcript is not kept; ajet.trainer_common.save_trajectory_as_json_file keeps them.';
 }
 
 /** @param {EpisodeDetail} detail */
 function metricsOf({ log_metrics }) {
   const entries = Object.entries(log_metrics);
-  if (entries.length === 0) return h('p', { class: 'empty' }, 'The client sent no metrics with this episode (log_metrics).');
-  return h('table', { class: 'plain' }, h('tbody', {}, entries.map(([name, value]) => h('tr', {},
-    h('th', { scope: 'row' }, oneLine(name, 80)),
-    h('td', { class: 'number' }, typeof value === 'number' ? number(value) : visible(JSON.stringify(value)).slice(0, 2000))))));
+  if (entries.length === 0)
+    return h('p', { class: 'empty' }, 'The client sent no metrics with this episode (log_metrics).');
+  return h(
+    'table',
+    { class: 'plain' },
+    h(
+      'tbody',
+      {},
+      entries.map(([name, value]) =>
+        h(
+          'tr',
+          {},
+          h('th', { scope: 'row' }, oneLine(name, 80)),
+          h(
+            'td',
+            { class: 'number' },
+            typeof value === 'number' ? number(value) : visible(JSON.stringify(value)).slice(0, 2000),
+          ),
+        ),
+      ),
+    ),
+  );
 }
 
 /**
@@ -171,7 +267,13 @@ function metricsOf({ log_metrics }) {
  */
 function tokenRows({ rows, running }, mode, onMode) {
   if (rows.length === 0) {
-    return [h('p', { class: 'empty' }, running ? 'Tokens are shown when the episode has ended.' : 'The tokens of this episode are not kept.')];
+    return [
+      h(
+        'p',
+        { class: 'empty' },
+        running ? 'Tokens are shown when the episode has ended.' : 'The tokens of this episode are not kept.',
+      ),
+    ];
   }
   const views = rows.map((row) => new TokenView(row));
   const scale = rows.reduce((largest, row) => Math.max(largest, advantageScale(row)), 0);
@@ -180,16 +282,31 @@ function tokenRows({ rows, running }, mode, onMode) {
   /** @param {import('../token_scale.mjs').Mode} chosen */
   function color(chosen) {
     for (const view of views) view.setMode(chosen);
-    fill(key, tokenLegend(chosen, scale), chosen === 'advantage' && !hasAdvantages && h('p', { class: 'muted' }, 'The advantages are known after the update.'));
+    fill(
+      key,
+      tokenLegend(chosen, scale),
+      chosen === 'advantage' &&
+        !hasAdvantages &&
+        h('p', { class: 'muted' }, 'The advantages are known after the update.'),
+    );
   }
   color(mode);
   /** @type {[string, string][]} */
-  const modes = [['mask', 'Mask'], ['logprob', 'Log-probability'], ['advantage', 'Advantage']];
+  const modes = [
+    ['mask', 'Mask'],
+    ['logprob', 'Log-probability'],
+    ['advantage', 'Advantage'],
+  ];
   return [
-    h('div', { class: 'toolbar' }, segmented('Colour by', modes, mode, (chosen) => {
-      color(/** @type {any} */ (chosen));
-      onMode(/** @type {any} */ (chosen));
-    }).element, key),
+    h(
+      'div',
+      { class: 'toolbar' },
+      segmented('Colour by', modes, mode, (chosen) => {
+        color(/** @type {any} */ (chosen));
+        onMode(/** @type {any} */ (chosen));
+      }).element,
+      key,
+    ),
     ...rows.map((row, index) => panel(rowTitle(row, index, rows.length), views[index].element)),
   ];
 }
@@ -198,5 +315,6 @@ function tokenRows({ rows, running }, mode, onMode) {
 function rowTitle({ ids, mask, truncated }, index, count) {
   const sampled = mask.filter(Boolean).length;
   const which = count > 1 ? `Row ${index + 1} of ${count}` : 'Training row';
-  return `${which}: ${plural(ids.length, 'token')}, ${number(sampled)} sampled${truncated ? ', cut by a token limit' : ''}`;
+  const cut = truncated ? ', cut by a token limit' : '';
+  return `${which}: ${plural(ids.length, 'token')}, ${number(sampled)} sampled${cut}`;
 }

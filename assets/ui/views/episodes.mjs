@@ -21,23 +21,74 @@ const FOLLOW_PAUSE = 2000;
  * @returns {import('./view.mjs').View}
  */
 export function episodes(app, { query }) {
-  const state = { show: 'finished', type: '', step: '', task: '', client: '', run: '', sort: '-ended', offset: '0', ...query };
+  const state = {
+    show: 'finished',
+    type: '',
+    step: '',
+    task: '',
+    client: '',
+    run: '',
+    sort: '-ended',
+    offset: '0',
+    ...query,
+  };
   const finished = finishedTable(state.run, (id, descending) => change({ sort: `${descending ? '-' : ''}${id}` }));
   const running = runningTable(app);
   const note = h('p', { class: 'muted', role: 'status' }, 'Loading…');
   const previous = h('button', { type: 'button', onclick: () => turn(-1) }, '← Newer');
   const next = h('button', { type: 'button', onclick: () => turn(1) }, 'Older →');
   const pager = h('div', { class: 'pager' }, previous, note, next);
-  const step = h('input', { type: 'number', min: 0, value: state.step, placeholder: 'any', onchange: () => change({ step: step.value }) });
-  const client = h('input', { type: 'search', value: state.client, placeholder: 'any', onchange: () => change({ client: client.value.trim() }) });
-  const fields = h('div', { class: 'toolbar fields' },
-    segmented('Type', [['', 'All'], ['train', 'Train'], ['eval', 'Eval']], state.type, (type) => change({ type })).element,
-    h('label', {}, 'Step', step), h('label', {}, 'Client', client));
-  const element = h('div', { class: 'view episodes' },
-    h('div', { class: 'toolbar' },
-      segmented('Which', [['finished', 'Finished'], ['running', 'Running']], state.show, (which) => change({ show: which })).element,
-      searchField('Filter by task', state.task, (task) => change({ task }))),
-    fields, finished.element, running.element, pager);
+  const step = h('input', {
+    type: 'number',
+    min: 0,
+    value: state.step,
+    placeholder: 'any',
+    onchange: () => change({ step: step.value }),
+  });
+  const client = h('input', {
+    type: 'search',
+    value: state.client,
+    placeholder: 'any',
+    onchange: () => change({ client: client.value.trim() }),
+  });
+  const fields = h(
+    'div',
+    { class: 'toolbar fields' },
+    segmented(
+      'Type',
+      [
+        ['', 'All'],
+        ['train', 'Train'],
+        ['eval', 'Eval'],
+      ],
+      state.type,
+      (type) => change({ type }),
+    ).element,
+    h('label', {}, 'Step', step),
+    h('label', {}, 'Client', client),
+  );
+  const element = h(
+    'div',
+    { class: 'view episodes' },
+    h(
+      'div',
+      { class: 'toolbar' },
+      segmented(
+        'Which',
+        [
+          ['finished', 'Finished'],
+          ['running', 'Running'],
+        ],
+        state.show,
+        (which) => change({ show: which }),
+      ).element,
+      searchField('Filter by task', state.task, (task) => change({ task })),
+    ),
+    fields,
+    finished.element,
+    running.element,
+    pager,
+  );
   let aborter = new AbortController();
   let loadedFor = '';
   let loadedAt = Date.now();
@@ -69,7 +120,12 @@ export function episodes(app, { query }) {
       const first = Number(state.offset);
       finished.set(page.episodes, 'No finished episode matches. Change the filters, or look at the running ones.');
       finished.setSort(state.sort.replace('-', ''), state.sort.startsWith('-'));
-      setText(note, page.total === 0 ? '' : `${number(first + 1)} to ${number(first + page.episodes.length)} of ${plural(page.total, 'episode')}`);
+      setText(
+        note,
+        page.total === 0
+          ? ''
+          : `${number(first + 1)} to ${number(first + page.episodes.length)} of ${plural(page.total, 'episode')}`,
+      );
       previous.disabled = first === 0;
       next.disabled = first + PAGE >= page.total;
     } catch (error) {
@@ -97,10 +153,20 @@ export function episodes(app, { query }) {
   /** @param {import('../protocol.mjs').Status} status */
   function showRunning(status) {
     const word = state.task.toLowerCase();
-    const rows = status.running.filter((one) => `${one.task_id} ${one.client_uuid} ${one.episode_uuid}`.toLowerCase().includes(word));
-    running.set(rows, status.running_total === 0 ? 'No episode runs. Agents claim them while the engine is rolling.' : 'No running episode matches.');
+    const rows = status.running.filter((one) =>
+      `${one.task_id} ${one.client_uuid} ${one.episode_uuid}`.toLowerCase().includes(word),
+    );
+    running.set(
+      rows,
+      status.running_total === 0
+        ? 'No episode runs. Agents claim them while the engine is rolling.'
+        : 'No running episode matches.',
+    );
     const more = status.running_total - status.running.length;
-    setText(note, `${plural(rows.length, 'running episode')}${more > 0 ? `; ${number(more)} more are not listed` : ''}`);
+    setText(
+      note,
+      `${plural(rows.length, 'running episode')}${more > 0 ? `; ${number(more)} more are not listed` : ''}`,
+    );
   }
 
   load();
@@ -109,43 +175,85 @@ export function episodes(app, { query }) {
 
 /** @param {string} run @param {(id: string, descending: boolean) => void} onSort */
 function finishedTable(run, onSort) {
-  return /** @type {Table<EpisodeSummary>} */ (new Table({
-    label: 'Finished episodes', key: (row) => row.episode_uuid, onSort,
-    onOpen: (row) => { location.hash = address('episode', { run }, row.episode_uuid); },
-    mark: (row) => (row.dropped ? 'dim' : ''),
-    columns: [
-      { id: 'ended', label: 'Ended', sortable: true, text: (row) => time(row.ended) },
-      { id: 'step', label: 'Step', numeric: true, from: 'medium', text: (row) => number(row.global_step) },
-      { id: 'type', label: 'Type', from: 'medium', text: (row) => row.episode_type },
-      { id: 'task', label: 'Task', name: true, text: (row) => oneLine(row.task_id || '–', 60) },
-      { id: 'reward', label: 'Reward', numeric: true, sortable: true, text: (row) => fixed(row.reward) },
-      { id: 'success', label: 'Success', from: 'medium', text: (row) => (row.is_success == null ? '–' : row.is_success ? 'yes' : 'no') },
-      { id: 'calls', label: 'Calls', numeric: true, sortable: true, from: 'medium', text: (row) => number(row.llm_calls) },
-      { id: 'tokens', label: 'Tokens', numeric: true, sortable: true, text: (row) => compact(row.completion_tokens), hint: 'Sampled tokens' },
-      { id: 'seconds', label: 'Time', numeric: true, from: 'medium', text: (row) => duration(row.seconds) },
-      { id: 'client', label: 'Client', from: 'wide', text: (row) => oneLine(shortId(row.client_uuid), 24) },
-      { id: 'tag', label: 'Tag', from: 'wide', text: (row) => oneLine(row.tag ?? '', 24) },
-      { id: 'dropped', label: 'Dropped', from: 'wide', text: (row) => oneLine(row.dropped ?? '', 24) },
-    ],
-  }));
+  return /** @type {Table<EpisodeSummary>} */ (
+    new Table({
+      label: 'Finished episodes',
+      key: (row) => row.episode_uuid,
+      onSort,
+      onOpen: (row) => {
+        location.hash = address('episode', { run }, row.episode_uuid);
+      },
+      mark: (row) => (row.dropped ? 'dim' : ''),
+      columns: [
+        { id: 'ended', label: 'Ended', sortable: true, text: (row) => time(row.ended) },
+        { id: 'step', label: 'Step', numeric: true, from: 'medium', text: (row) => number(row.global_step) },
+        { id: 'type', label: 'Type', from: 'medium', text: (row) => row.episode_type },
+        { id: 'task', label: 'Task', name: true, text: (row) => oneLine(row.task_id || '–', 60) },
+        { id: 'reward', label: 'Reward', numeric: true, sortable: true, text: (row) => fixed(row.reward) },
+        {
+          id: 'success',
+          label: 'Success',
+          from: 'medium',
+          text: (row) => (row.is_success == null ? '–' : row.is_success ? 'yes' : 'no'),
+        },
+        {
+          id: 'calls',
+          label: 'Calls',
+          numeric: true,
+          sortable: true,
+          from: 'medium',
+          text: (row) => number(row.llm_calls),
+        },
+        {
+          id: 'tokens',
+          label: 'Tokens',
+          numeric: true,
+          sortable: true,
+          text: (row) => compact(row.completion_tokens),
+          hint: 'Sampled tokens',
+        },
+        { id: 'seconds', label: 'Time', numeric: true, from: 'medium', text: (row) => duration(row.seconds) },
+        { id: 'client', label: 'Client', from: 'wide', text: (row) => oneLine(shortId(row.client_uuid), 24) },
+        { id: 'tag', label: 'Tag', from: 'wide', text: (row) => oneLine(row.tag ?? '', 24) },
+        { id: 'dropped', label: 'Dropped', from: 'wide', text: (row) => oneLine(row.dropped ?? '', 24) },
+      ],
+    })
+  );
 }
 
 /** @param {import('./view.mjs').App} app */
 function runningTable(app) {
-  return /** @type {Table<RunningEpisode>} */ (new Table({
-    label: 'Running episodes', key: (row) => row.episode_uuid,
-    onOpen: (row) => { location.hash = address('episode', {}, row.episode_uuid); },
-    mark: (row) => (row.idle > row.patience / 2 ? 'warn' : ''),
-    columns: [
-      { id: 'task', label: 'Task', name: true, text: (row) => oneLine(row.task_id || shortId(row.episode_uuid), 60) },
-      { id: 'type', label: 'Type', from: 'medium', text: (row) => row.episode_type },
-      { id: 'age', label: 'Age', numeric: true, text: (row) => age(app.store.now() - row.claimed) },
-      { id: 'calls', label: 'Calls', numeric: true, text: (row) => number(row.llm_calls), hint: 'LLM calls so far' },
-      { id: 'tokens', label: 'Tokens', numeric: true, text: (row) => compact(row.completion_tokens), hint: 'Sampled tokens so far' },
-      { id: 'idle', label: 'Idle', hint: 'Time without an LLM call, of the time after which it is discarded', text: idleText, paint: paintIdle },
-      { id: 'client', label: 'Client', from: 'wide', text: (row) => oneLine(shortId(row.client_uuid), 24) },
-    ],
-  }));
+  return /** @type {Table<RunningEpisode>} */ (
+    new Table({
+      label: 'Running episodes',
+      key: (row) => row.episode_uuid,
+      onOpen: (row) => {
+        location.hash = address('episode', {}, row.episode_uuid);
+      },
+      mark: (row) => (row.idle > row.patience / 2 ? 'warn' : ''),
+      columns: [
+        { id: 'task', label: 'Task', name: true, text: (row) => oneLine(row.task_id || shortId(row.episode_uuid), 60) },
+        { id: 'type', label: 'Type', from: 'medium', text: (row) => row.episode_type },
+        { id: 'age', label: 'Age', numeric: true, text: (row) => age(app.store.now() - row.claimed) },
+        { id: 'calls', label: 'Calls', numeric: true, text: (row) => number(row.llm_calls), hint: 'LLM calls so far' },
+        {
+          id: 'tokens',
+          label: 'Tokens',
+          numeric: true,
+          text: (row) => compact(row.completion_tokens),
+          hint: 'Sampled tokens so far',
+        },
+        {
+          id: 'idle',
+          label: 'Idle',
+          hint: 'Time without an LLM call, of the time after which it is discarded',
+          text: idleText,
+          paint: paintIdle,
+        },
+        { id: 'client', label: 'Client', from: 'wide', text: (row) => oneLine(shortId(row.client_uuid), 24) },
+      ],
+    })
+  );
 }
 
 /** @param {RunningEpisode} row */
@@ -155,6 +263,11 @@ function idleText(row) {
 
 /** @param {HTMLElement} cell @param {RunningEpisode} row */
 function paintIdle(cell, row) {
-  const bar = h('meter', { min: 0, max: 1, value: row.patience > 0 ? Math.min(1, row.idle / row.patience) : 0, 'aria-hidden': 'true' });
+  const bar = h('meter', {
+    min: 0,
+    max: 1,
+    value: row.patience > 0 ? Math.min(1, row.idle / row.patience) : 0,
+    'aria-hidden': 'true',
+  });
   cell.replaceChildren(...(row.calls_in_flight > 0 ? [] : [bar]), idleText(row));
 }

@@ -37,27 +37,62 @@ export function recordLog({ log }) {
 export function log(app, { query }) {
   let filter = query.q ?? '';
   let follows = true;
-  const list = h('ol', { class: 'log', tabindex: 0, 'aria-label': 'Log', onscroll: () => {
-    follows = list.scrollTop + list.clientHeight >= list.scrollHeight - 8;
-    show(toEnd, !follows);
-  } });
-  const toEnd = h('button', { type: 'button', hidden: true, onclick: () => { list.scrollTop = list.scrollHeight; } }, '↓ Newest');
+  const list = h('ol', {
+    class: 'log',
+    tabindex: 0,
+    'aria-label': 'Log',
+    onscroll: () => {
+      follows = list.scrollTop + list.clientHeight >= list.scrollHeight - 8;
+      show(toEnd, !follows);
+    },
+  });
+  const toEnd = h(
+    'button',
+    {
+      type: 'button',
+      hidden: true,
+      onclick: () => {
+        list.scrollTop = list.scrollHeight;
+      },
+    },
+    '↓ Newest',
+  );
   const note = h('span', { class: 'muted' });
   const empty = h('p', { class: 'empty' });
-  const element = h('div', { class: 'view log-view' },
-    h('div', { class: 'toolbar' }, searchField('Filter by tag or text', filter, (text) => {
-      filter = text;
-      replaceQuery({ q: filter });
-      update();
-    }), note, toEnd), empty, list);
+  const element = h(
+    'div',
+    { class: 'view log-view' },
+    h(
+      'div',
+      { class: 'toolbar' },
+      searchField('Filter by tag or text', filter, (text) => {
+        filter = text;
+        replaceQuery({ q: filter });
+        update();
+      }),
+      note,
+      toEnd,
+    ),
+    empty,
+    list,
+  );
 
   function update() {
     const word = filter.toLowerCase();
     const found = [...lines.values()].filter((line) => `${line.tag} ${line.message}`.toLowerCase().includes(word));
-    reconcile(list, found, (line) => line.id, create, () => {});
+    reconcile(
+      list,
+      found,
+      (line) => line.id,
+      create,
+      () => {},
+    );
     setText(note, `${number(found.length)} of ${number(lines.size)} lines`);
     show(empty, found.length === 0);
-    setText(empty, lines.size === 0 ? 'Nothing has been logged yet. The engine and its clients write here.' : 'No line matches.');
+    setText(
+      empty,
+      lines.size === 0 ? 'Nothing has been logged yet. The engine and its clients write here.' : 'No line matches.',
+    );
     if (follows) list.scrollTop = list.scrollHeight;
   }
   return { element, update };
@@ -65,5 +100,11 @@ export function log(app, { query }) {
 
 /** @param {Line} line */
 function create({ timestamp, tag, message }) {
-  return h('li', {}, h('time', {}, time(timestamp)), h('span', { class: 'tag ellipsis' }, oneLine(tag, 30)), h('span', { class: 'line' }, clip(visible(message), 4000)));
+  return h(
+    'li',
+    {},
+    h('time', {}, time(timestamp)),
+    h('span', { class: 'tag ellipsis' }, oneLine(tag, 30)),
+    h('span', { class: 'line' }, clip(visible(message), 4000)),
+  );
 }

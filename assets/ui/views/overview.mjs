@@ -27,11 +27,17 @@ export function overview(app) {
   const phases = new PhaseBand();
   const episodes = notableEpisodes(app);
   const clients = h('div');
-  const element = h('div', { class: 'view overview' },
+  const element = h(
+    'div',
+    { class: 'view overview' },
     h('div', { class: 'top' }, state.element, figures.element),
-    h('div', { class: 'columns' },
+    h(
+      'div',
+      { class: 'columns' },
       h('div', {}, panel('Reward by step', reward.element), panel('What the engine did', phases.element)),
-      h('div', {}, panel('Episodes to read', episodes.element), panel('Clients of the batch', clients))));
+      h('div', {}, panel('Episodes to read', episodes.element), panel('Clients of the batch', clients)),
+    ),
+  );
   return {
     element,
     update() {
@@ -57,9 +63,15 @@ function stateCard(app) {
   const count = h('span');
   const left = h('span', { class: 'muted' });
   const rule = h('p', { class: 'muted small' });
-  const element = h('section', { class: 'panel state' }, h('h2', {}, 'Now'),
-    h('p', { class: 'state-line' }, word, ' ', since), doing,
-    h('div', { class: 'progress' }, bar, h('p', { class: 'progress-line' }, count, left)), rule);
+  const element = h(
+    'section',
+    { class: 'panel state' },
+    h('h2', {}, 'Now'),
+    h('p', { class: 'state-line' }, word, ' ', since),
+    doing,
+    h('div', { class: 'progress' }, bar, h('p', { class: 'progress-line' }, count, left)),
+    rule,
+  );
   /** @param {Status} status */
   function update({ engine, batch }) {
     const { word: name, color, doing: what } = stateOf(engine.status);
@@ -71,9 +83,17 @@ function stateCard(app) {
     const running = engine.status !== 'ENGINE.OFFLINE' && engine.status !== 'ENGINE.BOOTING';
     show(/** @type {Element} */ (bar.closest('.progress')), running && batch.target > 0);
     bar.value = updating ? 1 : Math.min(1, batch.done / Math.max(1, batch.target));
-    setText(count, updating ? `training on ${plural(batch.episodes, 'episode')}` : `${number(batch.done)} of ${number(batch.target)} ${batch.unit}`);
+    setText(
+      count,
+      updating
+        ? `training on ${plural(batch.episodes, 'episode')}`
+        : `${number(batch.done)} of ${number(batch.target)} ${batch.unit}`,
+    );
     const until = updating ? 'until rolling' : 'to the next update';
-    setText(left, batch.seconds_left == null ? `time ${until} unknown` : `about ${duration(batch.seconds_left)} ${until}`);
+    setText(
+      left,
+      batch.seconds_left == null ? `time ${until} unknown` : `about ${duration(batch.seconds_left)} ${until}`,
+    );
     setText(rule, running && batch.rule ? `${batch.rule}, ${plural(batch.repeats, 'episode')} a task` : '');
   }
   return { element, update };
@@ -88,10 +108,17 @@ function keyFigures(app) {
   const speed = figure('Sampling', 'Mean of the last 10 seconds');
   const episodes = figure('Episodes');
   const all = [step, reward, evaluation, batch, speed, episodes];
-  const element = h('dl', { class: 'figures' }, all.map((one) => one.element));
+  const element = h(
+    'dl',
+    { class: 'figures' },
+    all.map((one) => one.element),
+  );
   /** @param {Status} status */
   function update({ engine, batch: current, sampling, running_total, dropped, latest_eval }) {
-    setText(step.value, engine.total_steps ? `${number(engine.global_step)} / ${number(engine.total_steps)}` : number(engine.global_step));
+    setText(
+      step.value,
+      engine.total_steps ? `${number(engine.global_step)} / ${number(engine.total_steps)}` : number(engine.global_step),
+    );
     const rest = secondsToEnd(app, engine);
     setText(step.remark, rest == null ? '' : `about ${duration(rest)} left`);
     const direction = trend(app.history.column('reward_mean') ?? []);
@@ -100,15 +127,26 @@ function keyFigures(app) {
     reward.remark.dataset.trend = direction?.word ?? '';
     const evals = latest_eval?.metrics['eval/reward_mean'] ?? last(app.history.column('eval/reward_mean') ?? []);
     setText(evaluation.value, fixed(evals));
-    setText(evaluation.remark, latest_eval ? `at step ${number(latest_eval.global_step)}` : evals == null ? 'none yet' : '');
+    setText(
+      evaluation.remark,
+      latest_eval ? `at step ${number(latest_eval.global_step)}` : evals == null ? 'none yet' : '',
+    );
     setText(batch.value, fixed(current.reward?.mean));
-    setText(batch.remark, current.reward ? `${fixed(current.reward.p10, 2)} to ${fixed(current.reward.p90, 2)}, ${plural(current.reward.count, 'episode')}` : 'none finished');
+    setText(batch.remark, current.reward ? spreadText(current.reward) : 'none finished');
     setText(speed.value, sampling ? `${compact(Math.round(sampling.tokens_per_second))} tok/s` : '–');
-    setText(speed.remark, sampling ? `${number(Math.round(sampling.episodes_per_second * 10) / 10)} episodes/s` : 'no engine runs');
+    setText(
+      speed.remark,
+      sampling ? `${number(Math.round(sampling.episodes_per_second * 10) / 10)} episodes/s` : 'no engine runs',
+    );
     setText(episodes.value, `${number(running_total)} running`);
     setText(episodes.remark, droppedText(dropped));
   }
   return { element, update };
+}
+
+/** @param {import('../protocol.mjs').Distribution} reward */
+function spreadText({ p10, p90, count }) {
+  return `${fixed(p10, 2)} to ${fixed(p90, 2)}, ${plural(count, 'episode')}`;
 }
 
 /**
@@ -117,9 +155,13 @@ function keyFigures(app) {
  * @param {import('../protocol.mjs').Engine} engine
  */
 function secondsToEnd({ history }, { status, total_steps, global_step }) {
-  const [rolling, post, update] = ['rolling', 'post', 'update'].map((name) => history.column(`seconds/${name}`)?.slice(-20));
+  const [rolling, post, update] = ['rolling', 'post', 'update'].map((name) =>
+    history.column(`seconds/${name}`)?.slice(-20),
+  );
   if (!total_steps || !rolling || !update || status === 'ENGINE.OFFLINE') return null;
-  const seconds = rolling.map((value, index) => (value ?? 0) + (post?.[index] ?? 0) + (update[index] ?? 0)).filter((sum) => sum > 0);
+  const seconds = rolling
+    .map((value, index) => (value ?? 0) + (post?.[index] ?? 0) + (update[index] ?? 0))
+    .filter((sum) => sum > 0);
   if (seconds.length === 0) return null;
   return (Math.max(0, total_steps - global_step + 1) * seconds.reduce((sum, value) => sum + value, 0)) / seconds.length;
 }
@@ -133,9 +175,14 @@ function trendText({ change, word }) {
 
 /** @param {Record<string, number>} dropped */
 function droppedText(dropped) {
-  const known = Object.entries(dropped).filter(([, count]) => count > 0).sort((a, b) => b[1] - a[1]);
+  const known = Object.entries(dropped)
+    .filter(([, count]) => count > 0)
+    .sort((a, b) => b[1] - a[1]);
   if (known.length === 0) return 'none dropped';
-  return `dropped: ${known.slice(0, 3).map(([reason, count]) => `${number(count)} ${oneLine(reason, 30)}`).join(', ')}`;
+  return `dropped: ${known
+    .slice(0, 3)
+    .map(([reason, count]) => `${number(count)} ${oneLine(reason, 30)}`)
+    .join(', ')}`;
 }
 
 /** @param {import('./view.mjs').App} app */
@@ -152,27 +199,43 @@ function rewardChart(app) {
     const any = Boolean(mean || evals);
     show(chart.element, any);
     show(empty, !any);
-    setText(empty, !any && !app.history.loaded ? 'Loading…' : status.experiment ? 'The curve begins with the first update.' : `No experiment yet. ${startHint()}`);
-    const state = `${app.history.run} ${steps.length} ${steps.at(-1)} ${last(evals ?? [])} ${chart.element.isConnected}`;
+    setText(
+      empty,
+      !any && !app.history.loaded
+        ? 'Loading…'
+        : status.experiment
+          ? 'The curve begins with the first update.'
+          : `No experiment yet. ${startHint()}`,
+    );
+    const state = `${app.history.run} ${steps.length} ${steps.at(-1)} ${last(evals ?? [])}`;
     if (!any || state === drawn) return;
     drawn = state;
     const spread = band((name) => app.history.column(name), 'reward_');
     const isLong = steps.length > MANY;
     const lines = [
-      ...(mean ? [{
-        label: 'reward', values: mean, ...(isLong ? { kind: /** @type {const} */ ('thin'), color: '--accent-thin' } : {}),
-        ...(spread ? { band: spread } : {}),
-      }] : []),
+      ...(mean
+        ? [
+            {
+              label: 'reward',
+              values: mean,
+              ...(isLong ? { kind: /** @type {const} */ ('thin'), color: '--accent-thin' } : {}),
+              ...(spread ? { band: spread } : {}),
+            },
+          ]
+        : []),
       ...(mean && isLong ? [{ label: 'smoothed', values: smooth(mean, 0.9) }] : []),
       ...(evals ? [{ label: 'eval', values: evals, kind: /** @type {const} */ ('points'), color: '--text' }] : []),
     ];
     chart.set(steps, lines);
-    fill(key, legend([
-      { label: 'mean of the update', color: isLong ? '--accent-thin' : '--accent' },
-      ...(isLong ? [{ label: 'smoothed', color: '--accent' }] : []),
-      ...(spread ? [{ label: spread.label, color: '--accent-band', kind: /** @type {const} */ ('band') }] : []),
-      ...(evals ? [{ label: 'evaluation', color: '--text', kind: /** @type {const} */ ('points') }] : []),
-    ]));
+    fill(
+      key,
+      legend([
+        { label: 'mean of the update', color: isLong ? '--accent-thin' : '--accent' },
+        ...(isLong ? [{ label: 'smoothed', color: '--accent' }] : []),
+        ...(spread ? [{ label: spread.label, color: '--accent-band', kind: /** @type {const} */ ('band') }] : []),
+        ...(evals ? [{ label: 'evaluation', color: '--text', kind: /** @type {const} */ ('points') }] : []),
+      ]),
+    );
   }
   return { element: h('div', {}, chart.element, empty, key), update, destroy: () => chart.destroy() };
 }
@@ -186,7 +249,12 @@ function notableEpisodes(app) {
     const key = `${experiment?.name} ${engine.global_step} ${isUpdating(engine.status)}`;
     if (key === asked || document.hidden) return;
     asked = key;
-    load(engine.global_step).then((found) => fill(list, found), () => { asked = ''; });
+    load(engine.global_step).then(
+      (found) => fill(list, found),
+      () => {
+        asked = '';
+      },
+    );
   }
   return { element: list, update };
 
@@ -195,14 +263,22 @@ function notableEpisodes(app) {
     /** @param {string} sort @param {number | null} of */
     const first = async (sort, of) => {
       /** @type {import('../protocol.mjs').Episodes} */
-      const page = await getJson('/episodes', { query: { sort, limit: 1, step: of, type: of == null ? null : 'train' } });
+      const page = await getJson('/episodes', {
+        query: { sort, limit: 1, step: of, type: of == null ? null : 'train' },
+      });
       return page.episodes[0];
     };
     const before = step > 1 ? step - 1 : step;
-    const [worst, best, latest] = await Promise.all([first('reward', before), first('-reward', before), first('-ended', null)]);
+    const [worst, best, latest] = await Promise.all([
+      first('reward', before),
+      first('-reward', before),
+      first('-ended', null),
+    ]);
     if (!latest) return [h('p', { class: 'empty' }, 'No episode has ended yet. Running ones are under Episodes.')];
     return [
-      worst && link(`Worst of step ${before}`, worst), best && link(`Best of step ${before}`, best), link('Latest', latest),
+      worst && link(`Worst of step ${before}`, worst),
+      best && link(`Best of step ${before}`, best),
+      link('Latest', latest),
       h('p', {}, h('a', { href: address('episodes', { sort: 'reward' }) }, 'All episodes, worst first')),
     ];
   }
@@ -210,20 +286,42 @@ function notableEpisodes(app) {
 
 /** @param {string} label @param {import('../protocol.mjs').EpisodeSummary} episode */
 function link(label, episode) {
-  return h('a', { class: 'card', href: address('episode', {}, episode.episode_uuid) },
-    h('span', {}, label), h('b', { class: 'number' }, fixed(episode.reward)),
+  return h(
+    'a',
+    { class: 'card', href: address('episode', {}, episode.episode_uuid) },
+    h('span', {}, label),
+    h('b', { class: 'number' }, fixed(episode.reward)),
     h('span', { class: 'muted ellipsis' }, `${episode.episode_type} · ${oneLine(episode.task_id || 'no task', 60)}`),
-    h('span', { class: 'muted number' }, plural(episode.llm_calls, 'call')));
+    h('span', { class: 'muted number' }, plural(episode.llm_calls, 'call')),
+  );
 }
+
+/** Clients that are listed. */
+const CLIENTS = 12;
 
 /** @param {HTMLElement} parent @param {Status} status @param {number} now */
 function showClients(parent, { clients, engine }, now) {
   if (clients.length === 0) {
-    const hint = engine.status === 'ENGINE.OFFLINE' ? 'No engine runs.' : `No client takes part. ${startHint()}`;
+    const isOffline = engine.status === 'ENGINE.OFFLINE';
+    const hint = isOffline ? 'No engine runs.' : `No client takes part. ${startHint()}`;
     return fill(parent, h('p', { class: 'empty' }, hint));
   }
-  fill(parent, h('ul', { class: 'rows' }, clients.slice(0, 12).map((client) => h('li', {},
-    h('span', { class: 'ellipsis' }, oneLine(client.client_uuid, 48)),
-    h('span', { class: 'muted number' }, `${number(client.running)} running, ${number(client.finished)} finished, seen ${age(now - client.last_activity)} ago${client.agreed ? ', agreed' : ''}`)))),
-  clients.length > 12 && h('p', { class: 'muted' }, `and ${number(clients.length - 12)} more`));
+  const rows = clients
+    .slice(0, CLIENTS)
+    .map((client) =>
+      h(
+        'li',
+        {},
+        h('span', { class: 'ellipsis' }, oneLine(client.client_uuid, 48)),
+        h('span', { class: 'muted number' }, clientText(client, now)),
+      ),
+    );
+  const more = clients.length - rows.length;
+  fill(parent, h('ul', { class: 'rows' }, rows), more > 0 && h('p', { class: 'muted' }, `and ${number(more)} more`));
+}
+
+/** @param {import('../protocol.mjs').ClientInfo} client @param {number} now */
+function clientText({ running, finished, last_activity, agreed }, now) {
+  const seen = age(now - last_activity);
+  return `${number(running)} running, ${number(finished)} finished, seen ${seen} ago${agreed ? ', agreed' : ''}`;
 }

@@ -30,12 +30,23 @@ export function runs(app, { query }) {
   let ended = false;
   const list = h('div', { class: 'run-list' });
   const note = h('p', { class: 'empty', role: 'status' }, 'Loading…');
-  const select = h('select', { onchange: () => { metric = select.value; remember(); draw(); } });
+  const select = h('select', {
+    onchange: () => {
+      metric = select.value;
+      remember();
+      draw();
+    },
+  });
   const chart = new Chart({ height: 320, title: 'Metric by step and run' });
   const key = h('div');
   const values = h('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'Last values' });
-  const element = h('div', { class: 'view runs' }, panel('Experiments of this server', note, list),
-    panel('Curves', h('div', { class: 'toolbar' }, h('label', {}, 'Metric', select)), chart.element, key), panel('Last values', values));
+  const element = h(
+    'div',
+    { class: 'view runs' },
+    panel('Experiments of this server', note, list),
+    panel('Curves', h('div', { class: 'toolbar' }, h('label', {}, 'Metric', select)), chart.element, key),
+    panel('Last values', values),
+  );
 
   async function load() {
     try {
@@ -56,7 +67,9 @@ export function runs(app, { query }) {
   function choose(name) {
     const history = new History(name);
     chosen.set(name, history);
-    history.refresh().then(() => { if (!ended) draw(); });
+    history.refresh().then(() => {
+      if (!ended) draw();
+    });
   }
 
   /** @param {string} name @param {boolean} wanted */
@@ -69,32 +82,59 @@ export function runs(app, { query }) {
   }
 
   function remember() {
-    replaceQuery({ runs: [...chosen.keys()].map(encodeURIComponent).join(','), metric: metric === FIRST_METRIC ? '' : metric });
+    replaceQuery({
+      runs: [...chosen.keys()].map(encodeURIComponent).join(','),
+      metric: metric === FIRST_METRIC ? '' : metric,
+    });
   }
 
   function drawList() {
-    fill(list, known.map((run) => {
-      const index = [...chosen.keys()].indexOf(run.name);
-      const box = h('input', {
-        type: 'checkbox', checked: index >= 0, disabled: index < 0 && chosen.size >= COLORS.length,
-        onchange: () => toggle(run.name, box.checked),
-      });
-      const swatch = h('span', { class: 'key key-line', 'aria-hidden': 'true' });
-      if (index >= 0) swatch.style.setProperty('--key', `var(${COLORS[index]})`);
-      return h('label', { class: 'run' }, box, swatch, h('b', { class: 'ellipsis' }, oneLine(run.name, 80)),
-        h('span', { class: 'muted ellipsis' }, `${run.current ? 'running · ' : ''}${oneLine(run.model ?? 'unknown model', 60)}`),
-        h('span', { class: 'muted number' }, `step ${number(run.last_step)} · reward ${fixed(run.reward_mean)} · ${time(run.changed)}`));
-    }));
+    fill(
+      list,
+      known.map((run) => {
+        const index = [...chosen.keys()].indexOf(run.name);
+        const box = h('input', {
+          type: 'checkbox',
+          checked: index >= 0,
+          disabled: index < 0 && chosen.size >= COLORS.length,
+          onchange: () => toggle(run.name, box.checked),
+        });
+        const swatch = h('span', { class: 'key key-line', 'aria-hidden': 'true' });
+        if (index >= 0) swatch.style.setProperty('--key', `var(${COLORS[index]})`);
+        return h(
+          'label',
+          { class: 'run' },
+          box,
+          swatch,
+          h('b', { class: 'ellipsis' }, oneLine(run.name, 80)),
+          h(
+            'span',
+            { class: 'muted ellipsis' },
+            `${run.current ? 'running · ' : ''}${oneLine(run.model ?? 'unknown model', 60)}`,
+          ),
+          h(
+            'span',
+            { class: 'muted number' },
+            `step ${number(run.last_step)} · reward ${fixed(run.reward_mean)} · ${time(run.changed)}`,
+          ),
+        );
+      }),
+    );
   }
 
   function draw() {
     const shown = [...chosen].filter(([, history]) => history.loaded);
     const keys = [...new Set(shown.flatMap(([, history]) => history.keys()))].sort();
-    fill(select, (keys.includes(metric) ? keys : [metric, ...keys]).map((name) => h('option', { value: name }, oneLine(name, 80))));
+    fill(
+      select,
+      (keys.includes(metric) ? keys : [metric, ...keys]).map((name) => h('option', { value: name }, oneLine(name, 80))),
+    );
     select.value = metric;
     const steps = [...new Set(shown.flatMap(([, history]) => history.steps))].sort((a, b) => a - b);
     const lines = shown.map(([name, history]) => ({
-      label: oneLine(name, 40), values: aligned(steps, history, metric), color: COLORS[[...chosen.keys()].indexOf(name)],
+      label: oneLine(name, 40),
+      values: aligned(steps, history, metric),
+      color: COLORS[[...chosen.keys()].indexOf(name)],
     }));
     if (steps.length > 0) chart.set(steps, lines);
     fill(key, legend(lines.map(({ label, color }) => ({ label, color: color ?? '--muted' }))));
@@ -102,7 +142,13 @@ export function runs(app, { query }) {
   }
 
   load();
-  return { element, destroy() { ended = true; chart.destroy(); } };
+  return {
+    element,
+    destroy() {
+      ended = true;
+      chart.destroy();
+    },
+  };
 }
 
 /**
@@ -118,9 +164,36 @@ function aligned(steps, history, metric) {
 /** @param {[string, History][]} shown @param {string[]} keys */
 function valueTable(shown, keys) {
   if (shown.length === 0) return h('p', { class: 'empty' }, 'Choose runs above.');
-  const errors = shown.filter(([, history]) => history.error).map(([name, history]) => h('p', { class: 'empty' }, `${oneLine(name, 80)}: ${oneLine(history.error, 200)}`));
-  return [...errors, h('table', { class: 'plain' },
-    h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'Metric'), shown.map(([name]) => h('th', { scope: 'col', class: 'number' }, oneLine(name, 40))))),
-    h('tbody', {}, keys.map((key) => h('tr', {}, h('th', { scope: 'row' }, oneLine(key, 80)),
-      shown.map(([, history]) => h('td', { class: 'number' }, number(last(history.column(key) ?? []))))))))];
+  const errors = shown
+    .filter(([, history]) => history.error)
+    .map(([name, history]) => h('p', { class: 'empty' }, `${oneLine(name, 80)}: ${oneLine(history.error, 200)}`));
+  return [
+    ...errors,
+    h(
+      'table',
+      { class: 'plain' },
+      h(
+        'thead',
+        {},
+        h(
+          'tr',
+          {},
+          h('th', { scope: 'col' }, 'Metric'),
+          shown.map(([name]) => h('th', { scope: 'col', class: 'number' }, oneLine(name, 40))),
+        ),
+      ),
+      h(
+        'tbody',
+        {},
+        keys.map((key) =>
+          h(
+            'tr',
+            {},
+            h('th', { scope: 'row' }, oneLine(key, 80)),
+            shown.map(([, history]) => h('td', { class: 'number' }, number(last(history.column(key) ?? [])))),
+          ),
+        ),
+      ),
+    ),
+  ];
 }

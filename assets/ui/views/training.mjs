@@ -12,8 +12,14 @@ import { searchField, startHint } from './view.mjs';
 const GROUPS = [
   { title: 'Reward', has: /^(reward_|success_rate)/ },
   { title: 'Evaluation', has: /^eval\// },
-  { title: 'Loss and policy', has: /^(loss|pg_loss|kl|entropy|clip_|ratio_|mismatch|advantage_|grad_norm|lr$|optimizer|skipped)/ },
-  { title: 'Episodes and lengths', has: /^(episodes|tasks|dummy_|rows|prompt_|response_|truncated|llm_calls|prefix_|counts\/|dropped\/)/ },
+  {
+    title: 'Loss and policy',
+    has: /^(loss|pg_loss|kl|entropy|clip_|ratio_|mismatch|advantage_|grad_norm|lr$|optimizer|skipped)/,
+  },
+  {
+    title: 'Episodes and lengths',
+    has: /^(episodes|tasks|dummy_|rows|prompt_|response_|truncated|llm_calls|prefix_|counts\/|dropped\/)/,
+  },
   { title: 'Time and speed', has: /^(seconds\/|tokens_|peak_memory|export_)/ },
   { title: 'Clients and others', has: /./ },
 ];
@@ -27,25 +33,46 @@ export function training(app, { query }) {
   const options = { filter: query.q ?? '', log: query.log === '1', weight: Number(query.smooth ?? 0) || 0 };
   /** @type {Map<string, ReturnType<typeof card>>} */
   const cards = new Map();
-  const visible = new IntersectionObserver((entries) => {
-    for (const entry of entries) {
-      const shown = [...cards.values()].find((one) => one.element === entry.target);
-      if (shown) shown.inView = entry.isIntersecting;
-    }
-    draw();
-  }, { rootMargin: '300px' });
-  const sections = GROUPS.map(({ title }) => h('section', { class: 'metric-group' }, h('h2', {}, title), h('div', { class: 'grid' })));
+  const visible = new IntersectionObserver(
+    (entries) => {
+      for (const entry of entries) {
+        const shown = [...cards.values()].find((one) => one.element === entry.target);
+        if (shown) shown.inView = entry.isIntersecting;
+      }
+      draw();
+    },
+    { rootMargin: '300px' },
+  );
+  const sections = GROUPS.map(({ title }) =>
+    h('section', { class: 'metric-group' }, h('h2', {}, title), h('div', { class: 'grid' })),
+  );
   const empty = h('p', { class: 'empty' });
   const smoothing = h('input', {
-    type: 'range', min: 0, max: 0.98, step: 0.02, value: options.weight,
+    type: 'range',
+    min: 0,
+    max: 0.98,
+    step: 0.02,
+    value: options.weight,
     oninput: () => change({ weight: Number(smoothing.value) }),
   });
-  const logarithmic = h('input', { type: 'checkbox', checked: options.log, onchange: () => change({ log: logarithmic.checked }) });
-  const element = h('div', { class: 'view training' },
-    h('div', { class: 'toolbar' },
+  const logarithmic = h('input', {
+    type: 'checkbox',
+    checked: options.log,
+    onchange: () => change({ log: logarithmic.checked }),
+  });
+  const element = h(
+    'div',
+    { class: 'view training' },
+    h(
+      'div',
+      { class: 'toolbar' },
       searchField('Filter metrics, such as reward or seconds/', options.filter, (filter) => change({ filter })),
-      h('label', {}, 'Smoothing', smoothing), h('label', {}, logarithmic, 'Log scale')),
-    empty, sections);
+      h('label', {}, 'Smoothing', smoothing),
+      h('label', {}, logarithmic, 'Log scale'),
+    ),
+    empty,
+    sections,
+  );
 
   /** @param {Partial<typeof options>} changed */
   function change(changed) {
@@ -78,7 +105,8 @@ export function training(app, { query }) {
   }
 
   return {
-    element, update,
+    element,
+    update,
     destroy() {
       visible.disconnect();
       for (const one of cards.values()) one.chart.destroy();
@@ -91,19 +119,36 @@ function card(key) {
   const name = oneLine(key, 80);
   const chart = new Chart({ height: 130, title: name, sync: 'training' });
   const value = h('b', { class: 'number' });
-  const grow = h('button', { type: 'button', class: 'quiet', 'aria-pressed': 'false', title: 'Larger or smaller' }, '⤢');
-  const element = h('article', { class: 'metric' }, h('h3', {}, h('span', { class: 'ellipsis' }, name), value, grow), chart.element);
+  const grow = h(
+    'button',
+    { type: 'button', class: 'quiet', 'aria-pressed': 'false', title: 'Larger or smaller' },
+    '⤢',
+  );
+  const element = h(
+    'article',
+    { class: 'metric' },
+    h('h3', {}, h('span', { class: 'ellipsis' }, name), value, grow),
+    chart.element,
+  );
   grow.addEventListener('click', () => {
     const large = element.classList.toggle('large');
     grow.setAttribute('aria-pressed', String(large));
     chart.setHeight(large ? 360 : 130);
   });
   return {
-    element, chart, inView: false, drawn: '',
-    /** @param {import('../history.mjs').History} history @param {string} metric @param {{ log: boolean, weight: number }} options */
+    element,
+    chart,
+    inView: false,
+    drawn: '',
+    /**
+     * @param {import('../history.mjs').History} history
+     * @param {string} metric
+     * @param {{ log: boolean, weight: number }} options
+     */
     draw(history, metric, { log, weight }) {
       const values = history.column(metric);
-      const state = `${history.run} ${history.steps.length} ${history.steps.at(-1)} ${last(values ?? [])} ${log} ${weight}`;
+      const { run, steps } = history;
+      const state = `${run} ${steps.length} ${steps.at(-1)} ${last(values ?? [])} ${log} ${weight}`;
       if (!values || state === this.drawn) return;
       this.drawn = state;
       setText(value, number(last(values)));
@@ -122,12 +167,18 @@ function linesOf(history, metric, values, log, weight) {
   if (metric.startsWith('eval/')) return [{ label: metric, values, kind: 'line' }];
   const spread = metric === 'reward_mean' && !log ? band((name) => history.column(name), 'reward_') : null;
   if (!(weight > 0)) return [{ label: metric, values, ...(spread ? { band: spread } : {}) }];
-  return [{ label: 'each step', values, kind: 'thin', color: '--faint' }, { label: 'smoothed', values: smooth(values, weight) }];
+  return [
+    { label: 'each step', values, kind: 'thin', color: '--faint' },
+    { label: 'smoothed', values: smooth(values, weight) },
+  ];
 }
 
 /** @param {string} key @param {string} filter Words, all of which must occur. */
 function matches(key, filter) {
-  return filter.toLowerCase().split(/\s+/).every((word) => key.toLowerCase().includes(word));
+  return filter
+    .toLowerCase()
+    .split(/\s+/)
+    .every((word) => key.toLowerCase().includes(word));
 }
 
 /** @param {import('./view.mjs').App} app @param {string} filter */
@@ -135,5 +186,7 @@ function emptyText({ history, store }, filter) {
   if (history.error) return `Cannot load the metrics: ${oneLine(history.error, 300)}`;
   if (!history.loaded) return 'Loading…';
   if (filter && history.keys().length > 0) return `No metric matches “${oneLine(filter, 60)}”.`;
-  return store.status?.experiment ? 'No metrics yet: they come with the first update or evaluation.' : `No experiment yet. ${startHint()}`;
+  return store.status?.experiment
+    ? 'No metrics yet: they come with the first update or evaluation.'
+    : `No experiment yet. ${startHint()}`;
 }

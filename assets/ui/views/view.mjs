@@ -15,6 +15,8 @@ import { h } from '../dom.mjs';
  * @property {(by: 1 | -1) => boolean} [step] Goes to the next or previous page or episode; false if there is none.
  */
 
+/** @typedef {(app: App, place: import('../router.mjs').Address) => View} OpenView */
+
 /**
  * A titled part of a view.
  * @param {string} title
@@ -44,7 +46,13 @@ export function figure(label, hint) {
 export function searchField(label, value, onChange) {
   let timer = 0;
   const input = h('input', {
-    type: 'search', class: 'search', placeholder: label, 'aria-label': label, value, autocomplete: 'off', spellcheck: 'false',
+    type: 'search',
+    class: 'search',
+    placeholder: label,
+    'aria-label': label,
+    value,
+    autocomplete: 'off',
+    spellcheck: 'false',
     oninput: () => {
       clearTimeout(timer);
       timer = setTimeout(() => onChange(input.value.trim()), 150);
@@ -61,10 +69,21 @@ export function searchField(label, value, onChange) {
  * @param {(value: string) => void} onChange
  */
 export function segmented(label, choices, value, onChange) {
-  const buttons = choices.map(([choice, text]) => h('button', {
-    type: 'button', 'aria-pressed': String(choice === value), 'data-choice': choice,
-    onclick: () => { select(choice); onChange(choice); },
-  }, text));
+  const buttons = choices.map(([choice, text]) =>
+    h(
+      'button',
+      {
+        type: 'button',
+        'aria-pressed': String(choice === value),
+        'data-choice': choice,
+        onclick: () => {
+          select(choice);
+          onChange(choice);
+        },
+      },
+      text,
+    ),
+  );
   /** @param {string} chosen */
   function select(chosen) {
     for (const button of buttons) button.setAttribute('aria-pressed', String(button.dataset.choice === chosen));

@@ -42,14 +42,17 @@ macro_rules! assets {
 static ASSETS: [Asset; ASSET_COUNT] = assets![
     "api.mjs",
     "charts.mjs",
+    "controls.css",
     "conversation.mjs",
     "dom.mjs",
+    "episode.css",
     "format.mjs",
     "history.mjs",
     "icon.svg",
     "index.html",
     "keyboard.mjs",
     "main.mjs",
+    "narrow.css",
     "phase_band.mjs",
     "protocol.mjs",
     "router.mjs",
@@ -80,7 +83,7 @@ static ASSETS: [Asset; ASSET_COUNT] = assets![
     "views/view.mjs",
 ];
 
-const ASSET_COUNT: usize = 38;
+const ASSET_COUNT: usize = 41;
 
 /// Returns the routes of the page.
 pub fn router() -> Router<Arc<Shared>> {

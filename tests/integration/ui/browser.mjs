@@ -7,8 +7,19 @@ import { createServer } from 'node:net';
 const { chromium } = await import(process.env.PLAYWRIGHT);
 
 export const EPISODE = '00000003-5f1e-4a7c-9d2b-0123456789ab';
-export const VIEWS = ['overview', 'training', 'episodes', 'episodes?show=running', 'tasks', 'engine', 'runs', 'log',
-  `episode/${EPISODE}`, `episode/${EPISODE}?tab=tokens&mode=advantage`, `episode/${EPISODE}?tab=metrics`];
+export const VIEWS = [
+  'overview',
+  'training',
+  'episodes',
+  'episodes?show=running',
+  'tasks',
+  'engine',
+  'runs',
+  'log',
+  `episode/${EPISODE}`,
+  `episode/${EPISODE}?tab=tokens&mode=advantage`,
+  `episode/${EPISODE}?tab=metrics`,
+];
 
 export function launch() {
   // Containers run tests as root, where Chromium's sandbox does not start.
@@ -45,7 +56,12 @@ export async function open(browser, base, options = {}) {
   const problems = [];
   page.on('console', (message) => problems.push(`console: ${message.text()}`));
   page.on('pageerror', (error) => problems.push(`error: ${error.stack}`));
-  page.on('dialog', (dialog) => { problems.push(`dialog: ${dialog.message()}`); dialog.dismiss(); });
-  page.on('request', (request) => { if (!request.url().startsWith(base)) problems.push(`request: ${request.url()}`); });
+  page.on('dialog', (dialog) => {
+    problems.push(`dialog: ${dialog.message()}`);
+    dialog.dismiss();
+  });
+  page.on('request', (request) => {
+    if (!request.url().startsWith(base)) problems.push(`request: ${request.url()}`);
+  });
   return { page, problems, close: () => context.close() };
 }

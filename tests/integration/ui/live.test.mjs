@@ -47,7 +47,11 @@ after(async () => {
   rmSync(directory, { recursive: true, force: true });
 });
 
-const stepOf = (page) => page.locator('.state-pill').innerText().then((text) => Number(/step (\d+)/.exec(text)?.[1] ?? 0));
+const stepOf = (page) =>
+  page
+    .locator('.state-pill')
+    .innerText()
+    .then((text) => Number(/step (\d+)/.exec(text)?.[1] ?? 0));
 
 test('the page follows the quickstart, from the curve down to a token', async (t) => {
   const { page, problems, close } = await open(browser, base);
@@ -55,9 +59,17 @@ test('the page follows the quickstart, from the curve down to a token', async (t
   await page.goto(`${base}/ui`);
   await page.locator('.state-word').waitFor();
   t.diagnostic(`loaded after ${Date.now() - start} ms`);
-  await page.waitForFunction((updates) => Number(/step (\d+)/.exec(document.querySelector('.state-pill').textContent)?.[1]) > updates, UPDATES, { timeout: 300_000 });
+  await page.waitForFunction(
+    (updates) => Number(/step (\d+)/.exec(document.querySelector('.state-pill').textContent)?.[1]) > updates,
+    UPDATES,
+    { timeout: 300_000 },
+  );
   const first = await stepOf(page);
-  await page.waitForFunction((step) => Number(/step (\d+)/.exec(document.querySelector('.state-pill').textContent)?.[1]) > step, first, { timeout: 60_000 });
+  await page.waitForFunction(
+    (step) => Number(/step (\d+)/.exec(document.querySelector('.state-pill').textContent)?.[1]) > step,
+    first,
+    { timeout: 60_000 },
+  );
   await page.locator('.overview canvas').first().waitFor();
   await page.locator('.card').first().waitFor();
   await picture(page, 'web-page.png');
@@ -72,7 +84,11 @@ test('the page follows the quickstart, from the curve down to a token', async (t
   await picture(page, 'web-page-tokens.png');
 
   for (const [view, ready] of [
-    ['training', '.metric canvas'], ['episodes', 'tbody tr'], ['tasks', 'tbody tr'], ['engine', '.metric canvas'], ['runs', '.runs canvas'],
+    ['training', '.metric canvas'],
+    ['episodes', 'tbody tr'],
+    ['tasks', 'tbody tr'],
+    ['engine', '.metric canvas'],
+    ['runs', '.runs canvas'],
   ]) {
     await page.goto(`${base}/ui#/${view}`);
     await page.locator(ready).first().waitFor();

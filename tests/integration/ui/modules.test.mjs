@@ -25,7 +25,8 @@ test('hidden characters are shown as escapes', () => {
     ['\ud800', '\\u{d800}'],
     ['👩\u200d💻 नमस्\u200dते', '👩\u200d💻 नमस्\u200dते'],
     ['<b>&amp;', '<b>&amp;'],
-  ]) assert.equal(visible(text), shown);
+  ])
+    assert.equal(visible(text), shown);
 });
 
 test('lines are short and have no breaks', () => {
@@ -38,10 +39,23 @@ test('lines are short and have no breaks', () => {
 
 test('numbers', () => {
   for (const [value, shown] of [
-    [0, '0'], [1234567, '1,234,567'], [0.12345, '0.1235'], [-1.5, '−1.5'], [12.345, '12.35'], [0.00012, '1.20e−4'], [-3e-18, '−3.00e−18'],
-    [2.5e12, '2.50e12'], [null, '–'], [Number.NaN, '–'], [undefined, '–'],
-  ]) assert.equal(number(value), shown);
-  assert.deepEqual([fixed(0.5), fixed(-0.25, 1), signed(0.5), signed(-0.5), signed(0)], ['0.500', '−0.3', '+0.500', '−0.500', '0.000']);
+    [0, '0'],
+    [1234567, '1,234,567'],
+    [0.12345, '0.1235'],
+    [-1.5, '−1.5'],
+    [12.345, '12.35'],
+    [0.00012, '1.20e−4'],
+    [-3e-18, '−3.00e−18'],
+    [2.5e12, '2.50e12'],
+    [null, '–'],
+    [Number.NaN, '–'],
+    [undefined, '–'],
+  ])
+    assert.equal(number(value), shown);
+  assert.deepEqual(
+    [fixed(0.5), fixed(-0.25, 1), signed(0.5), signed(-0.5), signed(0)],
+    ['0.500', '−0.3', '+0.500', '−0.500', '0.000'],
+  );
   assert.deepEqual([percent(0), percent(0.012), percent(0.5), percent(1)], ['0 %', '1.2 %', '50 %', '100 %']);
   assert.deepEqual([bytes(0), bytes(1536), bytes(8.2e9)], ['0 B', '1.5 KiB', '7.6 GiB']);
   assert.deepEqual([compact(999), compact(12345), compact(4.02e9)], ['999', '12.3K', '4B']);
@@ -49,9 +63,18 @@ test('numbers', () => {
 
 test('durations', () => {
   for (const [seconds, shown] of [
-    [0, '0 ms'], [0.0123, '12 ms'], [1, '1.0 s'], [9.96, '10 s'], [59.6, '1 min 0 s'], [125, '2 min 5 s'], [7500, '2 h 5 min'], [90_000, '1 d 1 h'],
-    [-5, '−5.0 s'], [null, '–'],
-  ]) assert.equal(duration(seconds), shown);
+    [0, '0 ms'],
+    [0.0123, '12 ms'],
+    [1, '1.0 s'],
+    [9.96, '10 s'],
+    [59.6, '1 min 0 s'],
+    [125, '2 min 5 s'],
+    [7500, '2 h 5 min'],
+    [90_000, '1 d 1 h'],
+    [-5, '−5.0 s'],
+    [null, '–'],
+  ])
+    assert.equal(duration(seconds), shown);
   assert.deepEqual([age(0.4), age(3.7), age(-1), age(61)], ['0 s', '3 s', '0 s', '1 min 1 s']);
 });
 
@@ -66,11 +89,28 @@ test('a smoothed series starts at its first value and keeps its gaps', () => {
 });
 
 test('a band is p10 to p90 where they are known, else the deviation within the bounds', () => {
-  const columns = { reward_mean: [0.5, 0.9, null], reward_std: [0.2, 0.4, 0.1], reward_min: [0, 0, 0], reward_max: [1, 1, 1] };
+  const columns = {
+    reward_mean: [0.5, 0.9, null],
+    reward_std: [0.2, 0.4, 0.1],
+    reward_min: [0, 0, 0],
+    reward_max: [1, 1, 1],
+  };
   const spread = band((key) => columns[key], 'reward_');
-  assert.deepEqual([spread.low.map((v) => v?.toFixed(2)), spread.high.map((v) => v?.toFixed(2))], [['0.30', '0.50', undefined], ['0.70', '1.00', undefined]]);
-  assert.deepEqual(band((key) => ({ ...columns, reward_p10: [1], reward_p90: [2] })[key], 'reward_'), { low: [1], high: [2], label: 'p10–p90' });
-  assert.equal(band(() => undefined, 'reward_'), null);
+  assert.deepEqual(
+    [spread.low.map((v) => v?.toFixed(2)), spread.high.map((v) => v?.toFixed(2))],
+    [
+      ['0.30', '0.50', undefined],
+      ['0.70', '1.00', undefined],
+    ],
+  );
+  assert.deepEqual(
+    band((key) => ({ ...columns, reward_p10: [1], reward_p90: [2] })[key], 'reward_'),
+    { low: [1], high: [2], label: 'p10–p90' },
+  );
+  assert.equal(
+    band(() => undefined, 'reward_'),
+    null,
+  );
 });
 
 test('a trend is told from noise', () => {
@@ -97,9 +137,16 @@ test('addresses survive any task name', () => {
 
 test('keys and chords', () => {
   for (const [pending, key, meant, next] of [
-    ['', 'g', null, 'g'], ['g', 'e', 'view:episodes', ''], ['g', 'x', null, ''], ['', '?', 'help', ''], ['', '/', 'search', ''], ['', 'e', null, ''],
-    ['g', 'toString', null, ''], ['', 'toString', null, ''],
-  ]) assert.deepEqual(command(pending, key), { command: meant, pending: next }, `${pending} ${key}`);
+    ['', 'g', null, 'g'],
+    ['g', 'e', 'view:episodes', ''],
+    ['g', 'x', null, ''],
+    ['', '?', 'help', ''],
+    ['', '/', 'search', ''],
+    ['', 'e', null, ''],
+    ['g', 'toString', null, ''],
+    ['', 'toString', null, ''],
+  ])
+    assert.deepEqual(command(pending, key), { command: meant, pending: next }, `${pending} ${key}`);
 });
 
 test('events are split wherever the network splits them', () => {
@@ -113,14 +160,31 @@ test('events are split wherever the network splits them', () => {
 });
 
 test('time by state', () => {
-  const phases = [['A', 0], ['B', 10], ['A', 20]].map(([status, since]) => ({ status, since, global_step: 1 }));
+  const phases = [
+    ['A', 0],
+    ['B', 10],
+    ['A', 20],
+  ].map(([status, since]) => ({ status, since, global_step: 1 }));
   const found = shares(phases, 5, 30);
-  assert.deepEqual(found.map(({ status, seconds }) => [status, seconds]), [['A', 15], ['B', 10]]);
+  assert.deepEqual(
+    found.map(({ status, seconds }) => [status, seconds]),
+    [
+      ['A', 15],
+      ['B', 10],
+    ],
+  );
   assert.deepEqual(shares([], 0, 10), []);
 });
 
 test('colours of tokens', () => {
-  const row = { ids: [1, 2, 3, 4], texts: [], mask: [false, true, true, true], logprobs: [0, 0, -2.5, -99], advantages: [9, 2, -1, 0], truncated: false };
+  const row = {
+    ids: [1, 2, 3, 4],
+    texts: [],
+    mask: [false, true, true, true],
+    logprobs: [0, 0, -2.5, -99],
+    advantages: [9, 2, -1, 0],
+    truncated: false,
+  };
   const classes = (mode) => row.mask.map((_, index) => tokenClass(mode, row, index, advantageScale(row)));
   assert.equal(advantageScale(row), 2);
   assert.deepEqual(classes('mask'), ['given', 'sampled', 'sampled', 'sampled']);
@@ -131,7 +195,12 @@ test('colours of tokens', () => {
 
 test('content of a message in all its forms', () => {
   for (const [content, text] of [
-    ['a', 'a'], [null, ''], [undefined, ''], [[{ type: 'text', text: 'a' }, { type: 'image_url' }, 'b'], 'a\n[image_url]\nb'], [{ odd: 1 }, '{\n  "odd": 1\n}'],
+    ['a', 'a'],
+    [null, ''],
+    [undefined, ''],
+    [[{ type: 'text', text: 'a' }, { type: 'image_url' }, 'b'], 'a\n[image_url]\nb'],
+    [{ odd: 1 }, '{\n  "odd": 1\n}'],
     [[null], '[part]'],
-  ]) assert.equal(contentText(content), text);
+  ])
+    assert.equal(contentText(content), text);
 });

@@ -20,7 +20,9 @@ after(async () => {
 async function visit(page, view, base = server.base) {
   await page.goto(`${base}/ui#/${view}`);
   await page.waitForFunction(() => document.querySelector('.live')?.textContent === 'live');
-  await page.waitForFunction(() => document.querySelector('main .view') && !document.querySelector('main')?.innerText.includes('Loading…'));
+  await page.waitForFunction(
+    () => document.querySelector('main .view') && !document.querySelector('main')?.innerText.includes('Loading…'),
+  );
 }
 
 test('loads within a second, live, with its curve', async (t) => {
@@ -42,11 +44,17 @@ test('loads within a second, live, with its curve', async (t) => {
 
 for (const colorScheme of ['light', 'dark']) {
   test(`no view reports an error or scrolls sideways, on a desk and on a phone, ${colorScheme}`, async () => {
-    for (const viewport of [{ width: 1280, height: 860 }, { width: 360, height: 740 }]) {
+    for (const viewport of [
+      { width: 1280, height: 860 },
+      { width: 360, height: 740 },
+    ]) {
       const { page, problems, close } = await open(browser, server.base, { viewport, colorScheme });
       for (const view of VIEWS) {
         await visit(page, view);
-        const { scroll, width } = await page.evaluate(() => ({ scroll: document.documentElement.scrollWidth, width: innerWidth }));
+        const { scroll, width } = await page.evaluate(() => ({
+          scroll: document.documentElement.scrollWidth,
+          width: innerWidth,
+        }));
         assert.ok(scroll <= width, `${view}: ${scroll} > ${width}`);
         assert.deepEqual(problems, [], view);
       }
@@ -60,15 +68,22 @@ test('what agents wrote is text: no markup, no script, no hidden characters', as
   for (const view of VIEWS) {
     await visit(page, view);
     const found = await page.evaluate(() => ({
-      title: document.title, elements: document.querySelectorAll('img, iframe, object, body script, [onerror]').length,
-      hidden: /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b\u202a-\u202e\u2066-\u2069\ufeff]|[\u{e0000}-\u{e007f}]/u.exec(document.body.textContent)?.index ?? -1,
+      title: document.title,
+      elements: document.querySelectorAll('img, iframe, object, body script, [onerror]').length,
+      hidden:
+        /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b\u202a-\u202e\u2066-\u2069\ufeff]|[\u{e0000}-\u{e007f}]/u.exec(
+          document.body.textContent,
+        )?.index ?? -1,
       links: [...document.querySelectorAll('a')].map((a) => a.getAttribute('href')).filter((href) => !/^#/.test(href)),
     }));
     assert.match(found.title, /· ajet-swarm$/, view);
     assert.deepEqual([found.elements, found.hidden, found.links], [0, -1, []], view);
   }
   await visit(page, `episode/${EPISODE}`);
-  assert.match(await page.locator('.conversation').innerText(), /<script>document\.title='harmed'<\/script>\n\\u\{1b\}\[31mred/);
+  assert.match(
+    await page.locator('.conversation').innerText(),
+    /<script>document\.title='harmed'<\/script>\n\\u\{1b\}\[31mred/,
+  );
   assert.deepEqual(problems, []);
   await close();
 });
@@ -94,7 +109,13 @@ test('keys', async () => {
   const { page, problems, close } = await open(browser, server.base);
   await visit(page, 'overview');
   const at = () => page.evaluate(() => location.hash);
-  for (const [keys, hash] of [[['g', 'e'], '#/episodes'], [['g', 'k'], '#/tasks'], [[']'], '#/engine'], [['['], '#/tasks'], [['g', 'e'], '#/episodes']]) {
+  for (const [keys, hash] of [
+    [['g', 'e'], '#/episodes'],
+    [['g', 'k'], '#/tasks'],
+    [[']'], '#/engine'],
+    [['['], '#/tasks'],
+    [['g', 'e'], '#/episodes'],
+  ]) {
     for (const key of keys) await page.keyboard.press(key);
     assert.equal(await at(), hash, String(keys));
   }
@@ -127,7 +148,10 @@ test('filters are in the address, so links lead to what one sees', async () => {
   await visit(page, 'episodes?sort=reward&type=eval');
   const rewards = await page.locator('tbody tr td:nth-child(5)').allInnerTexts();
   assert.equal(rewards.length, 100);
-  assert.deepEqual(rewards, [...rewards].sort((a, b) => Number(a) - Number(b)));
+  assert.deepEqual(
+    rewards,
+    [...rewards].sort((a, b) => Number(a) - Number(b)),
+  );
   await visit(page, 'training?q=seconds%2F&log=1&smooth=0.9');
   assert.equal(await page.locator('.metric:visible').count(), 3);
   await visit(page, 'tasks?only=none');
@@ -142,7 +166,9 @@ test('ten thousand episodes and a thousand steps of all metrics stay fluid', asy
   const { page, problems, close } = await open(browser, server.base);
   await page.addInitScript(() => {
     globalThis.blocked = [];
-    new PerformanceObserver((list) => globalThis.blocked.push(...list.getEntries().map((entry) => entry.duration))).observe({ type: 'longtask' });
+    new PerformanceObserver((list) =>
+      globalThis.blocked.push(...list.getEntries().map((entry) => entry.duration)),
+    ).observe({ type: 'longtask' });
   });
   const longest = () => page.evaluate(() => Math.max(0, ...globalThis.blocked.splice(0)));
   await visit(page, 'training');
@@ -182,9 +208,15 @@ test('a token is asked for once, or taken from the link, and leaves the address'
   await linked.page.locator('.card').first().waitFor();
   assert.ok(!linked.page.url().includes('horse'), linked.page.url());
   await linked.close();
-  assert.ok(asked.every((url) => !url.includes('horse')), String(asked));
+  assert.ok(
+    asked.every((url) => !url.includes('horse')),
+    String(asked),
+  );
   // Chromium itself writes about each 401.
-  assert.deepEqual(problems.filter((problem) => !problem.includes('status of 401')), []);
+  assert.deepEqual(
+    problems.filter((problem) => !problem.includes('status of 401')),
+    [],
+  );
   assert.deepEqual(linked.problems, []);
   await guarded.stop();
 });
@@ -201,7 +233,10 @@ test('a server that goes away is waited for, and what was seen stays', async () 
   await page.waitForFunction(() => document.querySelector('.live')?.textContent === 'live', null, { timeout: 20_000 });
   assert.ok(!(await page.locator('.banner').isVisible()));
   // Chromium itself writes about refused connections.
-  assert.deepEqual(problems.filter((problem) => !/net::ERR_/.test(problem)), []);
+  assert.deepEqual(
+    problems.filter((problem) => !/net::ERR_/.test(problem)),
+    [],
+  );
   await close();
   await gone.stop();
 });
@@ -216,7 +251,10 @@ for (const mode of ['offline', 'booting', 'updating']) {
     }
     await visit(page, 'overview', other.base);
     const text = await page.locator('main').innerText();
-    assert.match(text, { offline: /Start one: ajet-swarm roll/, booting: /Booting for/, updating: /training on \d+ episodes/ }[mode]);
+    assert.match(
+      text,
+      { offline: /Start one: ajet-swarm roll/, booting: /Booting for/, updating: /training on \d+ episodes/ }[mode],
+    );
     assert.deepEqual(problems, []);
     await close();
     await other.stop();
