@@ -1,6 +1,6 @@
 /** Conversations in OpenAI's format, by author, with thinking and tool calls folded. */
 
-import { h } from './dom.mjs';
+import { h, setText, show } from './dom.mjs';
 import { number, plural } from './format.mjs';
 import { oneLine, visible } from './text.mjs';
 
@@ -9,12 +9,33 @@ const SHOWN = 12_000;
 /** Tool results longer than this are folded. */
 const FOLDED = 600;
 
-/**
- * @param {{ model: string, tools: any[], messages: any[] }} conversation
- * @returns {HTMLElement}
- */
-export function conversationView({ tools, messages }) {
-  return h('div', { class: 'conversation' }, tools.length > 0 && offered(tools), messages.map(messageView));
+/** A conversation that may grow: what is already shown keeps its folds and the reader's selection. */
+export class ConversationView {
+  /** @type {string[]} The shown messages as JSON. */
+  #shown = [];
+
+  constructor() {
+    this.title = h('h2');
+    this.tools = h('div');
+    this.messages = h('div', { class: 'conversation' });
+    this.element = h('section', {}, this.title, this.tools, this.messages);
+  }
+
+  /**
+   * @param {{ tools: any[], messages: any[] }} conversation
+   * @param {string} title Empty if there is only one.
+   */
+  set({ tools, messages }, title) {
+    setText(this.title, title);
+    show(this.title, title !== '');
+    if (this.tools.childElementCount === 0 && tools.length > 0) this.tools.append(offered(tools));
+    const texts = messages.map((message) => JSON.stringify(message));
+    const same = texts.findIndex((text, index) => text !== this.#shown[index]);
+    const kept = same < 0 ? texts.length : same;
+    while (this.messages.childElementCount > kept) this.messages.lastElementChild?.remove();
+    this.messages.append(...messages.slice(kept).map(messageView));
+    this.#shown = texts;
+  }
 }
 
 /**

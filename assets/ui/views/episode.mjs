@@ -1,7 +1,7 @@
 /** One episode: what was said, and the tokens that were trained on. */
 
 import { getJson } from '../api.mjs';
-import { conversationView } from '../conversation.mjs';
+import { ConversationView } from '../conversation.mjs';
 import { fill, h, setText, show } from '../dom.mjs';
 import { compact, duration, fixed, number, plural, time } from '../format.mjs';
 import { address, replaceQuery } from '../router.mjs';
@@ -69,6 +69,8 @@ export function episode(app, { id, query }) {
   let withTokens = false;
   /** @type {string[]} */
   let siblings = [];
+  /** @type {ConversationView[]} */
+  const views = [];
   let timer = 0;
 
   /** @param {Partial<typeof state>} changed */
@@ -119,29 +121,26 @@ export function episode(app, { id, query }) {
     const told = conversations.length > 0;
     show(note, !told);
     setText(note, told ? '' : nothingSaid(summary, running));
-    fill(
-      said,
-      conversations.map((one, index) =>
-        h(
-          'section',
-          {},
-          conversations.length > 1 &&
-            h(
-              'h2',
-              {},
-              `Conversation ${index + 1} of ${conversations.length}${one.model ? `, ${oneLine(one.model, 60)}` : ''}`,
-            ),
-          conversationView(one),
-        ),
-      ),
-    );
+    showConversations(conversations);
     fill(metrics, metricsOf(detail));
     if (hasTokens)
       fill(
         tokens,
         tokenRows(detail, state.mode, (mode) => choose({ mode })),
       );
-    if (!shown && !running) showGroup(summary);
+    if (!running && siblings.length === 0) showGroup(summary);
+  }
+
+  /** @param {EpisodeDetail['conversations']} conversations */
+  function showConversations(conversations) {
+    while (views.length < conversations.length) views.push(new ConversationView());
+    const count = conversations.length;
+    views.slice(0, count).forEach((one, index) => {
+      const model = conversations[index].model;
+      const title = `Conversation ${index + 1} of ${count}${model ? `, ${oneLine(model, 60)}` : ''}`;
+      one.set(conversations[index], count > 1 ? title : '');
+      if (!one.element.isConnected) said.append(one.element);
+    });
   }
 
   /** @param {EpisodeSummary} summary */
