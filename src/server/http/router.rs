@@ -3,11 +3,11 @@
 use std::any::Any;
 use std::sync::Arc;
 
+use axum::Json;
 use axum::extract::Request;
 use axum::http::{Method, Uri};
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::Json;
 use serde_json::Value;
 use tower::Layer;
 use tower::util::MapRequestLayer;
