@@ -16,6 +16,7 @@ use super::batch::pool::StopRule;
 use super::batch::resume_plan::{Plan, plan};
 use super::core::{Core, Parts};
 use super::events::EventHub;
+use super::load;
 use super::metrics::step_log::{self, StepLog};
 use super::model_thread::{self, ModelThread};
 use super::server::{App, End, router};
@@ -187,6 +188,8 @@ async fn boot(app: Arc<App>, mut config: Ajet, experiment_dir: PathBuf) -> Resul
         core.repeat_update(episodes).await.map_err(EngineError::new)?;
     }
     let global_step = core.restore(start.plan.running);
+    let reported = core.clone();
+    tokio::spawn(load::report(move || reported.load(), hub.clone()));
     let _ = app.booted.set((core, hello)); // only set here
     hub.phase(EnginePhase::Rolling, global_step, start.damage);
     Ok(())

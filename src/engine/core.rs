@@ -14,6 +14,7 @@ use super::batch::journal::JournalError;
 use super::batch::ledger::{ClosedBatch, Ledger, LedgerError};
 use super::batch::resume_plan::StepEpisodes;
 use super::events::EventHub;
+use super::load;
 use super::metrics::{self, Metrics};
 use super::model_thread::{ModelGone, ModelHandle, UpdateOutcome};
 use super::session::registry::Sessions;
@@ -23,7 +24,7 @@ use super::storage::lock::DirectoryLock;
 use super::storage::trajectories::Trajectories;
 use crate::inference::SampleRequest;
 use crate::protocol::engine::{
-    ChatCall, DropReason, EndEpisode, EndOutcome, EngineEvent, EnginePhase, PoolChange, PoolSnapshot, Update,
+    ChatCall, DropReason, EndEpisode, EndOutcome, EngineEvent, EngineLoad, EnginePhase, PoolChange, PoolSnapshot, Update,
 };
 use crate::protocol::swarm::{EpisodeConversations, EpisodeType};
 use crate::train::TrainEpisode;
@@ -126,6 +127,13 @@ impl Core {
     /// Fails if the longest conversation is too large.
     pub fn conversations(&self, episode_uuid: &str) -> Result<EpisodeConversations, ConversationTooLarge> {
         self.sessions.conversations(episode_uuid)
+    }
+
+    /// Returns the load of sampling, with what happened since the last call.
+    pub fn load(&self) -> EngineLoad {
+        let (load, sampled) = (self.model.load(), self.model.sampling_totals());
+        let recent = self.backend.latencies.take();
+        load::engine_load(load, sampled, recent, self.sessions.take_new_tokens())
     }
 
     /// Saves a finished episode. Waits for the disk.

@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::protocol::engine::{DropReason, EngineEvent, EnginePhase, LogLevel, PoolSnapshot};
+use crate::protocol::engine::{DropReason, EngineEvent, EngineLoad, EnginePhase, LogLevel, PoolSnapshot};
 
 /// Maximum number of events kept for the first subscriber, if no control plane ever connects.
 const BACKLOG: usize = 1000;
@@ -80,6 +80,11 @@ impl EventHub {
     /// Reports the pool.
     pub fn pool(&self, pool: PoolSnapshot) {
         self.lock().send(EngineEvent::Pool { pool });
+    }
+
+    /// Reports the load of sampling, which is of no interest to later subscribers.
+    pub fn load(&self, load: EngineLoad) {
+        self.lock().send(EngineEvent::Load { load });
     }
 
     /// Reports episodes that were dropped.

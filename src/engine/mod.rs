@@ -3,12 +3,13 @@
 //!
 //! [`boot`] assembles it: the model thread ([`model_thread`], [`worker`]), the sessions of running episodes
 //! ([`session`]), the [`batch`], the files on disk ([`storage`]) and the [`metrics`]. [`core`] implements the contract,
-//! [`server`] serves it over HTTP, and [`events`] reports to the control plane.
+//! [`server`] serves it over HTTP, [`events`] and `load` report to the control plane.
 
 pub mod batch;
 pub mod boot;
 pub mod core;
 pub mod events;
+mod load;
 #[cfg(test)]
 mod messages;
 pub mod metrics;

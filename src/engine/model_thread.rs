@@ -7,8 +7,8 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use indexmap::IndexMap;
 use tokio::sync::oneshot;
 
 use super::metrics::Metrics;
-use crate::inference::{SampleEvent, SampleRequest};
+use crate::inference::{SampleEvent, SampleRequest, Totals};
 use crate::protocol::engine::DropReason;
 use crate::train::TrainEpisode;
 
@@ -34,6 +34,21 @@ pub trait Worker {
     fn save(&mut self, dir: &Path) -> Result<(), String>;
     /// Returns the weight version, which grows with every update.
     fn weight_version(&self) -> u64;
+    /// Returns the load of sampling. Called after every step, so it must be cheap.
+    fn load(&self) -> SamplingLoad;
+}
+
+/// Load of sampling. Totals count from the start of the engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SamplingLoad {
+    /// Requests being sampled.
+    pub running: usize,
+    /// Queued requests.
+    pub waiting: usize,
+    /// Share of the KV cache in use, 0 to 1.
+    pub cache_usage: f64,
+    /// Totals of the scheduler.
+    pub totals: Totals,
 }
 
 /// Result of an update.
@@ -80,6 +95,14 @@ struct Shared {
     weight_version: AtomicU64,
     sampled_tokens: AtomicU64,
     sampling_micros: AtomicU64,
+    load: Mutex<SamplingLoad>,
+}
+
+impl Shared {
+    fn load(&self) -> MutexGuard<'_, SamplingLoad> {
+        // Poisoning is ignored: the value is assigned as a whole.
+        self.load.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Sampling totals since the engine started.
@@ -137,6 +160,11 @@ impl ModelHandle {
             tokens: self.shared.sampled_tokens.load(Ordering::Relaxed),
             time: Duration::from_micros(self.shared.sampling_micros.load(Ordering::Relaxed)),
         }
+    }
+
+    /// Returns the load of sampling after the last step.
+    pub fn load(&self) -> SamplingLoad {
+        *self.shared.load()
     }
 
     fn send(&self, command: Command) -> Result<(), ModelGone> {
@@ -206,6 +234,7 @@ fn serve<W: Worker>(worker: &mut W, inbox: &Receiver<Command>, shared: &Shared) 
             }) => {
                 let outcome = worker.update(global_step, &episodes)?;
                 shared.weight_version.store(worker.weight_version(), Ordering::Release);
+                *shared.load() = worker.load();
                 let _ = reply.send(outcome); // the requester may be gone; the weights are updated anyway
             }
             Some(Command::Save { dir, reply }) => {
@@ -218,6 +247,7 @@ fn serve<W: Worker>(worker: &mut W, inbox: &Receiver<Command>, shared: &Shared) 
                 let micros = begun.elapsed().as_micros() as u64;
                 shared.sampled_tokens.fetch_add(tokens as u64, Ordering::Relaxed);
                 shared.sampling_micros.fetch_add(micros, Ordering::Relaxed);
+                *shared.load() = worker.load();
             }
         }
     }
@@ -301,6 +331,13 @@ pub(crate) mod tests {
 
         fn weight_version(&self) -> u64 {
             self.version
+        }
+
+        fn load(&self) -> SamplingLoad {
+            SamplingLoad {
+                running: self.queue.len(),
+                ..SamplingLoad::default()
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::events::EventHub;
-use super::model_thread::{UpdateOutcome, Worker};
+use super::model_thread::{SamplingLoad, UpdateOutcome, Worker};
 use super::session::TextModel;
 use super::storage::checkpoint::Checkpoint;
 use crate::config::schema::Ajet;
@@ -193,6 +193,17 @@ impl Worker for ModelWorker {
 
     fn weight_version(&self) -> u64 {
         self.weights.version
+    }
+
+    fn load(&self) -> SamplingLoad {
+        let (running, waiting) = self.scheduler.request_counts();
+        let (free, blocks) = self.scheduler.block_counts();
+        SamplingLoad {
+            running,
+            waiting,
+            cache_usage: 1.0 - free as f64 / blocks.max(1) as f64,
+            totals: self.scheduler.totals(),
+        }
     }
 }
 

@@ -53,6 +53,8 @@ pub struct Totals {
     pub prompt_tokens: u64,
     /// Those served from the prefix cache.
     pub cached_tokens: u64,
+    /// Prompt tokens that were computed.
+    pub computed_tokens: u64,
     /// Preemptions: sequences that lost their cache for lack of memory.
     pub preemptions: u64,
 }
@@ -141,6 +143,11 @@ impl Scheduler {
     /// Returns whether nothing is queued or running.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.preempted.is_empty() && self.running.is_empty()
+    }
+
+    /// Returns the numbers of running sequences and of queued requests.
+    pub fn request_counts(&self) -> (usize, usize) {
+        (self.running.len(), self.waiting.len() + self.preempted.len())
     }
 
     /// Returns the totals since the scheduler was created.
@@ -330,11 +337,13 @@ impl Scheduler {
         let prompts = remaining.iter().zip(&counts).filter(|(remaining, _)| **remaining > 1);
         let prefilled = prompts.map(|(_, count)| count).sum();
         let sampled = self.advance(&counts, drawn);
+        self.totals.computed_tokens += prefilled as u64;
+        let (running, waiting) = self.request_counts();
         Ok(StepReport {
             sampled,
             prefilled,
-            running: self.running.len(),
-            waiting: self.waiting.len() + self.preempted.len(),
+            running,
+            waiting,
         })
     }
 

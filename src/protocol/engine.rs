@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use super::swarm::EpisodeType;
 
 /// Version of this contract. A control plane refuses an engine that speaks another one, naming both numbers.
-pub const CONTRACT_VERSION: u32 = 5;
+pub const CONTRACT_VERSION: u32 = 6;
 
 /// File in an experiment directory that an engine holds locked for as long as it may write there.
 pub const LOCK_FILE: &str = "engine.lock";
@@ -267,6 +267,38 @@ pub enum EnginePhase {
     WeightSyncing,
 }
 
+/// Load of sampling. Totals count from the start of the engine.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EngineLoad {
+    /// LLM requests that are being sampled.
+    pub running_requests: u64,
+    /// LLM requests that are queued.
+    pub waiting_requests: u64,
+    /// Share of the KV cache in use, 0 to 1.
+    pub cache_usage: f64,
+    /// Sampled tokens.
+    pub sampled_tokens: u64,
+    /// Tokens of all started prompts.
+    pub prompt_tokens: u64,
+    /// Those served from the prefix cache.
+    pub cached_tokens: u64,
+    /// Prompt tokens that were computed.
+    pub computed_tokens: u64,
+    /// Sequences that lost their cache for lack of memory.
+    pub preemptions: u64,
+    /// Resident memory in bytes; 0 if the system does not report it.
+    pub memory_bytes: u64,
+    /// Seconds from a request to its first token, of the requests since the last event.
+    #[serde(default)]
+    pub time_to_first_token: Vec<f64>,
+    /// Seconds per further token, of the requests that ended since the last event.
+    #[serde(default)]
+    pub time_per_token: Vec<f64>,
+    /// Tokens sampled since the last event, by running episode.
+    #[serde(default)]
+    pub new_tokens: IndexMap<String, u64>,
+}
+
 /// How serious a line of the log is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -302,6 +334,11 @@ pub enum EngineEvent {
         global_step: u64,
         /// Name → value.
         metrics: IndexMap<String, f64>,
+    },
+    /// The load of sampling changed; at most twice a second.
+    Load {
+        /// The load now.
+        load: EngineLoad,
     },
     /// Episodes left the batch without training.
     Dropped {

@@ -191,6 +191,27 @@ pub struct Distribution {
     pub p90: f64,
 }
 
+impl Distribution {
+    /// Returns the distribution of finite values; percentiles are interpolated linearly. `None` without values.
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let mut values: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
+        values.sort_by(f64::total_cmp);
+        let last = values.len().checked_sub(1)?;
+        let percentile = |share: f64| {
+            let place = share * last as f64;
+            let (below, above) = (values[place.floor() as usize], values[place.ceil() as usize]);
+            below + (above - below) * place.fract()
+        };
+        Some(Self {
+            count: values.len() as u64,
+            mean: values.iter().sum::<f64>() / values.len() as f64,
+            p10: percentile(0.1),
+            p50: percentile(0.5),
+            p90: percentile(0.9),
+        })
+    }
+}
+
 /// Load and speed of sampling. Rates are means of the last ten seconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SamplingLoad {
@@ -433,4 +454,20 @@ pub struct TokenRow {
     pub advantages: Option<Vec<f32>>,
     /// Whether the last turn was cut by a token limit.
     pub truncated: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_interpolated_and_values_that_are_no_numbers_left_out() {
+        let of = |values: &[f64]| Distribution::of(values.iter().copied());
+        let figures = |values: &[f64]| of(values).map(|d| (d.count, d.mean, d.p10, d.p50, d.p90));
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[f64::NAN]), None);
+        assert_eq!(figures(&[3.0, f64::INFINITY]), Some((1, 3.0, 3.0, 3.0, 3.0)));
+        assert_eq!(figures(&[10.0, 0.0]), Some((2, 5.0, 1.0, 5.0, 9.0)));
+        assert_eq!(figures(&[4.0, 0.0, 2.0]), Some((3, 2.0, 0.4, 2.0, 3.6)));
+    }
 }

@@ -8,6 +8,7 @@ mod checkpoints;
 mod clock;
 mod code_sync;
 pub mod engine;
+mod feed;
 mod handlers;
 mod hex;
 pub mod http;

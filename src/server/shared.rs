@@ -8,6 +8,7 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use super::clock::Clock;
 use super::engine::client::EngineClient;
 use super::engine::process::{EngineHandle, EngineLauncher};
+use super::feed::Feed;
 use super::http::blocking_pool::BlockingPool;
 use super::http::body_budget::BodyBudget;
 use super::model_api::latest_call::LatestCall;
@@ -15,6 +16,7 @@ use super::options::Options;
 use super::swarm::core::{Core, Effect};
 use super::swarm::held_claims::HeldClaims;
 use super::verbose_log::VerboseLogs;
+use crate::protocol::status::Status;
 
 /// A running engine and its channels.
 #[derive(Clone)]
@@ -58,6 +60,8 @@ pub struct Shared {
     pub state_changed: Notify,
     /// Claims held until an update is done.
     pub held_claims: HeldClaims,
+    /// The status for the streams that follow it.
+    pub feed: Feed,
     clock: Clock,
     inner: Mutex<Inner>,
     latest_call: Mutex<Option<LatestCall>>,
@@ -67,7 +71,8 @@ pub struct Shared {
 impl Shared {
     /// Creates the state of an offline server.
     pub fn new(options: Options, launcher: Arc<dyn EngineLauncher>, base_url: String) -> Self {
-        let core = Core::new(options.slow_poll.as_secs_f64());
+        let clock = Clock::start();
+        let core = Core::new(options.slow_poll.as_secs_f64()).started_at(clock.now());
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let calls = Arc::new(Semaphore::new(options.limits.calls));
         Self {
@@ -83,7 +88,8 @@ impl Shared {
             end_is_through: Notify::new(),
             state_changed: Notify::new(),
             held_claims: HeldClaims::default(),
-            clock: Clock::start(),
+            feed: Feed::default(),
+            clock,
             inner: Mutex::new(Inner { core, link: None }),
             latest_call: Mutex::new(None),
             verbose_logs: Mutex::new(VerboseLogs::default()),
@@ -124,6 +130,19 @@ impl Shared {
     /// Returns Unix seconds.
     pub fn now(&self) -> f64 {
         self.clock.now()
+    }
+
+    /// Returns the status. It may take a millisecond on a busy server, so it is called on blocking threads.
+    pub fn status(&self) -> Status {
+        let mut status = self.with(|core, now| core.feed(now));
+        status.log = self.verbose_logs().feed();
+        status
+    }
+
+    /// Adds a line to the status feed's log.
+    pub fn show(&self, tag: &str, message: &str) {
+        let now = self.now();
+        self.verbose_logs().show(tag, message, now);
     }
 
     /// Returns the latest finished chat call.

@@ -2,6 +2,7 @@
 
 mod agents;
 mod batches;
+mod feed;
 mod fetch;
 mod fuzz;
 mod judges;

@@ -115,6 +115,14 @@ pub fn peak_memory_mb() -> Option<f64> {
     Some(usage.max_rss() as f64 * unit / (1024.0 * 1024.0))
 }
 
+/// Returns the resident memory of this process in bytes, if the system reports it.
+pub fn memory_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = resident.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
 /// Formats a step's main metrics as one log line.
 pub fn summary(metrics: &Metrics) -> String {
     const SUMMARY: [(&str, &str); 7] = [
@@ -425,5 +433,8 @@ mod tests {
     #[test]
     fn the_system_tells_peak_memory() {
         assert!(peak_memory_mb().unwrap() > 1.0);
+        if cfg!(target_os = "linux") {
+            assert!(memory_bytes().unwrap() > 1024 * 1024);
+        }
     }
 }

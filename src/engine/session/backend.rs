@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::error::ChatError;
+use super::latency::Latencies;
 use super::request::ForcedCall;
 use super::script::{self, Script};
 use crate::config::schema::{Ajet, Rollout};
@@ -96,6 +97,8 @@ pub struct ChatBackend {
     pub settings: ChatSettings,
     pub(super) tool_format: ToolFormat,
     pub(super) reasoning_format: ReasoningFormat,
+    /// Latencies of the answers.
+    pub latencies: Latencies,
     next_request: AtomicU64,
     /// Permits of the answers being sampled or queued.
     permits: Arc<Semaphore>,
@@ -115,6 +118,7 @@ impl ChatBackend {
             sampler,
             permits: Arc::new(Semaphore::new(settings.max_open_requests.min(Semaphore::MAX_PERMITS))),
             settings,
+            latencies: Latencies::default(),
             next_request: AtomicU64::new(0),
         })
     }

@@ -8,6 +8,7 @@ mod answer;
 mod backend;
 mod conversations;
 mod error;
+mod latency;
 mod madness;
 pub mod registry;
 mod request;
@@ -24,6 +25,7 @@ mod turn;
 mod visible;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -36,6 +38,7 @@ use uuid::Uuid;
 pub use backend::{ChatBackend, ChatModel, ChatSettings, Sampler};
 pub use conversations::{ConversationTooLarge, conversations};
 pub use error::ChatError;
+pub use latency::Recent;
 pub use respond::respond;
 pub use script::Script;
 pub use text_model::TextModel;
@@ -71,6 +74,8 @@ pub struct Session {
     episode_uuid: String,
     state: Mutex<State>,
     ended: CancellationToken,
+    /// Tokens sampled since [`Session::take_new_tokens`].
+    new_tokens: AtomicU64,
 }
 
 /// Record of an ended episode.
@@ -106,6 +111,7 @@ impl Session {
             episode_uuid: episode_uuid.into(),
             state: Mutex::default(),
             ended: CancellationToken::new(),
+            new_tokens: AtomicU64::new(0),
         })
     }
 
@@ -200,6 +206,11 @@ impl Session {
     /// Fails if the longest conversation is too large.
     pub fn conversations(&self) -> Result<EpisodeConversations, ConversationTooLarge> {
         conversations(&self.episode_uuid, &self.lock().calls)
+    }
+
+    /// Returns the number of tokens sampled since the last call.
+    pub fn take_new_tokens(&self) -> u64 {
+        self.new_tokens.swap(0, Ordering::Relaxed)
     }
 
     /// Returns the number of answered LLM calls.

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use indexmap::IndexMap;
+
 use super::{ChatBackend, ChatError, ConversationTooLarge, EpisodeRecord, Session, conversations};
 use crate::protocol::swarm::EpisodeConversations;
 
@@ -57,6 +59,17 @@ impl Sessions {
             Some(Entry::Gone) | None => return conversations(episode_uuid, &[]),
         };
         session.conversations()
+    }
+
+    /// Returns the tokens sampled since the last call, by running episode.
+    pub fn take_new_tokens(&self) -> IndexMap<String, u64> {
+        let entries = self.lock();
+        let running = entries.iter().filter_map(|(uuid, entry)| match entry {
+            Entry::Running(session) => Some((uuid, session.take_new_tokens())),
+            Entry::Ended(_) | Entry::Gone => None,
+        });
+        let sampled = running.filter(|(_, tokens)| *tokens > 0);
+        sampled.map(|(uuid, tokens)| (uuid.clone(), tokens)).collect()
     }
 
     /// Cancels an episode's sampling and refuses its further calls.

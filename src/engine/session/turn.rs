@@ -1,6 +1,7 @@
 //! Sampling of one answer.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::sync::OwnedSemaphorePermit;
@@ -9,6 +10,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use super::Session;
 use super::answer::{Answer, AnswerWriter, Sampled};
 use super::error::ChatError;
+use super::latency::Stopwatch;
 use super::request::Request;
 use super::stop::stop_check;
 use crate::inference::{FinishReason, SampleEvent, SampleRequest, SampledToken, SamplingParams};
@@ -28,6 +30,7 @@ pub struct Turn {
     weight_version: u64,
     /// Start time in Unix seconds.
     begun: f64,
+    stopwatch: Stopwatch,
     /// Released when the turn ends.
     _permit: OwnedSemaphorePermit,
 }
@@ -103,6 +106,7 @@ impl Turn {
             cached_tokens: None,
             weight_version,
             begun: unix_seconds(),
+            stopwatch: Stopwatch::start(),
             _permit: permit,
         })
     }
@@ -157,6 +161,11 @@ impl Turn {
 
     /// Adds a token to the answer.
     pub fn push(&mut self, token: &SampledToken) -> Vec<Delta> {
+        self.session.new_tokens.fetch_add(1, Ordering::Relaxed);
+        // Further choices of a request are read after the first, so they cannot be measured here.
+        if self.index == 0 {
+            self.stopwatch.token(&self.session.backend.latencies);
+        }
         self.writer.push(token)
     }
 
@@ -172,6 +181,7 @@ impl Turn {
 
     /// Ends the answer and records the call.
     pub fn finish(self, reason: FinishReason) -> Result<(Vec<Delta>, Answer), ChatError> {
+        self.stopwatch.end(&self.session.backend.latencies);
         let cached_tokens = self.cached_tokens();
         let (deltas, answer) = self.writer.finish();
         let model = &self.session.backend.model;

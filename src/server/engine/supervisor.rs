@@ -259,6 +259,7 @@ async fn supervise(shared: Arc<Shared>, launch: Launch, mut process: EngineHandl
         let reason = follow(&shared, &launch, &process, generation).await;
         if shared.with(|core, _| core.generation() == generation) {
             tracing::warn!("{reason}");
+            shared.show("server", &reason);
         }
         let _alone = shared.lifecycle.lock().await;
         let after = shared.with(|core, now| core.engine_ended(generation, &reason, now));
@@ -372,7 +373,7 @@ async fn listen(
                 }
                 Err(error) => return Err(format!("the engine is ready but does not answer /hello: {error}")),
             },
-            EngineEvent::Log { level, message } => log(*level, message),
+            EngineEvent::Log { level, message } => log(shared, *level, message),
             EngineEvent::Fatal { message } => fatal = Some(message.clone()),
             _ => {}
         }
@@ -408,7 +409,8 @@ async fn first_hello(client: &EngineClient) -> Result<Hello, String> {
     }
 }
 
-fn log(level: LogLevel, message: &str) {
+fn log(shared: &Shared, level: LogLevel, message: &str) {
+    shared.show("engine", message);
     match level {
         LogLevel::Warn => tracing::warn!("{message}"),
         LogLevel::Info => tracing::info!("{message}"),

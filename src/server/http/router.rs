@@ -18,8 +18,9 @@ use super::error::{Error, ModelApiError, shape_for_anthropic};
 use super::route::{Kind, Route, get, json, post, post_without_body};
 use super::{auth, openapi};
 use crate::protocol::checkpoint::CheckpointsAnswer;
+use crate::protocol::status::Status;
 use crate::protocol::swarm::*;
-use crate::server::handlers::{checkpoints, code, engine, episodes, logs, metrics, model_api, models, ui};
+use crate::server::handlers::{checkpoints, code, engine, episodes, logs, metrics, model_api, models, status, ui};
 use crate::server::prometheus;
 use crate::server::shared::Shared;
 
@@ -29,6 +30,9 @@ fn routes() -> Vec<Route> {
     vec![
         get("/health", engine::health, json::<Health>(), "Report that the server is up; needs no token"),
         get("/metrics", metrics::metrics, Kind::Raw(prometheus::CONTENT_TYPE), "Return the metrics in Prometheus' text format"),
+        get("/status", status::now, json::<Status>(), "Return all that a dashboard shows"),
+        get("/status/stream", status::stream, Kind::Raw("text/event-stream"),
+            "Send the same as server-sent events, on every change and at most five times a second"),
         get("/get_engine_status", engine::status, json::<EngineStatusAnswer>(), "Return the engine's state"),
         post("/sync_train_config", engine::sync_train_config, json::<SyncTrainConfigRequest>(), json::<SuccessAnswer>(),
             "Set the training configuration of the next start; only while the engine is offline"),

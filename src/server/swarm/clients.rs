@@ -82,6 +82,12 @@ impl ActiveClients {
         self.clients.clear();
     }
 
+    /// Iterates over id, time of the last activity, and agreement.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, f64, bool)> {
+        let clients = self.clients.iter();
+        clients.map(|(client_uuid, client)| (client_uuid.as_str(), client.last_activity, client.agreed))
+    }
+
     /// Lists the clients for the pool information.
     pub fn list(&self) -> Vec<ActiveClient> {
         let list = self.clients.iter().map(|(client_uuid, client)| ActiveClient {

@@ -38,6 +38,10 @@ pub struct Episode {
     pub claimed_at_step: u64,
     /// Task id of the claim's throttle policy, or empty.
     pub task_id: String,
+    /// Time of the claim.
+    pub claimed_at: f64,
+    /// Tokens sampled so far.
+    pub completion_tokens: u64,
     /// Time of the claim, or of the last start or end of an LLM request.
     pub last_activity: f64,
     /// Number of LLM requests that the engine accepted.
@@ -175,6 +179,8 @@ impl Registry {
             discard_timeout: claim.discard_timeout,
             claimed_at_step: claim.global_step,
             task_id: claim.task_id,
+            claimed_at: now,
+            completion_tokens: 0,
             last_activity: now,
             llm_calls: 0,
             kept_responses: KeptResponses::default(),
@@ -212,6 +218,11 @@ impl Registry {
         self.running.values()
     }
 
+    /// Returns the number of running episodes.
+    pub fn len(&self) -> usize {
+        self.running.len()
+    }
+
     /// Returns whether no episode runs.
     pub fn is_empty(&self) -> bool {
         self.running.is_empty()
@@ -240,6 +251,13 @@ impl Registry {
     pub fn count_call(&mut self, uuid: &str) {
         if let Some(episode) = self.get_mut(uuid) {
             episode.llm_calls += 1;
+        }
+    }
+
+    /// Adds sampled tokens to an episode.
+    pub fn count_tokens(&mut self, uuid: &str, tokens: u64) {
+        if let Some(episode) = self.get_mut(uuid) {
+            episode.completion_tokens += tokens;
         }
     }
 

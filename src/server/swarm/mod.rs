@@ -6,6 +6,7 @@ pub mod clients;
 pub mod core;
 pub mod episode_outcome;
 pub mod episodes;
+pub mod feed;
 pub mod held_claims;
 pub mod pool_information;
 pub mod pool_view;

@@ -35,12 +35,15 @@ impl Core {
     ///
     /// Fails as [`Self::config_to_start`] does.
     pub fn start(&mut self, experiment_dir: String, now: f64) -> Result<u64, Error> {
-        self.running = Some(self.config_to_start()?.clone());
+        let config = self.config_to_start()?.clone();
+        self.show_experiment(&config.ajet, &experiment_dir);
+        self.running = Some(config);
         self.experiment_dir = Some(experiment_dir);
         self.restarts = 0;
         self.dropped.clear();
         self.dropped_before_pool.clear();
         self.latest_metrics.clear();
+        self.latest_eval = None;
         self.detail = Some("starting the engine".into());
         self.transition(Event::StartAccepted, now);
         Ok(self.generation)
@@ -140,6 +143,7 @@ impl Core {
             return;
         }
         self.was_ready = true;
+        self.show_model(&hello);
         if hello.global_step > self.global_step {
             self.dropped_before_pool.clear();
         }
@@ -180,7 +184,16 @@ impl Core {
                 global_step,
             } => self.engine_status(phase, detail, global_step, now),
             EngineEvent::Pool { pool } => self.take_pool(pool),
-            EngineEvent::Metrics { metrics, .. } => self.latest_metrics = metrics,
+            EngineEvent::Metrics { metrics, global_step } => {
+                self.latest_metrics = metrics;
+                self.note_eval(global_step);
+            }
+            EngineEvent::Load { load } => {
+                for (uuid, tokens) in &load.new_tokens {
+                    self.episodes.count_tokens(uuid, *tokens);
+                }
+                self.load.report(load, now);
+            }
             EngineEvent::Dropped { reason, count } if reason.is_of_the_update() => self.count_dropped(reason, count),
             EngineEvent::Dropped { .. } | EngineEvent::Log { .. } | EngineEvent::Fatal { .. } => {}
         }

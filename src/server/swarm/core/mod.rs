@@ -3,23 +3,35 @@
 
 mod calls;
 mod engine_life;
+mod feed;
 #[cfg(test)]
 mod model_test;
+
+use std::collections::VecDeque;
 
 use indexmap::IndexMap;
 
 use super::clients::ActiveClients;
 use super::episodes::{Episode, Fate, Registry};
+use super::feed::batch::BatchView;
+use super::feed::load::LoadMonitor;
+use super::feed::phases::Phases;
 use super::pool_information;
 use super::pool_view::PoolView;
 use super::state::{Event, State};
 use crate::config::schema::{Ajet, CollectionMethod};
 use crate::protocol::engine::{DropReason, EndEpisode, PoolSnapshot};
+use crate::protocol::status::{ExperimentInfo, StepMetrics};
 use crate::protocol::swarm::{EndEpisodeRequest, EngineStatusAnswer, EpisodeStatus, EpisodeType, PoolInformation};
 use crate::server::http::error::Error;
 
+pub use feed::without_ages;
+
 /// Maximum number of restarts of a crashed engine before an update succeeds.
 const RESTARTS: u32 = 3;
+
+/// Number of ends from which the rate of a batch is estimated.
+const RECENT_ENDS: usize = 64;
 
 /// A call to the engine. Effects are run in order.
 #[derive(Clone, Debug, PartialEq)]
@@ -137,6 +149,18 @@ pub struct Core {
     /// Those of this batch that the engine does not know of. Kept across restarts.
     dropped_before_pool: IndexMap<DropReason, u64>,
     latest_metrics: IndexMap<String, f64>,
+    latest_eval: Option<StepMetrics>,
+    /// When the server started.
+    started: f64,
+    phases: Phases,
+    /// Load of the current engine.
+    load: LoadMonitor,
+    /// The experiment of the current or last engine.
+    experiment: Option<ExperimentInfo>,
+    /// The batch of the update in progress.
+    closed_batch: Option<BatchView>,
+    /// Times at which the last episodes of the batch ended.
+    batch_ends: VecDeque<f64>,
     effects: Vec<Effect>,
 }
 
@@ -170,8 +194,22 @@ impl Core {
             dropped: IndexMap::new(),
             dropped_before_pool: IndexMap::new(),
             latest_metrics: IndexMap::new(),
+            latest_eval: None,
+            started: 0.0,
+            phases: Phases::start(State::Offline.status(), 0.0),
+            load: LoadMonitor::default(),
+            experiment: None,
+            closed_batch: None,
+            batch_ends: VecDeque::new(),
             effects: Vec::new(),
         }
+    }
+
+    /// Sets when the server started.
+    pub fn started_at(mut self, now: f64) -> Self {
+        (self.started, self.state_since) = (now, now);
+        self.phases = Phases::start(self.state.status(), now);
+        self
     }
 
     /// Returns the engine's state.
@@ -353,6 +391,8 @@ impl Core {
             tracing::info!("{} → {}", before.status(), self.state.status());
         }
         if before.episodes_run() && !self.state.episodes_run() {
+            self.closed_batch = (self.state == State::WeightSyncing).then(|| self.open_batch());
+            self.batch_ends.clear();
             self.episodes.clear(DropReason::EngineLost, now);
             self.clients.clear();
             self.pool = self.pool.emptied();
@@ -367,6 +407,7 @@ impl Core {
                 self.held = None;
                 self.slow_poller_agreed = false;
                 self.complete = None;
+                self.load = LoadMonitor::default();
             }
             Event::UpdateDone => self.slow_poller_agreed = false,
             Event::EngineGone => {
@@ -384,5 +425,20 @@ impl Core {
             }
             Event::BatchFull | Event::LastEpisodeGone => {}
         }
+        if self.state != before {
+            self.phases.enter(self.state.status(), self.global_step, now);
+        }
+    }
+
+    /// Notes that an episode ended.
+    fn note_end(&mut self, kind: EpisodeType, now: f64) {
+        self.load.episode_ended(now);
+        if kind == EpisodeType::Eval {
+            return;
+        }
+        if self.batch_ends.len() >= RECENT_ENDS {
+            self.batch_ends.pop_front();
+        }
+        self.batch_ends.push_back(now);
     }
 }

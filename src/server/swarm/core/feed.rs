@@ -1,0 +1,142 @@
+//! The core's part of the status feed.
+
+use super::Core;
+use crate::config::schema::Ajet;
+use crate::protocol::engine::Hello;
+use crate::protocol::status::{
+    EngineState, ExperimentInfo, RUNNING_EPISODES, RunningEpisode, ServerInfo, Status, StepMetrics,
+};
+use crate::server::swarm::episodes::Episode;
+use crate::server::swarm::feed::batch::BatchView;
+use crate::server::swarm::feed::time_left;
+use crate::server::swarm::state::State;
+
+/// Beginning of the names of evaluation metrics.
+const EVAL: &str = "eval/";
+
+impl Core {
+    /// Returns the status; the log is left empty.
+    pub fn feed(&self, now: f64) -> Status {
+        let mut batch = self.batch_view();
+        batch.progress.seconds_left = self.seconds_left(&batch, now);
+        let running = self.episodes.iter().take(RUNNING_EPISODES);
+        Status {
+            server: ServerInfo {
+                version: env!("CARGO_PKG_VERSION").into(),
+                started: self.started,
+                now,
+            },
+            experiment: self.experiment.clone(),
+            engine: self.engine_state(),
+            sampling: (self.state != State::Offline).then(|| self.load.sampling(now)),
+            running: running.map(|episode| running_episode(episode, now)).collect(),
+            running_total: self.episodes.len() as u64,
+            batch: batch.progress,
+            groups: batch.groups,
+            clients: batch.clients,
+            dropped: self.dropped.iter().map(|(r, n)| (r.as_str().to_owned(), *n)).collect(),
+            latest_metrics: self.latest_metrics.clone(),
+            latest_eval: self.latest_eval.clone(),
+            log: vec![],
+        }
+    }
+
+    fn engine_state(&self) -> EngineState {
+        EngineState {
+            status: self.state.status(),
+            detail: self.status_detail(),
+            since: self.phases.since(),
+            global_step: self.global_step,
+            total_steps: self.config().and_then(|config| config.trainer_common.total_training_steps),
+            phases: self.phases.list(),
+            restarts: self.total_restarts,
+        }
+    }
+
+    /// Returns the batch; during an update, the one that it trains on.
+    fn batch_view(&self) -> BatchView {
+        match (self.state, &self.closed_batch) {
+            (State::WeightSyncing, Some(closed)) => closed.clone(),
+            _ => self.open_batch(),
+        }
+    }
+
+    /// Returns the batch being collected.
+    pub(super) fn open_batch(&self) -> BatchView {
+        BatchView::new(self.config(), &self.pool, &self.episodes, &self.clients)
+    }
+
+    fn seconds_left(&self, batch: &BatchView, now: f64) -> Option<f64> {
+        let (status, since) = (self.state.status(), self.phases.since());
+        let typical = || time_left::of_typical(self.phases.typical_seconds(status), since, now);
+        match self.state {
+            State::Offline | State::Booting => None,
+            State::RollingPost | State::WeightSyncing => typical(),
+            State::Rolling => {
+                let progress = batch.for_estimate(self.config()?.swarm_mode_sample_collection_method);
+                let ends = self.batch_ends.iter().copied();
+                time_left::until_full(progress, ends, now).or_else(typical)
+            }
+        }
+    }
+
+    /// Notes the experiment of a starting engine.
+    pub(super) fn show_experiment(&mut self, config: &Ajet, directory: &str) {
+        let name = std::path::Path::new(directory).file_name();
+        self.experiment = Some(ExperimentInfo {
+            project: config.project_name.clone(),
+            name: name.map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
+            directory: directory.to_owned(),
+            model: config.model.path.clone(),
+            ..ExperimentInfo::default()
+        });
+    }
+
+    /// Notes the model of a booted engine.
+    pub(super) fn show_model(&mut self, hello: &Hello) {
+        if let Some(experiment) = &mut self.experiment {
+            experiment.device = hello.device.clone();
+            experiment.parameters = hello.parameters;
+            experiment.trainable_parameters = hello.trainable_parameters;
+        }
+    }
+
+    /// Notes the evaluation among a step's metrics.
+    pub(super) fn note_eval(&mut self, global_step: u64) {
+        let evaluated = self.latest_metrics.iter().filter(|(name, _)| name.starts_with(EVAL));
+        let metrics: indexmap::IndexMap<_, _> = evaluated.map(|(name, value)| (name.clone(), *value)).collect();
+        if !metrics.is_empty() {
+            self.latest_eval = Some(StepMetrics { global_step, metrics });
+        }
+    }
+}
+
+fn running_episode(episode: &Episode, now: f64) -> RunningEpisode {
+    let in_flight = episode.calls_in_flight() as u64;
+    RunningEpisode {
+        episode_uuid: episode.uuid.clone(),
+        episode_type: episode.kind,
+        task_id: episode.task_id.clone(),
+        client_uuid: episode.client_uuid.clone(),
+        claimed: episode.claimed_at,
+        idle: if in_flight > 0 { 0.0 } else { (now - episode.last_activity).max(0.0) },
+        patience: episode.discard_timeout,
+        llm_calls: episode.llm_calls,
+        calls_in_flight: in_flight,
+        completion_tokens: episode.completion_tokens,
+    }
+}
+
+/// Returns a status without the values that change with time alone, to see whether anything happened.
+pub fn without_ages(status: &Status) -> Status {
+    let mut still = status.clone();
+    still.server.now = 0.0;
+    still.batch.seconds_left = None;
+    still.running.iter_mut().for_each(|episode| episode.idle = 0.0);
+    if let Some(sampling) = &mut still.sampling {
+        sampling.tokens_per_second = 0.0;
+        sampling.prompt_tokens_per_second = 0.0;
+        sampling.episodes_per_second = 0.0;
+    }
+    still
+}

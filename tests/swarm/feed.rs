@@ -1,0 +1,127 @@
+//! The status feed over HTTP.
+
+use std::time::Duration;
+
+use ajet_swarm::protocol::engine::{EngineEvent, EngineLoad, LogLevel};
+use ajet_swarm::protocol::status::Status;
+use ajet_swarm::protocol::swarm::EngineStatus;
+use futures_util::StreamExt;
+use reqwest::Method;
+use serde_json::json;
+
+use crate::support::swarm::Swarm;
+
+const TASKS: &str = "rollout_until_finish_enough_tasks";
+
+async fn status(swarm: &Swarm) -> Status {
+    let response = swarm.request(Method::GET, "/status").send().await.unwrap();
+    assert_eq!(response.headers()["content-type"], "application/json");
+    serde_json::from_str(&response.text().await.unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn one_answer_has_all_that_a_dashboard_shows() {
+    let swarm = Swarm::start().await;
+    let offline = status(&swarm).await;
+    assert_eq!((offline.engine.status, offline.experiment), (EngineStatus::Offline, None));
+    assert!(offline.sampling.is_none() && offline.engine.phases.len() == 1);
+
+    swarm.rolling(TASKS, 2, 2).await;
+    swarm.episode("a", "t", 0.0).await;
+    swarm.episode("a", "t", 1.0).await;
+    let running = swarm.claim("b").await;
+    swarm.chat(&running.key).await;
+    let load = EngineLoad {
+        running_requests: 3,
+        sampled_tokens: 70,
+        time_to_first_token: vec![0.25],
+        new_tokens: [(running.uuid.clone(), 7)].into_iter().collect(),
+        ..EngineLoad::default()
+    };
+    swarm.engines.send(&EngineEvent::Load { load });
+    swarm.engines.send(&EngineEvent::Log {
+        level: LogLevel::Warn,
+        message: "slow disk".into(),
+    });
+    let line = json!({"tag": "client", "message": "hello"});
+    swarm.post("/push_verbose_log", line).await;
+    let full = swarm
+        .until_true("the engine's events arrive", async |swarm| {
+            let status = status(swarm).await;
+            (status.log.len() == 2 && status.running[0].completion_tokens == 7).then_some(status)
+        })
+        .await;
+
+    let (engine, batch) = (full.engine, full.batch);
+    assert_eq!((engine.status, engine.global_step), (EngineStatus::Rolling, 1));
+    let phases: Vec<_> = engine.phases.iter().map(|phase| phase.status).collect();
+    assert_eq!(phases, [EngineStatus::Offline, EngineStatus::Booting, EngineStatus::Rolling]);
+    let experiment = full.experiment.unwrap();
+    assert_eq!((experiment.name.as_str(), experiment.model.as_str()), ("test", "builtin:tiny"));
+    assert_eq!((batch.unit.as_str(), batch.done, batch.target), ("tasks", 1, 2));
+    assert_eq!((batch.episodes, batch.episodes_target, batch.repeats), (2, 4, 2));
+    assert_eq!(batch.reward.unwrap().mean, 0.5);
+    let sampling = full.sampling.unwrap();
+    assert_eq!(sampling.running_requests, 3);
+    assert_eq!(sampling.time_to_first_token.unwrap().p50, 0.25);
+    assert_eq!((full.running_total, full.running[0].llm_calls), (1, 1));
+    assert_eq!(full.running[0].client_uuid, "b");
+    let group = &full.groups[0];
+    assert_eq!((group.task_id.as_str(), group.episodes.len(), group.has_signal), ("t", 2, true));
+    let clients: Vec<_> = full.clients.iter().map(|c| (c.client_uuid.as_str(), c.running, c.finished)).collect();
+    assert_eq!(clients, [("a", 0, 2), ("b", 1, 0)]);
+}
+
+#[tokio::test]
+async fn the_batch_stays_in_sight_while_the_update_trains_on_it() {
+    let swarm = Swarm::start().await;
+    swarm.engines.behave(|engine| engine.hold_updates = true);
+    swarm.rolling(TASKS, 1, 2).await;
+    for reward in [0.0, 1.0] {
+        swarm.episode("a", "t", reward).await;
+    }
+    swarm.until("ENGINE.WEIGHT_SYNCING").await;
+    let updating = status(&swarm).await;
+    assert_eq!((updating.batch.episodes, updating.groups[0].episodes.len()), (2, 2));
+    assert_eq!((updating.clients[0].finished, updating.batch.seconds_left), (2, None));
+    swarm.engines.behave(|engine| engine.hold_updates = false);
+    swarm.until_step(2).await;
+    let next = status(&swarm).await;
+    assert_eq!((next.batch.episodes, next.groups.len()), (0, 0));
+    assert_eq!(next.latest_metrics.get("global_step"), Some(&1.0), "{:?}", next.latest_metrics);
+}
+
+/// Reads events until `enough`.
+async fn read(stream: reqwest::Response, enough: impl Fn(&Status) -> bool) -> Status {
+    let mut chunks = stream.bytes_stream();
+    let mut text = String::new();
+    loop {
+        let chunk = tokio::time::timeout(Duration::from_secs(10), chunks.next()).await;
+        text.push_str(std::str::from_utf8(&chunk.expect("an event").unwrap().unwrap()).unwrap());
+        while let Some((event, rest)) = text.split_once("\n\n") {
+            let found: Option<Status> = event.strip_prefix("data: ").map(|json| serde_json::from_str(json).unwrap());
+            if let Some(found) = found.filter(&enough) {
+                return found;
+            }
+            text = rest.to_owned();
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_stream_begins_with_the_present_and_hears_of_changes() {
+    let swarm = Swarm::start().await;
+    let open = async || {
+        let stream = swarm.request(Method::GET, "/status/stream").send().await.unwrap();
+        assert_eq!(stream.headers()["content-type"], "text/event-stream");
+        stream
+    };
+    read(open().await, |status| status.engine.status == EngineStatus::Offline).await;
+    let (first, second) = (open().await, open().await);
+    swarm.rolling(TASKS, 1, 2).await;
+    let rolling = |status: &Status| status.engine.status == EngineStatus::Rolling;
+    read(first, rolling).await;
+    read(second, rolling).await;
+    swarm.episode("a", "t", 1.0).await;
+    read(open().await, |status| status.batch.episodes == 1).await;
+}
