@@ -24,7 +24,8 @@ use super::storage::lock::DirectoryLock;
 use super::storage::trajectories::Trajectories;
 use crate::inference::SampleRequest;
 use crate::protocol::engine::{
-    ChatCall, DropReason, EndEpisode, EndOutcome, EngineEvent, EngineLoad, EnginePhase, PoolChange, PoolSnapshot, Update,
+    ChatCall, DropReason, EndEpisode, EndOutcome, EngineEvent, EngineLoad, EnginePhase, PoolChange, PoolSnapshot,
+    Update,
 };
 use crate::protocol::swarm::{EpisodeConversations, EpisodeType};
 use crate::train::TrainEpisode;

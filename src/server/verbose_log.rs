@@ -106,7 +106,10 @@ mod tests {
         logs.show("engine", "step 3", 1e6);
         let feed = logs.feed();
         assert_eq!((feed.len(), feed[0].message.len()), (LOG_LINES, FEED_BYTES));
-        assert_eq!((feed[LOG_LINES - 1].tag.as_str(), feed[LOG_LINES - 1].message.as_str()), ("engine", "step 3"));
+        assert_eq!(
+            (feed[LOG_LINES - 1].tag.as_str(), feed[LOG_LINES - 1].message.as_str()),
+            ("engine", "step 3")
+        );
         assert!(logs.recent(1e6).is_empty());
     }
 }

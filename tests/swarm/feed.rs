@@ -23,7 +23,10 @@ async fn status(swarm: &Swarm) -> Status {
 async fn one_answer_has_all_that_a_dashboard_shows() {
     let swarm = Swarm::start().await;
     let offline = status(&swarm).await;
-    assert_eq!((offline.engine.status, offline.experiment), (EngineStatus::Offline, None));
+    assert_eq!(
+        (offline.engine.status, offline.experiment),
+        (EngineStatus::Offline, None)
+    );
     assert!(offline.sampling.is_none() && offline.engine.phases.len() == 1);
 
     swarm.rolling(TASKS, 2, 2).await;
@@ -55,9 +58,15 @@ async fn one_answer_has_all_that_a_dashboard_shows() {
     let (engine, batch) = (full.engine, full.batch);
     assert_eq!((engine.status, engine.global_step), (EngineStatus::Rolling, 1));
     let phases: Vec<_> = engine.phases.iter().map(|phase| phase.status).collect();
-    assert_eq!(phases, [EngineStatus::Offline, EngineStatus::Booting, EngineStatus::Rolling]);
+    assert_eq!(
+        phases,
+        [EngineStatus::Offline, EngineStatus::Booting, EngineStatus::Rolling]
+    );
     let experiment = full.experiment.unwrap();
-    assert_eq!((experiment.name.as_str(), experiment.model.as_str()), ("test", "builtin:tiny"));
+    assert_eq!(
+        (experiment.name.as_str(), experiment.model.as_str()),
+        ("test", "builtin:tiny")
+    );
     assert_eq!((batch.unit.as_str(), batch.done, batch.target), ("tasks", 1, 2));
     assert_eq!((batch.episodes, batch.episodes_target, batch.repeats), (2, 4, 2));
     assert_eq!(batch.reward.unwrap().mean, 0.5);
@@ -67,8 +76,15 @@ async fn one_answer_has_all_that_a_dashboard_shows() {
     assert_eq!((full.running_total, full.running[0].llm_calls), (1, 1));
     assert_eq!(full.running[0].client_uuid, "b");
     let group = &full.groups[0];
-    assert_eq!((group.task_id.as_str(), group.episodes.len(), group.has_signal), ("t", 2, true));
-    let clients: Vec<_> = full.clients.iter().map(|c| (c.client_uuid.as_str(), c.running, c.finished)).collect();
+    assert_eq!(
+        (group.task_id.as_str(), group.episodes.len(), group.has_signal),
+        ("t", 2, true)
+    );
+    let clients: Vec<_> = full
+        .clients
+        .iter()
+        .map(|c| (c.client_uuid.as_str(), c.running, c.finished))
+        .collect();
     assert_eq!(clients, [("a", 0, 2), ("b", 1, 0)]);
 }
 
@@ -88,7 +104,12 @@ async fn the_batch_stays_in_sight_while_the_update_trains_on_it() {
     swarm.until_step(2).await;
     let next = status(&swarm).await;
     assert_eq!((next.batch.episodes, next.groups.len()), (0, 0));
-    assert_eq!(next.latest_metrics.get("actor/loss"), Some(&0.25), "{:?}", next.latest_metrics);
+    assert_eq!(
+        next.latest_metrics.get("actor/loss"),
+        Some(&0.25),
+        "{:?}",
+        next.latest_metrics
+    );
 }
 
 /// Reads events until `enough`.
@@ -99,7 +120,9 @@ async fn read(stream: reqwest::Response, enough: impl Fn(&Status) -> bool) -> St
         let chunk = tokio::time::timeout(Duration::from_secs(10), chunks.next()).await;
         text.push_str(std::str::from_utf8(&chunk.expect("an event").unwrap().unwrap()).unwrap());
         while let Some((event, rest)) = text.split_once("\n\n") {
-            let found: Option<Status> = event.strip_prefix("data: ").map(|json| serde_json::from_str(json).unwrap());
+            let found: Option<Status> = event
+                .strip_prefix("data: ")
+                .map(|json| serde_json::from_str(json).unwrap());
             if let Some(found) = found.filter(&enough) {
                 return found;
             }

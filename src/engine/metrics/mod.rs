@@ -4,5 +4,7 @@ mod compute;
 mod names;
 pub mod step_log;
 
-pub use compute::{batch_metrics, dropped_metrics, eval_metrics, memory_bytes, peak_memory_mb, summary, validation_metrics};
+pub use compute::{
+    batch_metrics, dropped_metrics, eval_metrics, memory_bytes, peak_memory_mb, summary, validation_metrics,
+};
 pub use names::{Metrics, NAMES};

@@ -47,7 +47,9 @@ impl Core {
             detail: self.status_detail(),
             since: self.phases.since(),
             global_step: self.global_step,
-            total_steps: self.config().and_then(|config| config.trainer_common.total_training_steps),
+            total_steps: self
+                .config()
+                .and_then(|config| config.trainer_common.total_training_steps),
             phases: self.phases.list(),
             restarts: self.total_restarts,
         }
@@ -119,7 +121,11 @@ fn running_episode(episode: &Episode, now: f64) -> RunningEpisode {
         task_id: episode.task_id.clone(),
         client_uuid: episode.client_uuid.clone(),
         claimed: episode.claimed_at,
-        idle: if in_flight > 0 { 0.0 } else { (now - episode.last_activity).max(0.0) },
+        idle: if in_flight > 0 {
+            0.0
+        } else {
+            (now - episode.last_activity).max(0.0)
+        },
         patience: episode.discard_timeout,
         llm_calls: episode.llm_calls,
         calls_in_flight: in_flight,

@@ -27,9 +27,7 @@ impl BatchView {
     /// Shows the batch of these records.
     pub fn new(config: Option<&Ajet>, pool: &PoolView, episodes: &Registry, clients: &ActiveClients) -> Self {
         Self {
-            progress: config
-                .map(|config| progress(config, pool, clients))
-                .unwrap_or_default(),
+            progress: config.map(|config| progress(config, pool, clients)).unwrap_or_default(),
             groups: groups(pool, episodes),
             clients: client_list(pool, episodes, clients),
         }
@@ -67,9 +65,11 @@ fn progress(config: &Ajet, pool: &PoolView, clients: &ActiveClients) -> BatchPro
     let (unit, done, target) = match method {
         RolloutUntilFinishEnoughEpisodes => ("episodes", episodes, episodes_target),
         RolloutUntilFinishEnoughTasks => ("tasks", pool.completed_tasks, tasks_target),
-        RolloutUntilFinishEnoughNonDummyTasks => {
-            ("tasks with different rewards", pool.completed_non_dummy_tasks, tasks_target)
-        }
+        RolloutUntilFinishEnoughNonDummyTasks => (
+            "tasks with different rewards",
+            pool.completed_non_dummy_tasks,
+            tasks_target,
+        ),
         RolloutUntilAnyClientAgreeSyncWeight => ("clients", agreed(), 1),
         RolloutUntilAllClientsAgreeSyncWeight => ("clients", agreed(), clients.iter().count().max(1) as u64),
     };
@@ -103,7 +103,10 @@ fn groups(pool: &PoolView, episodes: &Registry) -> Vec<TaskGroup> {
     }
     let complete = |(task_id, group): (&str, TaskGroup)| TaskGroup {
         task_id: task_id.to_owned(),
-        has_signal: group.episodes.iter().any(|episode| episode.reward != group.episodes[0].reward),
+        has_signal: group
+            .episodes
+            .iter()
+            .any(|episode| episode.reward != group.episodes[0].reward),
         ..group
     };
     groups.into_iter().take(GROUPS).map(complete).collect()
@@ -172,7 +175,12 @@ mod tests {
         for (method, unit, done, target) in [
             (RolloutUntilFinishEnoughEpisodes, "episodes", 3, 128),
             (RolloutUntilFinishEnoughTasks, "tasks", 2, 32),
-            (RolloutUntilFinishEnoughNonDummyTasks, "tasks with different rewards", 1, 32),
+            (
+                RolloutUntilFinishEnoughNonDummyTasks,
+                "tasks with different rewards",
+                1,
+                32,
+            ),
             (RolloutUntilAnyClientAgreeSyncWeight, "clients", 1, 1),
             (RolloutUntilAllClientsAgreeSyncWeight, "clients", 1, 2),
         ] {
@@ -182,7 +190,10 @@ mod tests {
             };
             let view = BatchView::new(Some(&config), &pool, &Registry::default(), &clients).progress;
             assert_eq!((view.unit.as_str(), view.done, view.target), (unit, done, target));
-            assert_eq!((view.episodes, view.episodes_target, view.reward.unwrap().count), (3, 128, 3));
+            assert_eq!(
+                (view.episodes, view.episodes_target, view.reward.unwrap().count),
+                (3, 128, 3)
+            );
         }
     }
 
@@ -204,10 +215,14 @@ mod tests {
         clients.enter("a", 1.0);
         let view = BatchView::new(None, &pool, &episodes, &clients);
         let groups = view.groups.iter();
-        let groups: Vec<_> = groups.map(|g| (g.task_id.as_str(), g.episodes.len(), g.running, g.has_signal)).collect();
+        let groups: Vec<_> = groups
+            .map(|g| (g.task_id.as_str(), g.episodes.len(), g.running, g.has_signal))
+            .collect();
         assert_eq!(groups, [("t", 2, 0, true), ("u", 2, 1, false), ("new", 0, 1, false)]);
         let clients = view.clients.iter();
-        let clients: Vec<_> = clients.map(|c| (c.client_uuid.as_str(), c.running, c.finished, c.last_activity)).collect();
+        let clients: Vec<_> = clients
+            .map(|c| (c.client_uuid.as_str(), c.running, c.finished, c.last_activity))
+            .collect();
         assert_eq!(clients, [("a", 1, 4, 3.0), ("b", 2, 0, 3.0)]);
     }
 }

@@ -124,7 +124,10 @@ mod tests {
         monitor.episode_ended(20.0);
         let now = monitor.sampling(20.0);
         assert_eq!((now.tokens_per_second, now.episodes_per_second), (100.0, 0.1));
-        assert_eq!((now.prefix_hit_rate, now.time_to_first_token.unwrap().count), (0.25, 21));
+        assert_eq!(
+            (now.prefix_hit_rate, now.time_to_first_token.unwrap().count),
+            (0.25, 21)
+        );
         assert_eq!(monitor.sampling(25.0).tokens_per_second, 50.0);
         assert_eq!(monitor.sampling(40.0).tokens_per_second, 0.0);
         assert!(monitor.totals.len() < 15, "{}", monitor.totals.len());

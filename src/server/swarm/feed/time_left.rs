@@ -39,7 +39,11 @@ fn episodes_left(progress: Progress) -> Option<f64> {
         done => {
             // Episodes of unfinished tasks count as progress too, so the smaller estimate holds while it is positive.
             let by_units = units_left * progress.episodes as f64 / done as f64;
-            Some(if by_target > 0.0 { by_units.min(by_target) } else { by_units })
+            Some(if by_target > 0.0 {
+                by_units.min(by_target)
+            } else {
+                by_units
+            })
         }
     }
 }
@@ -86,7 +90,11 @@ mod tests {
 
     #[test]
     fn a_state_that_lasts_longer_than_usual_has_nothing_left() {
-        for (seconds, now, expected) in [(None, 5.0, None), (Some(9.0), 5.0, Some(5.0)), (Some(9.0), 20.0, Some(0.0))] {
+        for (seconds, now, expected) in [
+            (None, 5.0, None),
+            (Some(9.0), 5.0, Some(5.0)),
+            (Some(9.0), 20.0, Some(0.0)),
+        ] {
             assert_eq!(of_typical(seconds, 1.0, now), expected);
         }
     }
