@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 
 use crate::client::ServerUrl;
 use crate::roll::job::Job;
-use crate::roll::{check, reference, tasks};
+use crate::roll::{TrainedModel, check, reference, tasks};
 use crate::server::engine::preflight;
 use crate::{note, say, terminal};
 
@@ -89,7 +89,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
                 note!("warning: {warning}");
             }
             let mut problems = check::problems(&job, &sets, usize::MAX, true);
-            problems.extend(missing_model(&job));
+            problems.extend(missing_models(&job));
             if !problems.is_empty() {
                 bail!("{} cannot run:\n{}", path.display(), problems.join("\n"));
             }
@@ -99,18 +99,29 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
                 path.display()
             );
         }
-        Action::Show(JobArgs { path, set }) => print_yaml(&Job::load(&path, &set)?.document()),
+        Action::Show(JobArgs { path, set }) => print_yaml(&documents(&Job::load(&path, &set)?)),
         Action::Schema => terminal::print(&format!("{:#}\n", reference::job_schema())),
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Why the model cannot be there, where the server is this machine and that can be told.
-fn missing_model(job: &Job) -> Option<String> {
-    let is_local = ServerUrl::parse(&job.roll.swarm_url).is_ok_and(|url| url.is_local());
-    is_local
-        .then(|| preflight::check_model(&job.ajet.model.path).err())
-        .flatten()
+/// Why models cannot be there, where their servers are this machine and that can be told.
+fn missing_models(job: &Job) -> Vec<String> {
+    let is_local = |url: &str| ServerUrl::parse(url).is_ok_and(|url| url.is_local());
+    let models = job.models().into_iter().filter(|model| is_local(model.swarm_url));
+    models
+        .filter_map(|model| preflight::check_model(&model.ajet.model.path).err())
+        .collect()
+}
+
+/// What the servers would get: a document for each model.
+fn documents(job: &Job) -> String {
+    let document = |model: TrainedModel<'_>| match model.name {
+        "" => model.document(),
+        name => format!("# {name}\n{}", model.document()),
+    };
+    let documents: Vec<_> = job.models().into_iter().map(document).collect();
+    documents.join("---\n")
 }
 
 /// Prints YAML: unchanged to a file or pipe, with control characters escaped on a terminal.

@@ -5,13 +5,14 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 
+use super::prompt_tokens::counter;
 use super::server_url::{given_token, with_token};
 use crate::client::{ServerUrl, blank_token};
 use crate::protocol::swarm::TOKEN_VARIABLE;
 use crate::roll::job::Job;
 use crate::roll::report::Outcome;
 use crate::roll::{
-    Api, Interrupt, Options, debug_one, dry_run, keep_from_programs, play_on_api, run as run_job, supervise_with,
+    Api, CountTokens, Interrupt, Options, debug_one, dry_run, keep_from_programs, play_on_api, run as run_job, supervise_with,
 };
 use crate::say;
 
@@ -96,25 +97,32 @@ pub struct Args {
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut job = Job::load(&args.job, &args.set)?;
     if let Some(url) = &args.swarm_url {
+        if !job.roll.swarms.is_empty() {
+            bail!(
+                "--swarm-url is one server, but the job has several models\nhint: set each one's, such as --set \
+                 roll.swarms.NAME.swarm_url={url}"
+            );
+        }
         job.roll.swarm_url.clone_from(url);
     }
     let token = given_token(args.token.as_deref(), args.token_file.as_deref())?;
-    job.roll.swarm_url = with_token(&job.roll.swarm_url, token.as_deref());
+    job.change_urls(|url| with_token(url, token.as_deref()));
     let api = args.api()?;
     if args.dry_run {
-        for line in dry_run(&job).await? {
+        let count = counter(&job.ajet.model.path)?;
+        let count = count.as_ref().map(|count| count as CountTokens<'_>);
+        for line in dry_run(&job, count).await? {
             say!("{line}");
         }
         return Ok(ExitCode::SUCCESS);
     }
     let program = std::env::current_exe().context("cannot find the path of this program")?;
     supervise_with(program.clone());
-    if let Some(token) = ServerUrl::parse(&job.roll.swarm_url)
-        .ok()
-        .as_ref()
-        .and_then(ServerUrl::token)
-    {
-        keep_from_programs(token);
+    let urls = job.models().into_iter().map(|model| ServerUrl::parse(model.swarm_url));
+    for url in urls.filter_map(Result::ok) {
+        if let Some(token) = url.token() {
+            keep_from_programs(token);
+        }
     }
     if args.debug_one {
         let keep_engine = args.keep_engine.unwrap_or(true);

@@ -1,5 +1,6 @@
 //! Client of the model API, with the retries of the usual SDKs.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -65,11 +66,14 @@ impl ModelApi {
     pub async fn chat(&self, request: &ChatRequest) -> Result<ChatCompletion, ClientError> {
         const CALL: &str = "/chat/completions";
         // OpenAI's API requires a model name; a swarm server accepts any and echoes it.
-        let request = &ChatRequest {
-            model: Some(request.model.clone().unwrap_or_else(|| "default".into())),
-            ..request.clone()
+        let request = match request.model {
+            Some(_) => Cow::Borrowed(request),
+            None => Cow::Owned(ChatRequest {
+                model: Some("default".into()),
+                ..request.clone()
+            }),
         };
-        self.answer(CALL, || self.http.post(self.to(CALL)).json(request)).await
+        self.answer(CALL, || self.http.post(self.to(CALL)).json(&request)).await
     }
 
     /// Number of prompt tokens of a request with these messages, by a swarm server's model.

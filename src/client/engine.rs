@@ -205,18 +205,31 @@ impl SwarmClient {
             status = EngineStatus::Offline;
         }
         match status {
-            EngineStatus::Offline => {
-                self.sync_train_config(yaml).await?;
-                self.start_engine(observe).await?;
-                *self.own_method() = collection_method_of(yaml);
-                Ok(Started::Fresh)
-            }
+            EngineStatus::Offline => match self.sync_and_start(yaml, &mut observe).await {
+                // Another client was faster.
+                Err(ClientError::Refused { .. }) if self.status().await?.engine_status != EngineStatus::Offline => {
+                    self.wait_until_rolling(&mut observe).await?;
+                    Ok(Started::AlreadyUp)
+                }
+                started => started.map(|()| Started::Fresh),
+            },
             EngineStatus::Rolling | EngineStatus::RollingPost => Ok(Started::AlreadyUp),
             _ => {
                 self.wait_until_rolling(&mut observe).await?;
                 Ok(Started::AlreadyUp)
             }
         }
+    }
+
+    async fn sync_and_start(
+        &self,
+        yaml: &str,
+        observe: impl FnMut(&EngineStatusAnswer),
+    ) -> Result<(), ClientError> {
+        self.sync_train_config(yaml).await?;
+        self.start_engine(observe).await?;
+        *self.own_method() = collection_method_of(yaml);
+        Ok(())
     }
 
     /// Waits until the engine is ROLLING; `observe` receives every status in between. Also waits while an engine that

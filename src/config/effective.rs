@@ -2,6 +2,9 @@
 
 use super::schema::{Ajet, Lora, PolicyLoss, TargetModules, TrainerCommon};
 
+/// Value of `keep_best` that keeps no best checkpoint.
+const KEEP_NONE: &str = "none";
+
 /// What `all-linear` trains, in a layer's order.
 pub const LINEAR_PROJECTIONS: [&str; 7] = [
     "q_proj",
@@ -73,6 +76,11 @@ impl TrainerCommon {
             .ok()
             .filter(|every| *every > 0)
             .unwrap_or(RESUME_POINTS_EVERY)
+    }
+
+    /// Metric by which the best checkpoint is kept, if one is.
+    pub fn best_by(&self) -> Option<&str> {
+        Some(self.keep_best.as_str()).filter(|metric| !["", KEEP_NONE].contains(metric))
     }
 
     /// Whether TensorBoard event files are written: asked for by name, or in place of a logger that is not built in.

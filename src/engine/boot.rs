@@ -181,6 +181,7 @@ async fn boot(app: Arc<App>, mut config: Ajet, experiment_dir: PathBuf) -> Resul
         madness_reward: config.rollout.agent_madness_reward,
         console: config.trainer_common.logs_to_console(),
         save_every: config.trainer_common.save_every(),
+        best_by: config.trainer_common.best_by().map(str::to_owned),
         last_step: config.trainer_common.total_training_steps,
         saved_step,
     });

@@ -23,6 +23,7 @@ use super::storage::checkpoint::{CheckpointError, CheckpointStore, StagedCheckpo
 use super::storage::lock::DirectoryLock;
 use super::storage::trajectories::Trajectories;
 use crate::inference::SampleRequest;
+use crate::protocol::checkpoint::BestCheckpoint;
 use crate::protocol::engine::{
     ChatCall, DropReason, EndEpisode, EndOutcome, EngineEvent, EngineLoad, EnginePhase, PoolChange, PoolSnapshot,
     Update,
@@ -42,6 +43,7 @@ pub struct Core {
     madness_reward: f64,
     console: bool,
     save_every: u64,
+    best_by: Option<String>,
     last_step: Option<u64>,
     /// Last step contained in a checkpoint.
     saved_step: AtomicU64,
@@ -76,6 +78,8 @@ pub struct Parts {
     pub console: bool,
     /// Number of updates between checkpoints.
     pub save_every: u64,
+    /// Metric by which the best checkpoint is kept, if one is.
+    pub best_by: Option<String>,
     /// Step of the last allowed update, which always gets a checkpoint.
     pub last_step: Option<u64>,
     /// Last step contained in a checkpoint; 0 without one.
@@ -96,6 +100,7 @@ impl Core {
             madness_reward: parts.madness_reward,
             console: parts.console,
             save_every: parts.save_every,
+            best_by: parts.best_by,
             last_step: parts.last_step,
             saved_step: AtomicU64::new(parts.saved_step),
             updating: AtomicBool::new(false),
@@ -297,7 +302,8 @@ impl Core {
                 }
             }
             let mut ledger = core.ledger();
-            if let Err(trouble) = ledger.flush_evals().and_then(|()| ledger.flush_metrics()) {
+            let measure = |step, metrics: &Metrics| core.measure(step, metrics);
+            if let Err(trouble) = ledger.flush_evals(measure).and_then(|()| ledger.flush_metrics()) {
                 core.hub.warn(trouble);
             }
         })
@@ -332,6 +338,8 @@ impl Core {
         }
         // Before the checkpoint counts: a resume from it does not repeat the update, nor what is written of it here.
         let (all, pool, trouble) = self.close_step(closed, &outcome, own);
+        // Before the next checkpoint, which removes old ones.
+        self.measure(step, &all);
         let saved = staged.map(|staged| staged.and_then(|staged| self.publish_checkpoint(step, staged)));
         let trouble = match saved {
             Some(Ok(())) => {
@@ -404,6 +412,32 @@ impl Core {
         self.saved_step.store(step, Ordering::Release);
         self.hub.info(format!("checkpoint written: {}", dir.display()));
         Ok(())
+    }
+
+    /// Takes a step's metrics as a measurement of the checkpoint before it, whose weights sampled the episodes.
+    fn measure(&self, step: u64, metrics: &Metrics) {
+        let Some(metric) = &self.best_by else { return };
+        let Some(value) = metrics.get(metric).filter(|value| value.is_finite()) else {
+            return;
+        };
+        let episodes = match metric.starts_with("eval/") {
+            true => "eval/episodes",
+            false => "episodes",
+        };
+        let measured = BestCheckpoint {
+            step: step.saturating_sub(1),
+            metric: metric.clone(),
+            value: *value,
+            episodes: metrics.get(episodes).map_or(0, |episodes| *episodes as u64),
+        };
+        match self.checkpoints.measure(&measured) {
+            Ok(true) => self.hub.info(format!(
+                "the best checkpoint so far is that of step {} ({metric} {value:.4})",
+                measured.step
+            )),
+            Ok(false) => {}
+            Err(error) => self.hub.warn(format!("cannot note the best checkpoint: {error}")),
+        }
     }
 
     fn cut_journal(&self, step: u64) {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub const DIR_NAME: &str = "checkpoints";
 /// File in it with the name of the checkpoint to resume from.
 pub const LATEST: &str = "latest";
-/// File in it with the name of the checkpoint of the best evaluation.
+/// File in it with the best checkpoint, a [`BestCheckpoint`] as JSON.
 pub const BEST: &str = "best";
 /// File of a checkpoint that lists the others.
 pub const MANIFEST: &str = "manifest.json";
@@ -38,6 +38,28 @@ impl<Run> Manifest<Run> {
     /// Returns the total size of the files in bytes.
     pub fn bytes(&self) -> u64 {
         self.files.values().fold(0, |total, size| total.saturating_add(*size))
+    }
+}
+
+/// Content of the file `best`: which checkpoint is the best one, and by what.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BestCheckpoint {
+    /// Its step; its directory is `global_step_<step>`.
+    pub step: u64,
+    /// Metric by which it is the best, such as `eval/reward_mean`; higher is better.
+    pub metric: String,
+    /// Value of the metric, measured with the checkpoint's weights.
+    pub value: f64,
+    /// Number of episodes that were measured.
+    pub episodes: u64,
+}
+
+impl BestCheckpoint {
+    /// Returns whether this one takes the place of `present`: it is better, or a new measurement of the same checkpoint,
+    /// or by another metric. A measurement of less than half as many episodes says too little.
+    pub fn replaces(&self, present: &Self) -> bool {
+        let is_comparable = self.metric == present.metric && self.step != present.step;
+        !is_comparable || self.value > present.value && self.episodes.saturating_mul(2) >= present.episodes
     }
 }
 
@@ -141,6 +163,28 @@ mod tests {
             "a\\b",
         ] {
             assert!(!is_below(file), "{file}");
+        }
+    }
+
+    #[test]
+    fn a_better_checkpoint_of_as_good_a_measurement_takes_the_place() {
+        let best = |step, metric: &str, value, episodes| BestCheckpoint {
+            step,
+            metric: metric.into(),
+            value,
+            episodes,
+        };
+        let present = best(20, "eval/reward_mean", 0.5, 50);
+        for (candidate, expected) in [
+            (best(40, "eval/reward_mean", 0.6, 50), true),
+            (best(40, "eval/reward_mean", 0.6, 25), true),
+            (best(40, "eval/reward_mean", 1.0, 24), false),
+            (best(40, "eval/reward_mean", 0.5, 50), false),
+            (best(40, "eval/reward_mean", 0.4, 500), false),
+            (best(20, "eval/reward_mean", 0.4, 3), true),
+            (best(40, "reward_mean", 0.1, 8), true),
+        ] {
+            assert_eq!(candidate.replaces(&present), expected, "{candidate:?}");
         }
     }
 }

@@ -9,6 +9,7 @@ use std::collections::{HashSet, VecDeque};
 
 use super::batch_rule::Rule;
 use super::batch_view::BatchView;
+use super::joint_episode::Models;
 use super::order::TaskOrder;
 
 /// The batch that is asked for.
@@ -45,6 +46,8 @@ pub(super) struct Work {
     pub group: u64,
     /// Tries before this one.
     pub tried: u32,
+    /// Models whose servers took one of those tries, which another server did not take.
+    pub taken_by: Models,
 }
 
 /// What to do now.
@@ -79,8 +82,8 @@ struct Group {
     running: Vec<Work>,
     /// Episodes that the server took.
     ended: Vec<String>,
-    /// Tries before, of each repeat that is to be tried again.
-    again: Vec<u32>,
+    /// Tries before, of each repeat that is to be tried again, and the models whose servers took one of them.
+    again: Vec<(u32, Models)>,
     /// A repeat failed for good, so the group cannot be completed.
     is_broken: bool,
     /// Episodes that the server took and that are not in the batch.
@@ -141,11 +144,13 @@ impl Plan {
         };
         self.tickets += 1;
         let group = &mut self.groups[at];
+        let (tried, taken_by) = group.again.pop().unwrap_or_default();
         let work = Work {
             ticket: self.tickets,
             task: group.task,
             group: group.id,
-            tried: group.again.pop().unwrap_or(0),
+            tried,
+            taken_by,
         };
         group.running.push(work);
         Next::Begin(work)
@@ -156,7 +161,7 @@ impl Plan {
         if let Some((group, work)) = self.settle(ticket)
             && work.tried > 0
         {
-            group.again.push(work.tried);
+            group.again.push((work.tried, work.taken_by));
         }
     }
 
@@ -171,12 +176,12 @@ impl Plan {
         }
     }
 
-    /// Nothing came of the episode.
-    pub fn failed(&mut self, ticket: u64) {
+    /// Nothing came of the episode, but that the servers of the models `taken_by` took it.
+    pub fn failed(&mut self, ticket: u64, taken_by: Models) {
         let retries = self.target.retries;
         if let Some((group, work)) = self.settle(ticket) {
             match work.tried < retries {
-                true => group.again.push(work.tried + 1),
+                true => group.again.push((work.tried + 1, work.taken_by.and(taken_by))),
                 false => group.is_broken = true,
             }
         }

@@ -56,12 +56,13 @@ fn task_problems(job: &Job, tasks: &TaskSets, checked: usize) -> Vec<String> {
     let mut seen = HashSet::new();
     let mut problems = vec![];
     // A judge's key may be missing where a job is only checked.
-    let reward = job.roll.reward().scorer("roll.reward").ok();
+    let rewards: Vec<_> = job.roll.rewards().filter_map(|(key, reward)| reward.scorer(&key).ok()).collect();
+    let models = job.roll.model_names();
     for set in [&tasks.training, &tasks.validation] {
         for task in set.iter().take(checked) {
-            let asked = job.roll.agent.verify(task).err();
-            let program = job.roll.agent.check(task).err();
-            let unscored = reward.as_ref().and_then(|reward| reward.verify(task).err());
+            let asked = job.roll.agent.verify(task, &models).err();
+            let program = job.roll.agent.check(task, &models).err();
+            let unscored = rewards.iter().filter_map(|reward| reward.verify(task).err());
             let unscored = unscored.map(|error| error.to_string());
             for problem in asked.into_iter().chain(program).chain(unscored) {
                 if seen.insert(problem.clone()) {

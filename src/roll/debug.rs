@@ -5,19 +5,21 @@ use std::time::Instant;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use super::agents::Access;
-use super::episode::Player;
+use super::agents::{Access, ModelAccess};
+use super::episode::{Player, access};
 use super::error::RollError;
 use super::failures::Failures;
+use super::fleet::Fleet;
 use super::interrupt::Interrupt;
 use super::job::Job;
+use super::joint_episode::{JointEpisode, Models};
 use super::progress::Progress;
 use super::report::{EpisodeReport, Evaluation, Summary};
-use super::runner::{read_tasks, server_for};
+use super::runner::{read_tasks, servers_for};
 use super::tasks::Task;
 use super::transcript::{told_by, transcript};
-use crate::client::{BeginEpisode, ModelApi, Started, SwarmClient, blank_token};
-use crate::protocol::swarm::EpisodeType;
+use crate::client::{BeginEpisode, ModelApi, Started, blank_token};
+use crate::protocol::swarm::{EpisodeConversations, EpisodeType};
 
 /// A model that is not a swarm's.
 #[derive(Clone, Debug)]
@@ -31,21 +33,24 @@ pub struct Api {
 }
 
 impl Api {
-    fn access(&self) -> Result<Access, RollError> {
+    /// The model in the place of every model of the job.
+    fn access(&self, job: &Job) -> Result<Access, RollError> {
+        let model = ModelApi::new(&self.base_url, &self.api_key)?;
+        let of_name = |name: &str| {
+            let access = ModelAccess {
+                api: model.clone(),
+                model_name: self.model.clone(),
+            };
+            (name.to_owned(), access)
+        };
         Ok(Access {
-            model: ModelApi::new(&self.base_url, &self.api_key)?,
+            models: job.roll.model_names().into_iter().map(of_name).collect(),
+            model,
             model_name: self.model.clone(),
             episode_uuid: uuid::Uuid::new_v4().to_string(),
             is_recorded: false,
         })
     }
-}
-
-fn player_of(job: &Job) -> Result<Player, RollError> {
-    Ok(Player {
-        agent: job.roll.agent.clone(),
-        scorer: job.roll.scorer()?,
-    })
 }
 
 /// Runs one episode of the first task and returns what happened, as text. On a swarm it is aborted, so that training is
@@ -61,7 +66,7 @@ pub async fn debug_one(job: &Job, api: Option<&Api>, program: &Path, keep_engine
     let task = task.ok_or_else(|| RollError::Check("there is no task".into()))?;
     if let Some(api) = api {
         let started = Instant::now();
-        let played = player_of(job)?.play(task, &api.access()?).await;
+        let played = Player::new(job, None)?.play(task, &api.access(job)?).await;
         let said = played.as_ref().ok().map(|(rollout, _)| told_by(rollout));
         return Ok(transcript(
             task,
@@ -70,61 +75,87 @@ pub async fn debug_one(job: &Job, api: Option<&Api>, program: &Path, keep_engine
             started.elapsed().as_secs_f64(),
         ));
     }
-    let swarm = SwarmClient::new(&job.roll.swarm_url)?;
-    let server = server_for(job, &swarm, program, &progress).await?;
-    let shown = debug_on_swarm(job, task, &swarm, keep_engine).await;
-    match (server, shown) {
-        (None, Ok((text, Started::Fresh))) if keep_engine => Ok(format!(
-            "{text}\n\nthe engine keeps running at {} for the next try\nhint: `ajet-swarm stop` stops it; \
-             `--keep-engine=false` does so at once",
-            swarm.url()
-        )),
-        (Some(server), Ok((text, _))) if keep_engine => {
-            let process = server.leave().await;
-            Ok(format!(
-                "{text}\n\nthe server at {} and its engine keep running for the next try\nhint: {} ends them; \
-                 `--keep-engine=false` does so at once",
-                swarm.url(),
-                process.map_or_else(|| "a signal".into(), |process| format!("`kill {process}`"))
-            ))
-        }
-        (server, shown) => {
-            if let Some(server) = server {
+    let fleet = Fleet::new(job)?;
+    let servers = servers_for(job, &fleet, program, &progress).await?;
+    let shown = debug_on_swarm(job, task, &fleet, keep_engine).await;
+    let (text, started) = match shown {
+        Ok(shown) if keep_engine => shown,
+        shown => {
+            for (_, server) in servers {
                 server.stop().await;
             }
-            shown.map(|(text, _)| text)
+            return shown.map(|(text, _)| text);
         }
+    };
+    let urls = fleet.urls();
+    if servers.is_empty() {
+        return Ok(match started {
+            true => format!(
+                "{text}\n\nthe engine keeps running at {urls} for the next try\nhint: `ajet-swarm stop` stops it; \
+                 `--keep-engine=false` does so at once"
+            ),
+            false => text,
+        });
     }
+    let mut ends = vec![];
+    for (_, server) in servers {
+        let process = server.leave().await;
+        ends.push(process.map_or_else(|| "a signal".into(), |process| format!("`kill {process}`")));
+    }
+    Ok(format!(
+        "{text}\n\nthe server at {urls} and its engine keep running for the next try\nhint: {} ends them; \
+         `--keep-engine=false` does so at once",
+        ends.join(" and ")
+    ))
 }
 
-async fn debug_on_swarm(
-    job: &Job,
-    task: &Task,
-    swarm: &SwarmClient,
-    keep_engine: bool,
-) -> Result<(String, Started), RollError> {
-    let document = job.document();
-    let started = swarm
-        .auto_sync_train_config_and_start_engine(&document, false, |_| {})
-        .await?;
-    let episode = swarm.begin_episode(&BeginEpisode::default()).await?;
-    let begun = Instant::now();
-    let access = Access {
-        model: episode.model().clone(),
-        model_name: job.ajet.model.path.clone(),
-        episode_uuid: episode.uuid().to_string(),
-        is_recorded: true,
-    };
-    let played = player_of(job)?.play(task, &access).await;
-    let seconds = begun.elapsed().as_secs_f64();
-    // Before the abort, with which the server forgets it. Other servers than ours do not record.
-    let recorded = access.model.conversations().await.ok();
-    let said = recorded.or_else(|| played.as_ref().ok().map(|(rollout, _)| told_by(rollout)));
-    episode.abort().await?;
-    if started == Started::Fresh && !keep_engine {
-        swarm.stop_engine().await?;
+/// The episode as text, and whether an engine was started for it.
+async fn debug_on_swarm(job: &Job, task: &Task, fleet: &Fleet, keep_engine: bool) -> Result<(String, bool), RollError> {
+    let mut started = vec![];
+    for member in fleet.members() {
+        let swarm = &member.swarm;
+        let up = swarm.auto_sync_train_config_and_start_engine(&member.document, false, |_| {});
+        if up.await? == Started::Fresh {
+            started.push(swarm);
+        }
     }
-    Ok((transcript(task, said.as_ref(), &played, seconds), started))
+    let episode = fleet.begin(&BeginEpisode::default(), Models::default()).await?;
+    let begun = Instant::now();
+    let names: Vec<_> = fleet.members().iter().map(|member| member.model_path.clone()).collect();
+    let played = Player::new(job, None)?.play(task, &access(&episode, &names)).await;
+    let seconds = begun.elapsed().as_secs_f64();
+    // Before the abort, with which the servers forget it. Other servers than ours do not record.
+    let recorded = recorded(&episode).await;
+    let said = recorded.or_else(|| played.as_ref().ok().map(|(rollout, _)| told_by(rollout)));
+    episode.abort().await;
+    if !keep_engine {
+        for swarm in &started {
+            swarm.stop_engine().await?;
+        }
+    }
+    Ok((transcript(task, said.as_ref(), &played, seconds), !started.is_empty()))
+}
+
+/// What the servers recorded of an episode; the conversations of several models are named after them.
+async fn recorded(episode: &JointEpisode) -> Option<EpisodeConversations> {
+    let mut all: Option<EpisodeConversations> = None;
+    for part in &episode.parts {
+        let Ok(mut said) = part.episode.model().conversations().await else {
+            continue;
+        };
+        if !part.name.is_empty() {
+            said.conversations.iter_mut().for_each(|said| said.model.clone_from(&part.name));
+        }
+        match &mut all {
+            None => all = Some(said),
+            Some(all) => {
+                all.llm_calls += said.llm_calls;
+                all.left_out += said.left_out;
+                all.conversations.append(&mut said.conversations);
+            }
+        }
+    }
+    all
 }
 
 /// Runs a job's validation tasks (its training tasks where it has none) on a model that is not a swarm's.
@@ -134,7 +165,7 @@ async fn debug_on_swarm(
 pub async fn play_on_api(job: &Job, api: &Api, json: bool, interrupt: &Interrupt) -> Result<Summary, RollError> {
     let progress = Progress::new(json, interrupt.clone());
     let tasks = read_tasks(job, &progress).await?;
-    let player = player_of(job)?;
+    let player = Player::new(job, None)?;
     let failures = Failures::new(job.roll.max_failure_rate, job.roll.parallel());
     let tasks = if tasks.validation.is_empty() {
         tasks.training
@@ -146,7 +177,7 @@ pub async fn play_on_api(job: &Job, api: &Api, json: bool, interrupt: &Interrupt
     let started = Instant::now();
     let mut plays = vec![];
     for task in tasks.iter().take(count) {
-        plays.push(play_task(&player, task, api.access()?, &progress, &failures));
+        plays.push(play_task(&player, task, api.access(job)?, &progress, &failures));
     }
     let reports = stream::iter(plays)
         .buffer_unordered(job.roll.parallel())
@@ -181,9 +212,9 @@ async fn play_task(
     let played = player.play(task, &access).await;
     let mut report = EpisodeReport::new(String::new(), &task.task_id, EpisodeType::Eval, started.elapsed());
     match played {
-        Ok((rollout, score)) => {
+        Ok((rollout, scores)) => {
             failures.ended();
-            report.ended(&rollout, &score);
+            report.ended(&rollout, &scores[0]);
             progress.episode(&report, "");
         }
         Err(failure) => {

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use super::check;
 use super::error::RollError;
+use super::fleet::{Fleet, Member};
 use super::interrupt::Interrupt;
 use super::job::Job;
 use super::progress::Progress;
 use super::runner::{read_tasks, refuse};
-use super::tasks::Task;
 use crate::client::{BeginEpisode, SwarmClient};
+use crate::protocol::openai::ChatMessage;
 use crate::protocol::swarm::{EngineStatus, EpisodeType};
 
 /// Maximum number of prompts whose tokens are counted.
@@ -18,11 +19,14 @@ const COUNTED: usize = 100;
 /// How long an episode slot is waited for, whose key counts tokens.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Says what a run would do, without an episode.
+/// Counts the tokens of a prompt with the tokenizer of a model that is at hand.
+pub type CountTokens<'a> = &'a dyn Fn(&[ChatMessage]) -> Result<u64, String>;
+
+/// Says what a run would do, without an episode. Prompts are counted by the engine where it runs, or else by `count`.
 ///
 /// # Errors
 /// Something is missing: tasks, the agent's program, a server that cannot be started.
-pub async fn dry_run(job: &Job) -> Result<Vec<String>, RollError> {
+pub async fn dry_run(job: &Job, count: Option<CountTokens<'_>>) -> Result<Vec<String>, RollError> {
     let progress = Progress::new(false, Interrupt::default());
     let tasks = read_tasks(job, &progress).await?;
     refuse(check::problems(job, &tasks, usize::MAX, true))?;
@@ -31,58 +35,80 @@ pub async fn dry_run(job: &Job) -> Result<Vec<String>, RollError> {
         tasks.training.len(),
         tasks.validation.len()
     )];
+    let models = job.roll.model_names();
     if let Some(task) = tasks.training.first()
-        && let Some(program) = job.roll.agent.check(task).map_err(RollError::Check)?
+        && let Some(program) = job.roll.agent.check(task, &models).map_err(RollError::Check)?
     {
         lines.push(format!("agent: {}", program.display()));
     }
-    let mut is_rolling = false;
-    let swarm = SwarmClient::new(&job.roll.swarm_url)?;
-    lines.push(match swarm.health().await {
-        Ok(()) => {
-            let status = swarm.status().await?;
-            is_rolling = status.engine_status == EngineStatus::Rolling;
-            let detail = status
-                .engine_status_detail
-                .map_or_else(String::new, |detail| format!(", {detail}"));
-            format!("server: {} answers, {}{detail}", swarm.url(), status.engine_status)
-        }
-        Err(_) if job.roll.auto_start_swarm_server && swarm.url().is_local() => {
-            format!("server: none at {}, one would be started", swarm.url())
-        }
-        Err(error) => return Err(error.into()),
-    });
-    if is_rolling {
-        lines.extend(prompt_lengths(job, &tasks.training, &swarm).await?);
+    let fleet = Fleet::new(job)?;
+    let mut is_rolling = true;
+    for Member { swarm, .. } in fleet.members() {
+        let (line, status) = server_line(job, swarm).await?;
+        lines.push(line);
+        is_rolling &= status == EngineStatus::Rolling;
     }
+    let prompts = tasks.training.iter().take(COUNTED);
+    let prompts: Vec<_> = prompts.filter_map(|task| job.roll.agent.prompt(task)).collect();
+    if prompts.is_empty() {
+        return Ok(lines);
+    }
+    let counted = match (is_rolling, count) {
+        (true, _) => counted_by_engine(&prompts, fleet.lead()).await?,
+        (false, Some(count)) => {
+            let counts = prompts.iter().map(|prompt| count(prompt)).collect::<Result<_, _>>();
+            Some(counts.map_err(RollError::Check)?)
+        }
+        (false, None) => {
+            let model = &job.ajet.model.path;
+            lines.push(format!("prompts: not counted, since the tokenizer of {model} is not on this machine"));
+            None
+        }
+    };
+    let limit = job.ajet.data.max_prompt_length as u64;
+    lines.extend(counted.and_then(|counts: Vec<u64>| summary(&counts, limit)));
     Ok(lines)
 }
 
-/// A line on the lengths of the first prompts, counted by the engine's model. None where the agent makes its own prompts,
-/// and where no slot is free.
-async fn prompt_lengths(job: &Job, tasks: &[Task], swarm: &SwarmClient) -> Result<Option<String>, RollError> {
-    let prompts = tasks
-        .iter()
-        .take(COUNTED)
-        .filter_map(|task| job.roll.agent.prompt(task));
-    let prompts: Vec<_> = prompts.collect();
+/// A line on a server, and its engine's status.
+async fn server_line(job: &Job, swarm: &SwarmClient) -> Result<(String, EngineStatus), RollError> {
+    let url = swarm.url();
+    match swarm.health().await {
+        Ok(()) => {
+            let status = swarm.status().await?;
+            let detail = status
+                .engine_status_detail
+                .map_or_else(String::new, |detail| format!(", {detail}"));
+            let line = format!("server: {url} answers, {}{detail}", status.engine_status);
+            Ok((line, status.engine_status))
+        }
+        Err(_) if job.roll.auto_start_swarm_server && url.is_local() => {
+            let line = format!("server: none at {url}, one would be started");
+            Ok((line, EngineStatus::Offline))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Lengths of prompts by the engine's model; none where no slot is free.
+async fn counted_by_engine(
+    prompts: &[Vec<ChatMessage>],
+    swarm: &SwarmClient,
+) -> Result<Option<Vec<u64>>, RollError> {
     let begin = BeginEpisode {
         episode_type: EpisodeType::Eval,
         ..BeginEpisode::default()
     };
-    if prompts.is_empty() {
-        return Ok(None);
-    }
     let Ok(episode) = tokio::time::timeout(PATIENCE, swarm.begin_episode(&begin)).await else {
         return Ok(None);
     };
     let episode = episode?;
     let mut counts = vec![];
-    for prompt in &prompts {
+    for prompt in prompts {
         counts.push(episode.model().count_tokens(prompt).await?);
     }
     episode.abort().await?;
-    Ok(summary(&counts, job.ajet.data.max_prompt_length as u64))
+    Ok(Some(counts))
 }
 
 /// Shortest, longest and mean prompt, and how many are longer than `limit`.

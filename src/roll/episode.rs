@@ -3,18 +3,22 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use indexmap::IndexMap;
 use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::agents::{Access, Agent, AgentError, Rollout};
+use super::agents::{Access, Agent, AgentError, ModelAccess, Rollout};
 use super::error::RollError;
 use super::failures::{Failure, Failures};
-use super::groups::{Groups, Member};
+use super::fleet::Fleet;
+use super::job::Job;
+use super::joint_episode::{JointEpisode, Models, NotEnded};
 use super::progress::Progress;
 use super::report::EpisodeReport;
-use super::rewards::{Answer, RewardError, Score, Scorer};
+use super::rewards::{Answer, RewardError, Score, SetupError};
+use super::scoring::{Memberships, Part, Scoring};
 use super::tasks::Task;
-use crate::client::{BeginEpisode, ClientError, EndOutcome, Episode, SwarmClient};
+use crate::client::{BeginEpisode, ClientError, ModelApi};
 use crate::protocol::swarm::{EpisodeType, WorkflowOutput};
 
 impl From<AgentError> for Failure {
@@ -41,36 +45,59 @@ impl From<RewardError> for Failure {
 #[derive(Clone, Debug)]
 pub(super) struct Player {
     pub agent: Agent,
-    pub scorer: Scorer,
+    pub scoring: Scoring,
 }
 
 impl Player {
-    /// Runs a task on a model and scores the answer, which is compared with no other.
-    pub async fn play(&self, task: &Task, access: &Access) -> Result<(Rollout, Score), Failure> {
-        let (rollout, answer) = self.answer(task, access).await?;
-        let score = self.scorer.score(task, &answer).await?;
-        Ok((rollout, score))
+    /// The agent of a job, and its rewards, which compare the answers of groups of `repeats` episodes, if a number is
+    /// given.
+    ///
+    /// # Errors
+    /// A judge's key is not in the environment.
+    pub fn new(job: &Job, repeats: Option<u64>) -> Result<Self, SetupError> {
+        Ok(Self {
+            agent: job.roll.agent.clone(),
+            scoring: Scoring::new(job, repeats)?,
+        })
     }
 
-    /// Runs a task on a model: what the agent did, and what of it is scored.
-    async fn answer(&self, task: &Task, access: &Access) -> Result<(Rollout, Answer), Failure> {
+    /// Runs a task on the models and scores the answer, which is compared with no other. Returns a score for each model.
+    pub async fn play(&self, task: &Task, access: &Access) -> Result<(Rollout, Vec<Score>), Failure> {
+        let (rollout, answers) = self.answer(task, access).await?;
+        let scores = self.scoring.scores(task, answers, Memberships::default()).await?;
+        Ok((rollout, scores))
+    }
+
+    /// Runs a task on the models: what the agent did, and what of it is scored.
+    async fn answer(&self, task: &Task, access: &Access) -> Result<(Rollout, Vec<(Part, Answer)>), Failure> {
         let rollout = self.agent.run(task, access).await?;
-        let answer = Answer {
-            output: rollout.output.clone(),
-            messages: self.messages(&rollout, access).await?,
-            reward: rollout.reward,
-            is_success: rollout.is_success,
-        };
-        Ok((rollout, answer))
+        let mut answers = vec![];
+        for part in self.scoring.parts(&rollout) {
+            let answer = Answer {
+                output: rollout.output.clone(),
+                messages: self.messages(&rollout, access, &part).await?,
+                reward: part.agents_reward,
+                is_success: rollout.is_success,
+            };
+            answers.push((part, answer));
+        }
+        Ok((rollout, answers))
     }
 
     /// The conversation, where the reward looks at it: the server's record, or the agent's own where there is none.
-    async fn messages(&self, rollout: &Rollout, access: &Access) -> Result<Option<Vec<Value>>, Failure> {
-        if !self.scorer.reads_messages() {
+    async fn messages(
+        &self,
+        rollout: &Rollout,
+        access: &Access,
+        part: &Part,
+    ) -> Result<Option<Vec<Value>>, Failure> {
+        if !self.scoring.reads_messages(part) {
             return Ok(None);
         }
         if access.is_recorded {
-            match access.model.conversations().await {
+            let model = part.models.first().and_then(|place| access.models.get_index(*place));
+            let model = model.map_or(&access.model, |(_, model)| &model.api);
+            match model.conversations().await {
                 Ok(told) => return Ok(Some(told.into_main().unwrap_or_default())),
                 // A server that does not record.
                 Err(ClientError::Refused { status: 404, .. }) => {}
@@ -85,16 +112,15 @@ impl Player {
 /// How a job's episodes are run.
 #[derive(Debug)]
 pub(super) struct Episodes {
-    pub swarm: SwarmClient,
+    pub fleet: Arc<Fleet>,
     pub player: Player,
-    pub model_name: String,
+    /// Of each model.
+    pub model_names: Vec<String>,
     pub discard_episode_timeout: f64,
     /// Give every episode up at its end, so that nothing is trained.
     pub abort: bool,
     pub progress: Arc<Progress>,
-    /// Where answers are compared with each other: those of train episodes that are not scored yet.
-    pub groups: Option<Arc<Groups>>,
-    failures: Failures,
+    pub failures: Failures,
 }
 
 /// What an episode is run for.
@@ -117,29 +143,18 @@ impl Purpose {
 }
 
 impl Episodes {
-    pub fn new(swarm: SwarmClient, player: Player, progress: Arc<Progress>, failures: Failures) -> Self {
-        Self {
-            swarm,
-            player,
-            model_name: String::new(),
-            discard_episode_timeout: BeginEpisode::default().discard_episode_timeout,
-            abort: false,
-            progress,
-            groups: None,
-            failures,
-        }
-    }
-
     /// Waits until an answer begins to wait for others of its group, by which another agent may run.
     pub async fn place_freed(&self) {
-        match &self.groups {
-            Some(groups) => groups.answered().await,
-            None => std::future::pending().await,
-        }
+        self.player.scoring.answered().await;
     }
 
-    /// Claims an episode for a task.
-    pub async fn begin(&self, task: &Task, episode_type: EpisodeType) -> Result<Episode, ClientError> {
+    /// Claims an episode for a task. `taken_by` are the models whose servers have its place in the batch filled already.
+    pub async fn begin(
+        &self,
+        task: &Task,
+        episode_type: EpisodeType,
+        taken_by: Models,
+    ) -> Result<JointEpisode, ClientError> {
         // Eval episodes are in no batch, so no other client needs to know their tasks.
         let task_id = match episode_type {
             EpisodeType::Train => task.task_id.clone(),
@@ -151,27 +166,21 @@ impl Episodes {
             task_id,
             throttle: None,
         };
-        self.swarm.begin_episode(&begin).await
+        self.fleet.begin(&begin, taken_by).await
     }
 
     /// Runs a claimed episode to its end and tells it.
     ///
     /// # Errors
     /// Going on is in vain: the job is wrong, or too many episodes fail.
-    pub async fn run(&self, episode: Episode, task: &Task, purpose: Purpose) -> Result<EpisodeReport, RollError> {
+    pub async fn run(&self, episode: JointEpisode, task: &Task, purpose: Purpose) -> Result<EpisodeReport, RollError> {
         let (claimed, episode_type) = (Instant::now(), purpose.episode_type());
-        let access = Access {
-            model: episode.model().clone(),
-            model_name: self.model_name.clone(),
-            episode_uuid: episode.uuid().to_string(),
-            is_recorded: true,
-        };
+        let access = access(&episode, &self.model_names);
         let played = match self.play(task, &access, purpose).await {
-            Ok((rollout, score)) => self.finish(episode, task, rollout, score).await,
+            Ok((rollout, scores)) => self.finish(episode, task, rollout, scores).await,
             Err(failure) => {
-                // The server discards what it cannot be told to; the failure is what matters.
-                let _ = episode.abort().await;
-                Err(failure)
+                episode.abort().await;
+                Err(failure.into())
             }
         };
         let mut report = EpisodeReport::new(access.episode_uuid, &task.task_id, episode_type, claimed.elapsed());
@@ -181,8 +190,9 @@ impl Episodes {
                 report.ended(&rollout, &score);
                 self.progress.episode(&report, "");
             }
-            Err(failure) => {
+            Err(NotEnded { failure, taken_by }) => {
                 report.dropped = Some(failure.reason.to_string());
+                report.taken_by = taken_by;
                 self.progress.episode(&report, &failure.detail);
                 self.failures.failed(&failure, &task.task_id)?;
             }
@@ -190,88 +200,92 @@ impl Episodes {
         Ok(report)
     }
 
-    async fn play(&self, task: &Task, access: &Access, purpose: Purpose) -> Result<(Rollout, Score), Failure> {
-        // Dropped where the agent fails, so that the others of its group do not wait for it.
-        let (member, place) = match purpose {
-            Purpose::Train { group, place } => {
-                (self.groups.as_ref().map(|groups| groups.join(group, task)), Some(place))
-            }
-            Purpose::Eval => (None, None),
+    async fn play(&self, task: &Task, access: &Access, purpose: Purpose) -> Result<(Rollout, Vec<Score>), Failure> {
+        // Dropped where the agent fails, so that the others of its groups do not wait for it.
+        let (memberships, place) = match purpose {
+            Purpose::Train { group, place } => (self.player.scoring.join(group, task), Some(place)),
+            Purpose::Eval => (Memberships::default(), None),
         };
-        let (rollout, answer) = self.player.answer(task, access).await?;
-        drop(place);
-        let score = self.score(task, access, answer, member).await?;
-        Ok((rollout, score))
+        let play = async {
+            let (rollout, answers) = self.player.answer(task, access).await?;
+            drop(place);
+            let scores = self.player.scoring.scores(task, answers, memberships);
+            let scores = self.kept(scores, access.apis()).await?;
+            Ok((rollout, scores))
+        };
+        // While one model is called, the others are idle.
+        let others = access.apis().filter(|_| access.models.len() > 1);
+        self.kept(play, others).await
     }
 
-    /// The score of an answer. The server discards idle episodes; while this one waits for its score, it is kept.
-    async fn score(
-        &self,
-        task: &Task,
-        access: &Access,
-        answer: Answer,
-        member: Option<Member>,
-    ) -> Result<Score, RewardError> {
-        let score = async {
-            match member {
-                Some(member) => member.score(answer).await,
-                None => self.player.scorer.score(task, &answer).await,
-            }
-        };
+    /// The result of `work`. The server discards idle episodes; those that these APIs belong to are kept meanwhile.
+    async fn kept<T>(&self, work: impl Future<Output = T>, models: impl Iterator<Item = &ModelApi>) -> T {
+        let models: Vec<_> = models.collect();
         let keep = async {
             let period = Duration::try_from_secs_f64(self.discard_episode_timeout / 3.0).unwrap_or(Duration::MAX);
             loop {
                 tokio::time::sleep(period).await;
-                // Looking at an episode is activity. Where it is gone already, its end will say so.
-                let _ = access.model.conversations().await;
+                for model in &models {
+                    // Looking at an episode is activity. Where it is gone already, its end will say so.
+                    let _ = model.conversations().await;
+                }
             }
         };
-        tokio::select! { score = score => score, never = keep => never }
+        tokio::select! { done = work => done, never = keep => never }
     }
 
+    /// Ends an episode. Returns the first model's score.
     async fn finish(
         &self,
-        episode: Episode,
+        episode: JointEpisode,
         task: &Task,
         rollout: Rollout,
-        score: Score,
-    ) -> Result<(Rollout, Score), Failure> {
-        if self.abort {
-            let _ = episode.abort().await;
-            return Ok((rollout, score));
+        scores: Vec<Score>,
+    ) -> Result<(Rollout, Score), NotEnded> {
+        let outputs = scores.iter().map(|score| output(&rollout, score)).collect();
+        match self.abort {
+            true => episode.abort().await,
+            false => episode.end(&task.task_id, outputs).await?,
         }
-        let output = WorkflowOutput {
-            reward: score.reward.into(),
-            is_success: score.is_success,
-            metadata: rollout.metadata.clone(),
-            log_metrics: rollout
-                .log_metrics
-                .iter()
-                .chain(&score.log_metrics)
-                .map(|(k, v)| (k.clone(), v.clone()))
-                .collect(),
-        };
-        match episode.end(&task.task_id, output).await {
-            Ok(EndOutcome::Accepted) => Ok((rollout, score)),
-            Ok(EndOutcome::Dropped(reason)) => Err(Failure::passing(reason.clone(), why_dropped(&reason))),
-            Ok(EndOutcome::Lost(detail)) => Err(Failure::passing("episode_lost", detail)),
-            Ok(EndOutcome::Expired) => Err(Failure::passing(
-                "expired",
-                "the episode took longer than eight discard timeouts",
-            )),
-            Err(error) => Err(Failure::passing("end_refused", error.to_string())),
-        }
+        Ok((rollout, scores.into_iter().next().unwrap_or_default()))
     }
 }
 
-/// Why the server does not train an episode that ended.
-fn why_dropped(reason: &str) -> String {
-    match reason {
-        "no_llm_call" => {
-            "the agent never called the model\nhint: it has to call the base URL with the key that it is given \
-                          (OPENAI_BASE_URL and OPENAI_API_KEY, or ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY)"
-                .into()
-        }
-        reason => format!("the server does not train the episode: {reason}"),
+/// What a server gets at an episode's end.
+fn output(rollout: &Rollout, score: &Score) -> WorkflowOutput {
+    WorkflowOutput {
+        reward: score.reward.into(),
+        is_success: score.is_success,
+        metadata: rollout.metadata.clone(),
+        log_metrics: rollout
+            .log_metrics
+            .iter()
+            .chain(&score.log_metrics)
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect(),
+    }
+}
+
+/// What an agent gets of a claimed episode; `model_names` are those to ask for.
+pub(super) fn access(episode: &JointEpisode, model_names: &[String]) -> Access {
+    let models = episode.parts.iter().zip(model_names).map(|(part, model_name)| {
+        let access = ModelAccess {
+            api: part.episode.model().clone(),
+            model_name: model_name.clone(),
+        };
+        (part.name.clone(), access)
+    });
+    let mut models: IndexMap<_, _> = models.collect();
+    // There is at least one.
+    let first = &episode.parts[0];
+    Access {
+        model: first.episode.model().clone(),
+        model_name: model_names.first().cloned().unwrap_or_default(),
+        episode_uuid: first.episode.uuid().to_string(),
+        is_recorded: true,
+        models: match first.name.is_empty() {
+            true => IndexMap::new(),
+            false => std::mem::take(&mut models),
+        },
     }
 }

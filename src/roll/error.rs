@@ -98,6 +98,22 @@ pub enum RollError {
         /// The ways on.
         hint: &'static str,
     },
+    /// Engines of several models have batches of different sizes.
+    #[error(
+        "the batch at {other} is {} tasks x {} episodes, but that at {first} is {} x {}\nhint: an episode counts in the batch \
+         of each model, so they must be equal; `roll.force_restart: true` restarts the engines with the job's configuration",
+        other_batch.0, other_batch.1, first_batch.0, first_batch.1
+    )]
+    UnequalBatches {
+        /// The first server.
+        first: String,
+        /// Its tasks and repeats.
+        first_batch: (u64, u64),
+        /// Another server.
+        other: String,
+        /// Its tasks and repeats.
+        other_batch: (u64, u64),
+    },
     /// `--fresh` where an engine trains.
     #[error(
         "`--fresh` begins a new experiment, but the engine at {0} is training\nhint: `ajet-swarm stop` stops it, \

@@ -3,15 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
+use indexmap::IndexMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::agents::Agent;
 use super::rewards::{Reward, Scorer, SetupError};
+use super::swarms::{self, Swarm, TrainedModel};
 use super::template;
 use crate::config::shape::Schema;
+use crate::config::experiment::NAME_FROM_TIME;
 use crate::config::small_file::{DOCUMENT_BYTES, read_given_text};
-use crate::config::{self, Node, Problem, Strictness, schema::Ajet};
+use crate::config::{self, Loaded, Node, Problem, Strictness, schema::Ajet};
 use crate::protocol::swarm::DEFAULT_PORT;
 
 /// Where the server's URL is taken from if the job has none.
@@ -22,7 +25,7 @@ pub const URL_VARIABLE: &str = "AJET_SWARM_URL";
 pub struct Job {
     /// Its file.
     pub path: PathBuf,
-    /// The training configuration.
+    /// The training configuration; of several models, the first one's.
     pub ajet: Ajet,
     /// What the client does.
     pub roll: Roll,
@@ -37,6 +40,10 @@ pub struct Roll {
     /// The server. Default: `AJET_SWARM_URL` of the environment, or else this machine's.
     #[serde(default = "default_url")]
     pub swarm_url: String,
+    /// Several trained models by name, in place of `swarm_url`: an episode is claimed on the server of each and ends on all
+    /// or on none. The first one leads: its steps are counted, and evaluations are recorded as its own.
+    #[serde(default)]
+    pub swarms: IndexMap<String, Swarm>,
     /// Start a server where the URL is local and nothing listens there.
     #[serde(default = "yes")]
     pub auto_start_swarm_server: bool,
@@ -265,7 +272,7 @@ impl Job {
             path: path.to_path_buf(),
             reason,
         };
-        let loaded = match (config::read(document, Strictness::Job), document.get("roll")) {
+        let loaded = match (configurations(document), document.get("roll")) {
             (Err(config::Error::Problems(problems)), Some(roll)) => {
                 let of_roll = Roll::read(roll).err().unwrap_or_default();
                 let problems = problems.into_iter().chain(of_roll).collect();
@@ -276,23 +283,73 @@ impl Job {
         let Some(roll) = document.get("roll") else {
             return Err(JobError::NoRoll(path.to_path_buf()));
         };
-        let roll = Roll::read(roll).map_err(|problems| invalid(config::Error::Problems(problems)))?;
-        let mut warnings = loaded.warnings;
-        if !loaded.ignored.is_empty() {
-            warnings.push(format!("keys without effect: {}", loaded.ignored.join(", ")));
+        let wrong = |problems| invalid(config::Error::Problems(problems));
+        let mut roll = Roll::read(roll).map_err(wrong)?;
+        for (swarm, loaded) in roll.swarms.values_mut().zip(&loaded) {
+            swarm.config = loaded.ajet.clone();
         }
+        let unequal = swarms::unequal_batches(&roll.swarms);
+        if !unequal.is_empty() {
+            return Err(wrong(unequal));
+        }
+        let mut warnings: Vec<_> = loaded.iter().flat_map(notes).collect();
+        warnings.dedup();
         Ok(Self {
             path: path.to_path_buf(),
-            ajet: loaded.ajet,
+            // There is at least one.
+            ajet: loaded.into_iter().next().map(|loaded| loaded.ajet).unwrap_or_default(),
             roll,
             warnings,
         })
     }
 
-    /// The complete document that the server gets.
-    pub fn document(&self) -> String {
-        config::dump_yaml(&self.ajet)
+    /// The models that the job trains, the one that leads first.
+    pub fn models(&self) -> Vec<TrainedModel<'_>> {
+        if self.roll.swarms.is_empty() {
+            let (swarm_url, ajet) = (self.roll.swarm_url.as_str(), &self.ajet);
+            return vec![TrainedModel {
+                name: "",
+                swarm_url,
+                ajet,
+            }];
+        }
+        let models = self.roll.swarms.iter().map(|(name, swarm)| TrainedModel {
+            name,
+            swarm_url: &swarm.swarm_url,
+            ajet: &swarm.config,
+        });
+        models.collect()
     }
+
+    /// Changes every server's URL, such as to one with a token.
+    pub fn change_urls(&mut self, change: impl Fn(&str) -> String) {
+        let others = self.roll.swarms.values_mut().map(|swarm| &mut swarm.swarm_url);
+        for url in others.chain([&mut self.roll.swarm_url]) {
+            *url = change(url);
+        }
+    }
+
+    /// Names the experiments after the time, so that new ones begin.
+    pub(super) fn begin_anew(&mut self) {
+        let others = self.roll.swarms.values_mut().map(|swarm| &mut swarm.config);
+        for ajet in others.chain([&mut self.ajet]) {
+            ajet.experiment_name = NAME_FROM_TIME.into();
+        }
+    }
+}
+
+/// The configuration of each model that a document trains.
+fn configurations(document: &Node) -> Result<Vec<Loaded>, config::Error> {
+    match document.get("roll").and_then(|roll| roll.get("swarms")) {
+        Some(Node::Section(swarms)) if !swarms.is_empty() => swarms::read(document, swarms),
+        _ => config::read(document, Strictness::Job).map(|loaded| vec![loaded]),
+    }
+}
+
+/// What a configuration gives to say.
+fn notes(loaded: &Loaded) -> Vec<String> {
+    let ignored = (!loaded.ignored.is_empty()).then(|| format!("keys without effect: {}", loaded.ignored.join(", ")));
+    loaded.warnings.iter().cloned().chain(ignored).collect()
 }
 
 /// Puts a setting `KEY=VALUE` into a document.
@@ -320,10 +377,16 @@ impl Roll {
     /// Reads the `roll:` part of a job.
     fn read(node: &Node) -> Result<Self, Vec<Problem>> {
         let mut roll: Self = config::fit(schema(), "roll", node, &[template::FORMAT])?;
-        if node.get("swarm_url").is_none_or(Node::is_null) {
-            roll.swarm_url = std::env::var(URL_VARIABLE).unwrap_or(roll.swarm_url);
+        let mut problems = roll.problems();
+        match node.get("swarm_url").is_none_or(Node::is_null) {
+            true => roll.swarm_url = std::env::var(URL_VARIABLE).unwrap_or(roll.swarm_url),
+            false if roll.swarms.is_empty() => {}
+            false => {
+                let message = "`swarm_url` and `swarms` exclude each other; each model of `swarms` has its own";
+                problems.push(Problem::new("roll", message));
+            }
         }
-        match roll.problems() {
+        match problems {
             problems if problems.is_empty() => Ok(roll),
             problems => Err(problems),
         }
@@ -335,12 +398,20 @@ impl Roll {
         if self.epochs.is_some() && self.steps.is_some() {
             problems.push(Problem::new("roll", "`epochs` and `steps` exclude each other"));
         }
-        if self.reward.is_none() && !self.agent.brings_reward() {
+        let each_has_its_own = !self.swarms.is_empty() && self.swarms.values().all(|swarm| swarm.reward.is_some());
+        if self.reward.is_none() && !self.agent.brings_reward() && !each_has_its_own {
             let message = "is missing; it says what an answer is worth, such as {type: number_match}";
             problems.push(Problem::new("roll.reward", message));
         }
         problems.extend(self.reward().problems("roll.reward"));
+        problems.extend(swarms::problems(&self.swarms));
+        problems.extend(self.agent.problems_with_models(&self.model_names()));
         problems
+    }
+
+    /// Names of the trained models; none where there is one only.
+    pub fn model_names(&self) -> Vec<&str> {
+        self.swarms.keys().map(String::as_str).collect()
     }
 
     /// When the job is done.
@@ -362,6 +433,17 @@ impl Roll {
     /// A judge's key is not in the environment.
     pub fn scorer(&self) -> Result<Scorer, SetupError> {
         self.reward().scorer("roll.reward")
+    }
+
+    /// The rewards that are used, each with its key: the shared one unless every model has its own, and the models' own.
+    pub fn rewards(&self) -> impl Iterator<Item = (String, &Reward)> {
+        let is_shared = self.swarms.is_empty() || self.swarms.values().any(|swarm| swarm.reward.is_none());
+        let shared = is_shared.then(|| ("roll.reward".to_owned(), self.reward()));
+        let own = self.swarms.iter().filter_map(|(name, swarm)| {
+            let reward = swarm.reward.as_ref()?;
+            Some((format!("roll.swarms.{name}.reward"), reward))
+        });
+        shared.into_iter().chain(own)
     }
 
     /// What an answer is worth.

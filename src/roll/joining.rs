@@ -5,11 +5,12 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use super::error::RollError;
+use super::fleet::Member;
 use super::run::Run;
 use crate::protocol::swarm::{CompareTrainConfigAnswer, ComparedWith, ConfigDifference, EngineStatus};
 
 /// Keys that change neither what is learned nor how; the keys below them too.
-const HARMLESS: [&str; 12] = [
+const HARMLESS: [&str; 13] = [
     // The server does not get it.
     "ajet.task_reader",
     "ajet.project_name",
@@ -17,6 +18,7 @@ const HARMLESS: [&str; 12] = [
     "ajet.swarm_mode_rolling_post_timeout",
     "ajet.trainer_common.save_freq",
     "ajet.trainer_common.keep_last",
+    "ajet.trainer_common.keep_best",
     "ajet.trainer_common.logger",
     "ajet.trainer_common.total_training_steps",
     "ajet.trainer_common.save_trajectory_as_json_file",
@@ -29,20 +31,28 @@ const HARMLESS: [&str; 12] = [
 const SHOWN: usize = 60;
 
 impl Run {
-    /// Compares the job with the engine that runs or the experiment that it would continue.
+    /// Compares the job with the engines that run or the experiments that it would continue.
     ///
     /// # Errors
     /// They differ in what matters, and the user has not said `--join`; or `--fresh` meets an engine that trains.
     pub async fn check_what_is_joined(&self) -> Result<(), RollError> {
-        let is_up = self.swarm.status().await?.engine_status != EngineStatus::Offline;
+        for member in self.fleet.members() {
+            self.check_member(member).await?;
+        }
+        Ok(())
+    }
+
+    async fn check_member(&self, member: &Member) -> Result<(), RollError> {
+        let swarm = &member.swarm;
+        let is_up = swarm.status().await?.engine_status != EngineStatus::Offline;
         let stays_up = is_up && !self.job.roll.force_restart;
         if self.options.fresh && stays_up {
-            return Err(RollError::Busy(self.swarm.url().to_string()));
+            return Err(RollError::Busy(swarm.url().to_string()));
         }
         if is_up && !stays_up {
             return Ok(());
         }
-        let Some(compared) = self.swarm.compare_train_config(&self.job.document()).await? else {
+        let Some(compared) = swarm.compare_train_config(&member.document).await? else {
             return Ok(());
         };
         let differences = significant(&compared);
@@ -51,7 +61,7 @@ impl Run {
         }
         let (there, hint) = match compared.compared_with {
             ComparedWith::Engine => (
-                format!("the engine at {} runs with another configuration", self.swarm.url()),
+                format!("the engine at {} runs with another configuration", swarm.url()),
                 "`--join` takes part in its training as it is; `roll.force_restart: true` stops it first",
             ),
             _ => (

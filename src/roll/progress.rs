@@ -9,6 +9,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::interrupt::Interrupt;
 use super::report::{End, EpisodeReport, Evaluation, Event, Outcome, Step, Summary};
+use crate::protocol::checkpoint::directory_name;
 use crate::protocol::swarm::PoolInformation;
 use crate::terminal;
 
@@ -209,12 +210,20 @@ fn end_table(end: &End) -> String {
     if let Some(checkpoint) = &end.checkpoint {
         let _ = writeln!(table, "checkpoint: {checkpoint}");
     }
+    for (model, checkpoint) in &end.other_checkpoints {
+        let _ = writeln!(table, "checkpoint of {model}: {checkpoint}");
+    }
+    if let Some(best) = &end.best {
+        let (directory, metric, value) = (directory_name(best.step), &best.metric, best.value);
+        let _ = writeln!(table, "best checkpoint: {directory} ({metric} {value:.3})");
+    }
     table
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::checkpoint::BestCheckpoint;
 
     fn summary(reward: f64) -> Summary {
         Summary {
@@ -248,11 +257,22 @@ mod tests {
             eval_before: Some(summary(0.25)),
             eval_after: Some(summary(0.9)),
             checkpoint: Some("saved/checkpoints/global_step_3".into()),
+            best: Some(BestCheckpoint {
+                step: 2,
+                metric: "eval/reward_mean".into(),
+                value: 0.95,
+                episodes: 64,
+            }),
+            other_checkpoints: IndexMap::new(),
             dropped: [("agent_failed".to_string(), 2)].into(),
         };
         let table = end_table(&end);
         assert!(table.contains("reward             0.250   0.900   +0.650"), "{table}");
         assert!(table.contains("2 agent_failed"), "{table}");
         assert!(table.contains("checkpoint: saved/checkpoints/global_step_3"), "{table}");
+        assert!(
+            table.contains("best checkpoint: global_step_2 (eval/reward_mean 0.950)"),
+            "{table}"
+        );
     }
 }

@@ -6,7 +6,9 @@ use indexmap::IndexMap;
 use serde::Serialize;
 
 use super::agents::Rollout;
+use super::joint_episode::Models;
 use super::rewards::Score;
+use crate::protocol::checkpoint::BestCheckpoint;
 use crate::protocol::swarm::EpisodeType;
 
 /// One line of `--json`.
@@ -58,6 +60,9 @@ pub struct EpisodeReport {
     pub response_tokens: Option<u64>,
     /// From claim to end.
     pub seconds: f64,
+    /// Where it was dropped: models whose servers had taken it before another one failed.
+    #[serde(skip)]
+    pub(super) taken_by: Models,
 }
 
 impl EpisodeReport {
@@ -73,6 +78,7 @@ impl EpisodeReport {
             llm_calls: None,
             response_tokens: None,
             seconds: took.as_secs_f64(),
+            taken_by: Models::default(),
         }
     }
 
@@ -221,6 +227,12 @@ pub struct End {
     pub eval_after: Option<Summary>,
     /// Where the model is, on the server's machine.
     pub checkpoint: Option<String>,
+    /// The best checkpoint of the experiment, where the server is on this machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best: Option<BestCheckpoint>,
+    /// The same of the other models of `roll.swarms`, by name.
+    #[serde(skip_serializing_if = "IndexMap::is_empty")]
+    pub other_checkpoints: IndexMap<String, String>,
     /// Episodes that came to nothing, by reason.
     pub dropped: IndexMap<String, u64>,
 }
@@ -234,6 +246,8 @@ impl End {
             eval_before: None,
             eval_after: None,
             checkpoint: None,
+            best: None,
+            other_checkpoints: IndexMap::new(),
             dropped: IndexMap::new(),
         }
     }
@@ -255,6 +269,7 @@ mod tests {
             llm_calls: Some(1),
             response_tokens: Some(4),
             seconds: 0.5,
+            taken_by: Models::default(),
         }
     }
 
@@ -313,6 +328,8 @@ mod tests {
             eval_before: None,
             eval_after: Some(Summary::default()),
             checkpoint: Some("/x".into()),
+            best: None,
+            other_checkpoints: IndexMap::new(),
             dropped: IndexMap::new(),
         };
         let line = serde_json::to_value(Event::End(&end)).unwrap();

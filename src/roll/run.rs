@@ -5,16 +5,19 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
+use indexmap::IndexMap;
 
 use super::episode::{Episodes, Purpose};
 use super::error::RollError;
+use super::fleet::{Fleet, Member};
 use super::interrupt::Interrupt;
 use super::job::{Eval, Job};
+use super::joint_episode::Models;
 use super::progress::Progress;
 use super::report::{End, EpisodeReport, Evaluation, Summary};
 use super::tasks::{Task, TaskSets};
 use crate::client::{Started, SwarmClient};
-use crate::protocol::swarm::{EngineStatus, EpisodeType, PoolInformation};
+use crate::protocol::swarm::{EngineStatusAnswer, EpisodeType, PoolInformation};
 
 /// What the command line adds to a job.
 #[derive(Clone, Debug, Default)]
@@ -42,7 +45,7 @@ pub(super) struct Run {
     pub job: Job,
     pub options: Options,
     pub tasks: TaskSets,
-    pub swarm: SwarmClient,
+    pub fleet: Arc<Fleet>,
     pub progress: Arc<Progress>,
     pub interrupt: Interrupt,
     pub end: End,
@@ -50,30 +53,57 @@ pub(super) struct Run {
     pub engine_is_done: bool,
     /// When another client was last seen.
     pub others_seen: Option<Instant>,
-    /// The server was started for this run.
-    pub own_server: bool,
+    /// Servers that were started for this run, by the places of their members.
+    pub own_servers: Vec<usize>,
     /// The engine came up for this run, or was joined by it.
     pub uses_engine: bool,
 }
 
 impl Run {
-    /// Brings the engine to ROLLING; `None` where Ctrl-C came first.
-    pub async fn bring_up(&self, force_restart: bool) -> Result<Option<Started>, RollError> {
-        let observe = |status: &crate::protocol::swarm::EngineStatusAnswer| {
+    /// Brings the engine of a member to ROLLING; `None` where Ctrl-C came first.
+    pub async fn bring_up(&self, member: &Member, force_restart: bool) -> Result<Option<Started>, RollError> {
+        let observe = |status: &EngineStatusAnswer| {
             let detail = status
                 .engine_status_detail
                 .as_deref()
                 .unwrap_or(status.engine_status.as_str());
             self.progress.booting(detail);
         };
-        let yaml = self.job.document();
-        let up = self
+        let up = member
             .swarm
-            .auto_sync_train_config_and_start_engine(&yaml, force_restart, observe);
+            .auto_sync_train_config_and_start_engine(&member.document, force_restart, observe);
         tokio::select! {
             started = up => Ok(Some(started?)),
             () = self.interrupt.wait() => Ok(None),
         }
+    }
+
+    /// The server whose batch is to be looked at, which is behind the others or the first one, and what it calls the step
+    /// `common`.
+    pub fn viewed(&self, common: u64) -> (SwarmClient, u64) {
+        let phases = self.fleet.phases();
+        let viewed = phases.first_at_common();
+        let own_step = phases.own_step(viewed, common);
+        (self.fleet.members()[viewed].swarm.clone(), own_step)
+    }
+
+    /// What the servers measured of a step, told before the step advances; empty from a Python server. Names of other models
+    /// than the first begin with the model's.
+    pub async fn metrics_of(&self, finished: u64) -> Result<IndexMap<String, f64>, RollError> {
+        let mut all = IndexMap::new();
+        for (place, member) in self.fleet.members().iter().enumerate() {
+            let own_step = self.fleet.phases().own_step(place, finished) as f64;
+            let metrics = member.swarm.pool_information().await?.latest_metrics;
+            if metrics.get("global_step").is_some_and(|step| *step < own_step) {
+                continue;
+            }
+            let name = |metric: String| match place {
+                0 => metric,
+                _ => format!("{}/{metric}", member.name),
+            };
+            all.extend(metrics.into_iter().map(|(metric, value)| (name(metric), value)));
+        }
+        Ok(all)
     }
 
     /// Evaluates the present weights; `None` where Ctrl-C came first.
@@ -84,10 +114,10 @@ impl Run {
             repeat: 1,
         });
         tokio::select! {
-            rolling = self.swarm.wait_until_rolling(|_| {}) => rolling?,
+            rolling = self.fleet.wait_until_rolling() => rolling?,
             () = self.interrupt.wait() => return Ok(None),
         };
-        let global_step = self.swarm.status().await?.global_step;
+        let global_step = self.online().await?.global_step;
         let started = Instant::now();
         let count = eval.tasks.unwrap_or(usize::MAX).min(self.tasks.validation.len());
         let mut repeats = vec![];
@@ -114,7 +144,7 @@ impl Run {
     async fn evaluate_task(&self, episodes: &Episodes, task: &Task) -> Result<EpisodeReport, RollError> {
         let mut tried = 0;
         loop {
-            let episode = episodes.begin(task, EpisodeType::Eval).await?;
+            let episode = episodes.begin(task, EpisodeType::Eval, Models::default()).await?;
             let report = episodes.run(episode, task, Purpose::Eval).await?;
             if report.reward.is_some() || tried == self.job.roll.retries {
                 return Ok(report);
@@ -125,8 +155,13 @@ impl Run {
 
     /// Whether another client has ended an episode of this batch lately, or runs one.
     pub async fn others_are_active(&self) -> Result<bool, RollError> {
-        let pool = self.swarm.pool_information().await?;
-        Ok(has_others(&pool, self.swarm.client_uuid()))
+        for member in self.fleet.members() {
+            let pool = member.swarm.pool_information().await?;
+            if has_others(&pool, member.swarm.client_uuid()) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
 
@@ -141,12 +176,4 @@ pub(super) fn has_others(pool: &PoolInformation, client: &str) -> bool {
     active
         .chain(running.map(|episode| &episode.client_uuid))
         .any(|other| other != client)
-}
-
-/// Whether a batch is complete and its update is yet to be done or under way.
-pub(super) fn is_updating(status: EngineStatus) -> bool {
-    matches!(
-        status,
-        EngineStatus::RollingPost | EngineStatus::WeightSyncing | EngineStatus::WeightExporting
-    )
 }

@@ -4,12 +4,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use futures_util::future::try_join_all;
+
 use super::batch_rule::Rule;
 use super::check;
+use super::checkpoints::Checkpoints;
 use super::episode::{Episodes, Player};
 use super::error::RollError;
 use super::failures::Failures;
-use super::groups::Groups;
+use super::fleet::{Fleet, Member};
 use super::interrupt::Interrupt;
 use super::job::Job;
 use super::progress::Progress;
@@ -20,7 +23,6 @@ use super::server::OwnServer;
 use super::tasks::{self, TaskSets};
 use super::training::Training;
 use crate::client::{ClientError, Started, SwarmClient, throttle};
-use crate::config::experiment::NAME_FROM_TIME;
 use crate::protocol::swarm::{EngineStatus, PoolInformation};
 
 /// How long the aborts of given-up episodes may take.
@@ -36,7 +38,7 @@ const COMPANY: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// The job is wrong, server or engine fail, or no episode ever comes to an end.
-pub async fn run(job: Job, options: Options, interrupt: Interrupt) -> Result<End, RollError> {
+pub async fn run(mut job: Job, options: Options, interrupt: Interrupt) -> Result<End, RollError> {
     let progress = Arc::new(Progress::new(options.json, interrupt.clone()));
     let tasks = read_tasks(&job, &progress).await?;
     if tasks.validation.is_empty() && options.eval_only {
@@ -44,31 +46,36 @@ pub async fn run(job: Job, options: Options, interrupt: Interrupt) -> Result<End
     }
     let trains = !options.abort && !options.eval_only;
     refuse(check::problems(&job, &tasks, check::TASKS_BEFORE_A_RUN, trains))?;
-    let swarm = SwarmClient::new(&job.roll.swarm_url)?;
-    let server = server_for(&job, &swarm, &options.program, &progress).await?;
+    if options.fresh {
+        job.begin_anew();
+    }
+    let fleet = Arc::new(Fleet::new(&job)?);
+    let servers = servers_for(&job, &fleet, &options.program, &progress).await?;
     let mut run = Run {
         end: End::new(),
         job,
         options,
         tasks,
-        swarm,
+        fleet,
         progress,
         interrupt,
         engine_is_done: false,
         others_seen: None,
-        own_server: server.is_some(),
+        own_servers: servers.iter().map(|(place, _)| *place).collect(),
         uses_engine: false,
     };
     let ended = run.whole().await;
-    let _ = tokio::time::timeout(SETTLE, run.swarm.settle()).await;
+    let _ = tokio::time::timeout(SETTLE, run.fleet.settle()).await;
     if ended.is_err() {
         run.stop_after_error().await;
     }
-    match server {
-        Some(server) if run.options.keep_engine && ended.is_ok() => run.leave(server, "as asked").await,
-        Some(server) if run.is_shared().await => run.leave(server, "since other clients use it").await,
-        Some(server) => server.stop().await,
-        None => {}
+    for (place, server) in servers {
+        let swarm = &run.fleet.members()[place].swarm;
+        match () {
+            () if run.options.keep_engine && ended.is_ok() => run.leave(swarm, server, "as asked").await,
+            () if run.is_shared(swarm).await => run.leave(swarm, server, "since other clients use it").await,
+            () => server.stop().await,
+        }
     }
     ended?;
     run.end.dropped = run.progress.dropped();
@@ -96,63 +103,61 @@ pub(super) fn refuse(problems: Vec<String>) -> Result<(), RollError> {
     }
 }
 
-/// A server of our own, where the job wants one and none is there.
-pub(super) async fn server_for(
+/// Servers of our own, where the job wants them and none are there, by the places of their members.
+pub(super) async fn servers_for(
     job: &Job,
-    swarm: &SwarmClient,
+    fleet: &Fleet,
     program: &Path,
     progress: &Progress,
-) -> Result<Option<OwnServer>, RollError> {
-    let Err(absent) = swarm.health().await else {
-        return Ok(None);
-    };
-    let unreachable = matches!(absent, ClientError::Unreachable { .. });
-    if !(unreachable && job.roll.auto_start_swarm_server && swarm.url().is_local()) {
-        return Err(absent.into());
+) -> Result<Vec<(usize, OwnServer)>, RollError> {
+    let mut servers = vec![];
+    for (place, Member { swarm, .. }) in fleet.members().iter().enumerate() {
+        let Err(absent) = swarm.health().await else {
+            continue;
+        };
+        let unreachable = matches!(absent, ClientError::Unreachable { .. });
+        if !(unreachable && job.roll.auto_start_swarm_server && swarm.url().is_local()) {
+            return Err(absent.into());
+        }
+        let server = OwnServer::start(program, swarm.url()).await?;
+        progress.note(&format!(
+            "started a swarm server at {}; its log is {}",
+            swarm.url(),
+            server.log().display()
+        ));
+        servers.push((place, server));
     }
-    let server = OwnServer::start(program, swarm.url()).await?;
-    progress.note(&format!(
-        "started a swarm server at {}; its log is {}",
-        swarm.url(),
-        server.log().display()
-    ));
-    Ok(Some(server))
+    Ok(servers)
 }
 
 impl Run {
     async fn whole(&mut self) -> Result<(), RollError> {
-        if self.options.fresh {
-            self.job.ajet.experiment_name = NAME_FROM_TIME.into();
-        }
         self.check_what_is_joined().await?;
-        let Some(started) = self.bring_up(self.job.roll.force_restart).await? else {
+        let Some(started) = self.bring_all_up().await? else {
             return self.interrupted();
         };
         self.uses_engine = true;
-        let pool = self.swarm.pool_information().await?;
-        let model = pool
-            .training_model_path
-            .clone()
-            .unwrap_or_else(|| self.job.ajet.model.path.clone());
+        let pools = self.pools().await?;
+        let models = self.model_names(&pools);
         self.progress.start(
             &self.job.path.display().to_string(),
-            &self.swarm.url().to_string(),
-            &model,
+            &self.fleet.urls(),
+            &models.join(", "),
         );
-        if started == Started::AlreadyUp {
+        if started.contains(&Started::AlreadyUp) {
             self.progress.note(
                 "the engine was up already and continues with its own configuration; `roll.force_restart: true` starts it with the job's",
             );
         }
         self.keep_job().await?;
-        let batch = self.batch(&pool, started);
-        let episodes = Arc::new(self.episodes(model, batch.1)?);
+        let batch = self.batch(&pools, &started)?;
+        let step = self.fleet.line_up().await?;
+        let episodes = Arc::new(self.episodes(models, batch.1)?);
         if self.job.roll.eval.is_some() || self.options.eval_only {
             self.end.eval_before = self.evaluate(&episodes).await?;
         }
         if !self.options.eval_only && !self.interrupt.happened() {
-            let step = self.swarm.status().await?.global_step;
-            let method = self.swarm.collection_method(&pool);
+            let method = self.fleet.lead().collection_method(&pools[0]);
             // The engine may be another's, with other batches than the job's own.
             let unfit = check::batch_problem(
                 batch.0,
@@ -178,27 +183,50 @@ impl Run {
         if self.interrupt.happened() {
             return self.interrupted();
         }
-        self.wind_up(started).await
+        self.wind_up(&started).await
     }
 
-    /// Keeps the job as it runs with the experiment, where that is on this machine.
+    /// Brings all engines to ROLLING; `None` where Ctrl-C came first.
+    async fn bring_all_up(&self) -> Result<Option<Vec<Started>>, RollError> {
+        let force_restart = self.job.roll.force_restart;
+        let members = self.fleet.members().iter();
+        let started = try_join_all(members.map(|member| self.bring_up(member, force_restart))).await?;
+        Ok(started.into_iter().collect())
+    }
+
+    /// The present batch of each server.
+    async fn pools(&self) -> Result<Vec<PoolInformation>, RollError> {
+        let members = self.fleet.members().iter();
+        Ok(try_join_all(members.map(|member| member.swarm.pool_information())).await?)
+    }
+
+    /// The names by which the models are asked for.
+    fn model_names(&self, pools: &[PoolInformation]) -> Vec<String> {
+        let members = self.fleet.members().iter().zip(pools);
+        let name = |(member, pool): (&Member, &PoolInformation)| {
+            let told = pool.training_model_path.clone();
+            told.unwrap_or_else(|| member.model_path.clone())
+        };
+        members.map(name).collect()
+    }
+
+    /// Keeps the job as it runs with the experiments, where those are on this machine.
     async fn keep_job(&self) -> Result<(), RollError> {
-        if !self.swarm.url().is_local() {
-            return Ok(());
+        for Member { swarm, .. } in self.fleet.members() {
+            // A server behind a tunnel has no directory here.
+            if swarm.url().is_local()
+                && let Some(dir) = swarm.experiment_dir().await?
+                && Path::new(&dir).is_dir()
+                && let Ok(job) = std::fs::read_to_string(&self.job.path)
+            {
+                self.keep_job_in(Path::new(&dir), &job);
+            }
         }
-        let Some(dir) = self.swarm.experiment_dir().await? else {
-            return Ok(());
-        };
-        // A server behind a tunnel has no directory here.
-        let dir = Path::new(&dir).to_path_buf();
-        let Some(job) = dir
-            .is_dir()
-            .then(|| std::fs::read_to_string(&self.job.path).ok())
-            .flatten()
-        else {
-            return Ok(());
-        };
-        let differing = record::latest(&dir).map_or_else(Vec::new, |before| record::differences(&job, &before));
+        Ok(())
+    }
+
+    fn keep_job_in(&self, dir: &Path, job: &str) {
+        let differing = record::latest(dir).map_or_else(Vec::new, |before| record::differences(job, &before));
         if !differing.is_empty() {
             self.progress.note(&format!(
                 "warning: the last job of this experiment had other values of {}; it is kept in {}/jobs",
@@ -206,12 +234,11 @@ impl Run {
                 dir.display()
             ));
         }
-        if let Err(error) = record::keep(&job, &dir, SystemTime::now()) {
+        if let Err(error) = record::keep(job, dir, SystemTime::now()) {
             let dir = dir.display();
             self.progress
                 .note(&format!("warning: cannot keep the job in {dir}: {error}"));
         }
-        Ok(())
     }
 
     fn interrupted(&mut self) -> Result<(), RollError> {
@@ -219,117 +246,134 @@ impl Run {
         Ok(())
     }
 
-    /// Tasks of a batch and episodes of a task. Where the job's own configuration was started it says so; a Python server
-    /// tells the last run's numbers until the first update.
-    fn batch(&self, pool: &PoolInformation, started: Started) -> (u64, u64) {
-        let told = |told: u64, own: usize| match started {
-            Started::AlreadyUp if told > 0 => told,
-            Started::AlreadyUp | Started::Fresh => own as u64,
-        };
+    /// Tasks of a batch and episodes of a task, the same for all servers. Where the job's own configuration was started it
+    /// says so; a Python server tells the last run's numbers until the first update.
+    fn batch(&self, pools: &[PoolInformation], started: &[Started]) -> Result<(u64, u64), RollError> {
         let ajet = &self.job.ajet;
-        (
-            told(pool.completed_task_target, ajet.data.train_batch_size),
-            told(pool.task_expected_num_repeat, ajet.rollout.num_repeat),
-        )
-    }
-
-    fn episodes(&self, model_name: String, repeats: u64) -> Result<Episodes, RollError> {
-        let roll = &self.job.roll;
-        let player = Player {
-            agent: roll.agent.clone(),
-            scorer: roll.scorer()?,
+        let batch_of = |(pool, started): (&PoolInformation, &Started)| {
+            let told = |told: u64, own: usize| match started {
+                Started::AlreadyUp if told > 0 => told,
+                Started::AlreadyUp | Started::Fresh => own as u64,
+            };
+            (
+                told(pool.completed_task_target, ajet.data.train_batch_size),
+                told(pool.task_expected_num_repeat, ajet.rollout.num_repeat),
+            )
         };
-        let groups = player
-            .scorer
-            .compares()
-            .then(|| Groups::new(player.scorer.clone(), usize::try_from(repeats).unwrap_or(usize::MAX)));
-        let failures = Failures::new(roll.max_failure_rate, roll.parallel());
-        let mut episodes = Episodes::new(self.swarm.clone(), player, self.progress.clone(), failures);
-        episodes.groups = groups;
-        episodes.model_name = model_name;
-        episodes.discard_episode_timeout = roll.discard_episode_timeout;
-        episodes.abort = self.options.abort;
-        Ok(episodes)
-    }
-
-    /// Stops the engine where that is ours to do, and finds the checkpoint.
-    async fn wind_up(&mut self, started: Started) -> Result<(), RollError> {
-        let _ = tokio::time::timeout(SETTLE, self.swarm.settle()).await;
-        let ours = started == Started::Fresh && !self.engine_is_done && !self.is_shared().await;
-        if ours && !self.options.keep_engine || self.options.stop_engine_at_end {
-            self.swarm.stop_engine().await?;
-        } else if !self.engine_is_done {
-            self.progress
-                .note("the engine goes on running; `--stop-engine-at-end` stops it");
+        let batches: Vec<_> = pools.iter().zip(started).map(batch_of).collect();
+        match batches.iter().position(|batch| *batch != batches[0]) {
+            None => Ok(batches[0]),
+            Some(place) => Err(RollError::UnequalBatches {
+                first: self.fleet.lead().url().to_string(),
+                first_batch: batches[0],
+                other: self.fleet.members()[place].swarm.url().to_string(),
+                other_batch: batches[place],
+            }),
         }
-        self.end.checkpoint = self.checkpoint().await?;
-        Ok(())
     }
 
-    /// Stops the engine that a failed run has used, with `--stop-engine-at-end`.
+    fn episodes(&self, model_names: Vec<String>, repeats: u64) -> Result<Episodes, RollError> {
+        let roll = &self.job.roll;
+        Ok(Episodes {
+            fleet: self.fleet.clone(),
+            player: Player::new(&self.job, Some(repeats))?,
+            model_names,
+            discard_episode_timeout: roll.discard_episode_timeout,
+            abort: self.options.abort,
+            progress: self.progress.clone(),
+            failures: Failures::new(roll.max_failure_rate, roll.parallel()),
+        })
+    }
+
+    /// Stops the engines where that is ours to do, and finds the checkpoints.
+    async fn wind_up(&mut self, started: &[Started]) -> Result<(), RollError> {
+        let _ = tokio::time::timeout(SETTLE, self.fleet.settle()).await;
+        let fleet = self.fleet.clone();
+        for (Member { swarm, .. }, started) in fleet.members().iter().zip(started) {
+            if self.engine_is_done && swarm.status().await?.engine_status == EngineStatus::Offline {
+                continue;
+            }
+            let ours = *started == Started::Fresh && !self.is_shared(swarm).await;
+            if ours && !self.options.keep_engine || self.options.stop_engine_at_end {
+                swarm.stop_engine().await?;
+            } else {
+                self.progress
+                    .note("the engine goes on running; `--stop-engine-at-end` stops it");
+            }
+        }
+        self.find_checkpoints().await
+    }
+
+    /// Stops the engines that a failed run has used, with `--stop-engine-at-end`.
     async fn stop_after_error(&self) {
-        if self.uses_engine
-            && self.options.stop_engine_at_end
-            && let Err(error) = self.swarm.stop_engine().await
-        {
-            self.progress.note(&format!("warning: cannot stop the engine: {error}"));
+        if !self.uses_engine || !self.options.stop_engine_at_end {
+            return;
+        }
+        for Member { swarm, .. } in self.fleet.members() {
+            if let Err(error) = swarm.stop_engine().await {
+                self.progress.note(&format!("warning: cannot stop the engine: {error}"));
+            }
         }
     }
 
-    /// Whether other clients use the engine, or did so a moment ago. A server that does not answer serves nobody.
-    async fn is_shared(&self) -> bool {
+    /// Whether other clients use an engine, or did so a moment ago. A server that does not answer serves nobody.
+    async fn is_shared(&self, swarm: &SwarmClient) -> bool {
         if self.others_seen.is_some_and(|seen| seen.elapsed() < COMPANY) {
             return true;
         }
-        tokio::time::timeout(SETTLE, self.shows_others()).await.unwrap_or(false)
-    }
-
-    /// Looks at the batch until it shows another client, or none for a moment. During an update a server knows of no
-    /// clients, and right after it of those only that have begun an episode.
-    async fn shows_others(&self) -> bool {
-        let mut rolling_since = None;
-        loop {
-            let Ok(pool) = self.swarm.pool_information().await else {
-                return false;
-            };
-            if has_others(&pool, self.swarm.client_uuid()) {
-                return true;
-            }
-            rolling_since = match pool.engine_status {
-                Some(EngineStatus::Offline) => return false,
-                Some(EngineStatus::Rolling) => rolling_since.or_else(|| Some(Instant::now())),
-                _ => None,
-            };
-            if rolling_since.is_some_and(|since| since.elapsed() >= MOMENT) {
-                return false;
-            }
-            tokio::time::sleep(MOMENT / 10).await;
-        }
+        tokio::time::timeout(SETTLE, shows_others(swarm)).await.unwrap_or(false)
     }
 
     /// Leaves a server that was started for this run.
-    async fn leave(&self, server: OwnServer, why: &str) {
+    async fn leave(&self, swarm: &SwarmClient, server: OwnServer, why: &str) {
         let process = server.leave().await;
         self.progress.note(&format!(
             "the swarm server at {} keeps running, {why}{}",
-            self.swarm.url(),
+            swarm.url(),
             process.map_or_else(String::new, |process| format!("\nhint: `kill {process}` ends it"))
         ));
     }
 
-    /// The newest checkpoint. On another machine, its folder is as near as can be told.
-    async fn checkpoint(&self) -> Result<Option<String>, RollError> {
-        let Some(dir) = self.swarm.experiment_dir().await? else {
-            return Ok(None);
-        };
-        let checkpoints = Path::new(&dir).join("checkpoints");
-        if !self.swarm.url().is_local() {
-            return Ok(Some(checkpoints.display().to_string()));
+    /// Finds the newest and the best checkpoint of each model. On another machine, their folder is as near as can be told.
+    async fn find_checkpoints(&mut self) -> Result<(), RollError> {
+        let fleet = self.fleet.clone();
+        for (place, Member { name, swarm, .. }) in fleet.members().iter().enumerate() {
+            let Some(dir) = swarm.experiment_dir().await? else {
+                continue;
+            };
+            let checkpoints = Path::new(&dir).join("checkpoints");
+            let found = match swarm.url().is_local() {
+                true => Checkpoints::read(&checkpoints),
+                false => Checkpoints::somewhere_in(&checkpoints),
+            };
+            match place {
+                0 => (self.end.checkpoint, self.end.best) = (found.newest, found.best),
+                _ => self.end.other_checkpoints.extend(found.newest.map(|newest| (name.clone(), newest))),
+            }
         }
-        // The marker holds the name of a folder beside it; before the first checkpoint there is none.
-        let latest = std::fs::read_to_string(checkpoints.join("latest"));
-        Ok(latest
-            .ok()
-            .map(|name| checkpoints.join(name.trim()).display().to_string()))
+        Ok(())
+    }
+}
+
+/// Looks at the batch until it shows another client, or none for a moment. During an update a server knows of no
+/// clients, and right after it of those only that have begun an episode.
+async fn shows_others(swarm: &SwarmClient) -> bool {
+    let mut rolling_since = None;
+    loop {
+        let Ok(pool) = swarm.pool_information().await else {
+            return false;
+        };
+        if has_others(&pool, swarm.client_uuid()) {
+            return true;
+        }
+        rolling_since = match pool.engine_status {
+            Some(EngineStatus::Offline) => return false,
+            Some(EngineStatus::Rolling) => rolling_since.or_else(|| Some(Instant::now())),
+            _ => None,
+        };
+        if rolling_since.is_some_and(|since| since.elapsed() >= MOMENT) {
+            return false;
+        }
+        tokio::time::sleep(MOMENT / 10).await;
     }
 }

@@ -4,11 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use indexmap::IndexMap;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::attempt::{Attempt, Claimed, Joined, attempt};
+use super::attempt::{Attempt, Attempts, Joined};
 use super::batch_plan::{Company, Next, Plan, Target, Work};
 use super::batch_rule::Rule;
 use super::batch_view::BatchView;
@@ -19,10 +17,9 @@ use super::job::{Length, Stragglers};
 use super::learning::Learning;
 use super::order::{self, TaskOrder};
 use super::report::{EpisodeReport, Step};
-use super::run::{Run, has_others, is_updating};
+use super::run::{Run, has_others};
 use super::tasks::Task;
 use crate::client::ClientError;
-use crate::protocol::swarm::EngineStatus;
 
 /// Between two looks at the engine.
 const TICK: Duration = Duration::from_millis(250);
@@ -55,11 +52,7 @@ pub(super) struct Training<'a> {
     episodes: Arc<Episodes>,
     tasks: Arc<[Task]>,
     plan: Plan,
-    attempts: JoinSet<(u64, Result<Attempt, RollError>)>,
-    /// Of the attempts by ticket: how to end them, and the episode once it is claimed.
-    running: HashMap<u64, (AbortHandle, Option<String>)>,
-    claims: mpsc::UnboundedSender<Claimed>,
-    claimed: mpsc::UnboundedReceiver<Claimed>,
+    attempts: Attempts,
     /// Permits of the episodes that may run at once.
     places: Arc<Semaphore>,
     /// Whether episodes may be claimed.
@@ -116,16 +109,12 @@ impl<'a> Training<'a> {
         let order = TaskOrder::new(tasks.len(), roll.seed, position, end);
         let ids = tasks.iter().map(|task| task.task_id.clone()).collect();
         let (now, parallel) = (Instant::now(), roll.parallel());
-        let (claims, claimed) = mpsc::unbounded_channel();
         Self {
-            plan: Plan::new(target, ids, order, order::offset(run.swarm.client_uuid())),
+            plan: Plan::new(target, ids, order, order::offset(run.fleet.lead().client_uuid())),
             run,
             episodes,
             tasks,
-            attempts: JoinSet::new(),
-            running: HashMap::new(),
-            claims,
-            claimed,
+            attempts: Attempts::new(),
             places: Arc::new(Semaphore::new(parallel)),
             gate: watch::Sender::new(true),
             ended: Vec::new(),
@@ -158,7 +147,7 @@ impl<'a> Training<'a> {
         }
         let trained = self.train().await;
         // Episodes that still run are dropped here and so aborted.
-        self.attempts.shutdown().await;
+        self.attempts.shut_down().await;
         match trained {
             Err(RollError::Swarm(error)) if error.is_regular_end() => {
                 // The engine ended behind its last update, which no step after it tells of.
@@ -239,15 +228,9 @@ impl<'a> Training<'a> {
 
     fn spawn(&mut self, work: Work, place: OwnedSemaphorePermit) {
         self.busy = Instant::now();
-        let attempt = attempt(
-            self.episodes.clone(),
-            self.tasks.clone(),
-            (work, place),
-            self.gate.subscribe(),
-            self.claims.clone(),
-        );
-        let handle = self.attempts.spawn(attempt);
-        self.running.insert(work.ticket, (handle, None));
+        let (episodes, tasks) = (self.episodes.clone(), self.tasks.clone());
+        self.attempts
+            .spawn(episodes, tasks, (work, place), self.gate.subscribe());
     }
 
     fn company(&self) -> Company {
@@ -267,7 +250,7 @@ impl<'a> Training<'a> {
             Err(error) if error.is_cancelled() => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        let is_of_this_batch = self.running.remove(&ticket).is_some();
+        let is_of_this_batch = self.attempts.settle(ticket);
         let attempt = match attempt {
             // The look that follows waits for the server, or says why the engine is gone.
             Err(RollError::Swarm(ClientError::Unreachable { .. } | ClientError::WentOffline { .. })) => {
@@ -279,7 +262,7 @@ impl<'a> Training<'a> {
         };
         match attempt {
             Attempt::NotBegun => self.plan.not_begun(ticket),
-            Attempt::Over(report) if report.reward.is_none() => self.plan.failed(ticket),
+            Attempt::Over(report) if report.reward.is_none() => self.plan.failed(ticket, report.taken_by),
             Attempt::Over(report) => {
                 self.plan.ended(ticket, &report.episode_uuid);
                 if is_of_this_batch {
@@ -300,13 +283,13 @@ impl<'a> Training<'a> {
         let target = self.plan.target();
         let is_due = target.rule == Rule::Agreement && self.plan.own_ended() >= target.episodes();
         if is_due && !self.has_agreed {
-            self.has_agreed = self.run.swarm.agree_sync_weight().await?;
+            self.has_agreed = self.run.fleet.agree().await?;
         }
         Ok(())
     }
 
     async fn no_update(&self) -> Result<RollError, RollError> {
-        let pool = self.run.swarm.pool_information().await?;
+        let pool = self.run.fleet.lead().pool_information().await?;
         let reason = concerns::of_no_update(&pool, &self.run.progress.dropped(), self.work, self.plan.target().tasks);
         Ok(RollError::NoUpdate { reason })
     }
@@ -351,12 +334,12 @@ impl<'a> Training<'a> {
         } else if !self.run.options.abort && self.is_stuck() && !self.run.others_are_active().await? {
             return Err(self.no_update().await?);
         }
-        let is_rolling = status.engine_status == EngineStatus::Rolling;
+        let is_rolling = status.is_rolling;
         self.gate
             .send_if_modified(|gate| std::mem::replace(gate, is_rolling) != is_rolling);
         if !is_rolling {
             self.busy = Instant::now();
-            if is_updating(status.engine_status) && self.run.job.roll.stragglers != Stragglers::Finish {
+            if status.is_updating && self.run.job.roll.stragglers != Stragglers::Finish {
                 self.give_up_running();
             }
         }
@@ -371,26 +354,24 @@ impl<'a> Training<'a> {
     /// Looks at what others have in the batch, and at what became of our own episodes.
     async fn look_at_batch(&mut self, is_rolling: bool) -> Result<(), RollError> {
         let asked = Instant::now();
-        let pool = self.run.swarm.pool_information().await?;
+        let (swarm, own_step) = self.run.viewed(self.step);
+        let mut pool = swarm.pool_information().await?;
         self.looked_at_batch = asked;
         if self.run.progress.is_live() {
             self.run.progress.batch(&pool);
         }
-        if has_others(&pool, self.run.swarm.client_uuid()) {
+        let me = swarm.client_uuid();
+        if has_others(&pool, me) {
             self.run.others_seen = Some(asked);
         }
         // A Python server tells of the last run's pool until its first update.
-        if !is_rolling || pool.global_step != self.step || self.plan.target().rule == Rule::Never {
+        if !is_rolling || pool.global_step != own_step || self.plan.target().rule == Rule::Never {
             return Ok(());
         }
-        self.take_claims();
-        let is_claimed = |uuid: &str| {
-            self.running
-                .values()
-                .any(|(_, claimed)| claimed.as_deref() == Some(uuid))
-        };
-        let me = self.run.swarm.client_uuid();
-        let view = BatchView::new(&pool, me, |uuid| self.plan.has_ended(uuid) || is_claimed(uuid));
+        self.attempts.take_claims();
+        self.attempts.rename(&mut pool);
+        let is_own = |id: &str| self.plan.has_ended(id) || self.attempts.has_claimed(id);
+        let view = BatchView::new(&pool, me, is_own);
         if view.others_run() {
             self.busy = asked;
         }
@@ -410,15 +391,6 @@ impl<'a> Training<'a> {
         Ok(())
     }
 
-    /// Learns which episodes were claimed.
-    fn take_claims(&mut self) {
-        while let Ok((ticket, uuid)) = self.claimed.try_recv() {
-            if let Some((_, claimed)) = self.running.get_mut(&ticket) {
-                *claimed = Some(uuid);
-            }
-        }
-    }
-
     /// The batch was trained on: what still runs of it is void.
     fn finish_batch(&mut self) {
         while let Some(over) = self.attempts.try_join_next() {
@@ -428,14 +400,14 @@ impl<'a> Training<'a> {
         self.give_up_running();
         self.plan.advance(self.run.job.roll.stragglers != Stragglers::GiveUp);
         self.ended_at.clear();
+        self.attempts.forget_ids();
         self.has_agreed = false;
         self.busy = Instant::now();
     }
 
     /// Gives up the episodes that run, and those that are yet to be claimed.
     fn give_up_running(&mut self) {
-        for (ticket, (attempt, _)) in self.running.drain() {
-            attempt.abort();
+        for ticket in self.attempts.give_up() {
             self.plan.not_begun(ticket);
         }
     }
@@ -443,8 +415,9 @@ impl<'a> Training<'a> {
     /// The batch that was full when the last episode ended is yet to be trained on.
     async fn last_update(&mut self) -> Result<(), RollError> {
         let status = self.run.online().await?;
-        if is_updating(status.engine_status) {
-            let status = self.run.swarm.wait_until_rolling(|_| {}).await?;
+        if status.is_updating {
+            self.run.fleet.wait_until_rolling().await?;
+            let status = self.run.online().await?;
             self.tell_update(status.global_step).await?;
         }
         Ok(())
@@ -455,7 +428,7 @@ impl<'a> Training<'a> {
             return Ok(());
         }
         let finished = global_step - 1;
-        let metrics = self.metrics_of(finished).await?;
+        let metrics = self.run.metrics_of(finished).await?;
         let ended = std::mem::take(&mut self.ended);
         for warning in self.learning.updated(&metrics) {
             self.run.progress.note(&format!("warning: {warning}"));
@@ -469,15 +442,6 @@ impl<'a> Training<'a> {
             Some((updates, reason)) => Err(RollError::NothingToLearn { updates, reason }),
             None => Ok(()),
         }
-    }
-
-    /// What the server measured, told before the step advances; empty from a Python server.
-    async fn metrics_of(&self, finished: u64) -> Result<IndexMap<String, f64>, RollError> {
-        let mut metrics = self.run.swarm.pool_information().await?.latest_metrics;
-        if metrics.get("global_step").is_some_and(|step| *step < finished as f64) {
-            metrics.clear();
-        }
-        Ok(metrics)
     }
 
     /// Whether episodes end and end, and none of them comes to an update.

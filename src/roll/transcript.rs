@@ -36,7 +36,7 @@ pub(super) fn told_by(rollout: &Rollout) -> EpisodeConversations {
 pub(super) fn transcript(
     task: &Task,
     said: Option<&EpisodeConversations>,
-    played: &Result<(Rollout, Score), Failure>,
+    played: &Result<(Rollout, Vec<Score>), Failure>,
     seconds: f64,
 ) -> String {
     let mut text = format!("task {}\n", task.task_id);
@@ -46,7 +46,7 @@ pub(super) fn transcript(
     }
     // Writing to a string cannot fail.
     let _ = match played {
-        Ok((rollout, score)) => outcome(&mut text, rollout, score),
+        Ok((rollout, scores)) => outcome(&mut text, rollout, scores),
         Err(failure) => writeln!(text, "\nfailed ({}): {}", failure.reason, failure.detail),
     };
     let answers = || {
@@ -147,16 +147,26 @@ fn one_message(text: &mut String, message: &Value, answer: Option<&RecordedAnswe
     Ok(())
 }
 
-fn outcome(text: &mut String, rollout: &Rollout, score: &Score) -> std::fmt::Result {
+/// What came of the agent, and what that is worth to each model.
+fn outcome(text: &mut String, rollout: &Rollout, scores: &[Score]) -> std::fmt::Result {
     if !rollout.stderr.trim().is_empty() {
         writeln!(text, "\n[stderr]\n{}", rollout.stderr.trim_end())?;
     }
     writeln!(text, "\noutput: {:?}", rollout.output)?;
-    writeln!(text, "reward: {}", score.reward)?;
-    if let Some(is_success) = score.is_success {
-        writeln!(text, "success: {is_success}")?;
+    for (place, score) in scores.iter().enumerate() {
+        let of_model = match scores.len() {
+            1 => String::new(),
+            _ => format!(" of model {}", place + 1),
+        };
+        writeln!(text, "reward{of_model}: {}", score.reward)?;
+        if let Some(is_success) = score.is_success {
+            writeln!(text, "success{of_model}: {is_success}")?;
+        }
+        for (name, value) in &score.log_metrics {
+            writeln!(text, "{name}: {value}")?;
+        }
     }
-    for (name, value) in rollout.log_metrics.iter().chain(&score.log_metrics) {
+    for (name, value) in &rollout.log_metrics {
         writeln!(text, "{name}: {value}")?;
     }
     for (name, value) in &rollout.metadata {
@@ -217,7 +227,7 @@ mod tests {
             is_success: Some(true),
             log_metrics: [("reward/length".to_string(), json!(0.5))].into(),
         };
-        let text = transcript(&task(), Some(&said()), &Ok((rollout, score)), 1.5);
+        let text = transcript(&task(), Some(&said()), &Ok((rollout, vec![score])), 1.5);
         assert_eq!(
             text,
             "task t1\n\ntools: add\n\n[user]\n1+1?\n\n[assistant] 20 → 4 tokens, 0.25 s, tool_calls\n(thinking) a tool\n\

@@ -6,17 +6,17 @@ use std::path::{Path, PathBuf};
 
 use crate::config::small_file::{DOCUMENT_BYTES, open_regular, read_bytes, read_text};
 use crate::protocol::checkpoint::{
-    BEST, CheckpointInfo, CheckpointKind, CheckpointsAnswer, DIR_NAME, LATEST, MANIFEST, Manifest, directory_name,
+    BEST, BestCheckpoint, CheckpointInfo, CheckpointKind, CheckpointsAnswer, DIR_NAME, LATEST, MANIFEST, Manifest, directory_name,
     is_below, parse_step,
 };
 
 /// Maximum length of the files `latest` and `best`, in bytes.
-const NAME_BYTES: u64 = 256;
+const MARK_BYTES: u64 = 4096;
 
 /// Lists the complete checkpoints of an experiment. Reads a small file of each.
 pub fn list(experiment_dir: &Path) -> CheckpointsAnswer {
     let dir = experiment_dir.join(DIR_NAME);
-    let (latest, best) = (pointed_to(&dir, LATEST), pointed_to(&dir, BEST));
+    let (latest, best) = (latest(&dir), best(&dir));
     let checkpoints = steps(&dir).into_iter().filter_map(|step| {
         let manifest = manifest(&dir.join(directory_name(step)))?;
         Some(CheckpointInfo {
@@ -68,8 +68,13 @@ fn steps(dir: &Path) -> Vec<u64> {
     steps
 }
 
-fn pointed_to(dir: &Path, name: &str) -> Option<u64> {
-    parse_step(read_text(&dir.join(name), NAME_BYTES).ok()?.trim())
+fn latest(dir: &Path) -> Option<u64> {
+    parse_step(read_text(&dir.join(LATEST), MARK_BYTES).ok()?.trim())
+}
+
+fn best(dir: &Path) -> Option<u64> {
+    let best: BestCheckpoint = serde_json::from_str(&read_text(&dir.join(BEST), MARK_BYTES).ok()?).ok()?;
+    Some(best.step)
 }
 
 /// Reads a checkpoint's manifest. A checkpoint without one, or with names that leave its directory, is not complete.
@@ -108,7 +113,8 @@ mod tests {
             &[("adapter_config.json", "{}"), ("trainer/state.json", "{}")],
         );
         let checkpoints = experiment.path().join(DIR_NAME);
-        for (name, content) in [(LATEST, "global_step_10\n"), (BEST, "global_step_2")] {
+        let best = r#"{"step": 2, "metric": "eval/reward_mean", "value": 0.5, "episodes": 8}"#;
+        for (name, content) in [(LATEST, "global_step_10\n"), (BEST, best)] {
             std::fs::write(checkpoints.join(name), content).unwrap();
         }
         std::fs::create_dir(checkpoints.join(".unfinished-12")).unwrap();

@@ -170,13 +170,25 @@ impl Engine {
     }
 
     async fn end(&self, episode: &str, task: &str, episode_type: EpisodeType, reward: f64) -> EndOutcome {
+        self.end_at(episode, task, episode_type, reward, 1).await
+    }
+
+    /// Ends an episode that was claimed at this step.
+    async fn end_at(
+        &self,
+        episode: &str,
+        task: &str,
+        episode_type: EpisodeType,
+        reward: f64,
+        claimed_at_step: u64,
+    ) -> EndOutcome {
         let end = EndEpisode {
             episode_type,
             client_uuid: "client".into(),
             task_id: task.into(),
             reward,
             is_success: Some(reward > 0.5),
-            claimed_at_step: 1,
+            claimed_at_step,
             metadata: [("tag".to_owned(), json!("easy"))].into_iter().collect(),
             log_metrics: [("turns".to_owned(), json!(2))].into_iter().collect(),
         };
@@ -236,6 +248,29 @@ fn checkpoint(experiment_dir: &Path, step: u64) -> PathBuf {
 
 fn weights(dir: &Path) -> Vec<u8> {
     std::fs::read(dir.join("model.safetensors")).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_checkpoint_of_the_best_evaluation_is_named_and_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut engine, _) = Engine::start(dir.path(), &config("save_freq: 1\n    keep_last: 1", "{}")).await;
+    // The model before the first update has no checkpoint. The last evaluation is followed by no update.
+    for (step, reward) in [(1, 1.0), (2, 0.25), (3, 0.75), (4, 0.5), (5, 0.625)] {
+        let episode = format!("eval-{step}");
+        engine.chat(&episode, "say it").await;
+        engine.end_at(&episode, "v", EpisodeType::Eval, reward, step).await;
+        if step < 5 {
+            assert_eq!(engine.step(step).await, step + 1);
+        }
+    }
+    engine.shut_down().await;
+    let best = std::fs::read(dir.path().join("checkpoints/best")).unwrap();
+    assert_eq!(
+        serde_json::from_slice::<Value>(&best).unwrap(),
+        json!({"step": 2, "metric": "eval/reward_mean", "value": 0.75, "episodes": 1})
+    );
+    let kept = [1, 2, 3, 4].map(|step| checkpoint(dir.path(), step).exists());
+    assert_eq!(kept, [false, true, false, true]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -12,6 +12,7 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_ajet-swarm");
 
 /// Processes of an agent that are hard to end: in the background, in a session of its own, twice forked, deaf to SIGTERM.
 const AGENT: &str = r#"
+echo "$2" >> "$3/started"
 sleep "$1" & setsid sleep "$1" & setsid sh -c 'setsid sleep "$1" & exit 0' sh "$1"
 sh -c 'trap "" TERM HUP INT; sleep "$1"; sleep "$1"' sh "$1" & (sleep "$1" &) ; exec sleep "$1"
 "#;
@@ -20,7 +21,7 @@ sh -c 'trap "" TERM HUP INT; sleep "$1"; sleep "$1"' sh "$1" & (sleep "$1" &) ; 
 struct Roll {
     child: Child,
     sleep: String,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl Roll {
@@ -31,7 +32,13 @@ impl Roll {
                 "model": {"path": "builtin:tiny"},
                 "task_reader": {"type": "reverse_text", "reverse_text": {"tasks": 2, "validation_tasks": 1}},
             },
-            "roll": {"agent": {"type": "command", "argv": ["sh", "-c", AGENT, "sh", sleep]}, "max_parallel": 2},
+            "roll": {
+                "agent": {
+                    "type": "command", "argv": ["sh", "-c", AGENT, "sh", sleep, "{{ episode_uuid }}", dir.path()],
+                    "stop_argv": ["sh", "-c", "echo \"$0\" >> \"$1/stopped\"", "{{ episode_uuid }}", dir.path()],
+                },
+                "max_parallel": 2,
+            },
         });
         let path = dir.path().join("job.yaml");
         std::fs::write(&path, job.to_string()).unwrap();
@@ -48,7 +55,7 @@ impl Roll {
         let roll = Self {
             child,
             sleep,
-            _dir: dir,
+            dir,
         };
         assert!(
             roll.wait_until(|left| left >= 6),
@@ -56,6 +63,18 @@ impl Roll {
             roll.left()
         );
         roll
+    }
+
+    /// Whether `stop_argv` ran for each episode that an agent began, and once.
+    fn has_stopped_all(&self) -> bool {
+        let lines = |file: &str| {
+            let text = std::fs::read_to_string(self.dir.path().join(file)).unwrap_or_default();
+            let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
+            lines.sort_unstable();
+            lines
+        };
+        let started = lines("started");
+        started.len() >= 2 && started == lines("stopped")
     }
 
     fn pid(&self) -> Pid {
@@ -122,6 +141,7 @@ fn no_agent_outlives_its_roll() {
         assert_eq!(status.code(), by, "{signals:?}: {status}");
         assert_eq!(status.signal().is_some(), by.is_none(), "{signals:?}: {status}");
         assert!(roll.wait_until(|left| left == 0), "{signals:?} leaves {}", roll.left());
+        assert!(roll.wait_until(|_| roll.has_stopped_all()), "{signals:?}: stop_argv did not run for each");
     }
     // The whole foreground group, as a terminal signals it.
     let mut roll = Roll::start(72_000);

@@ -3,6 +3,7 @@
 mod access;
 mod endings;
 mod hub;
+mod judges;
 mod main_job;
 mod python_client;
 mod restarts;

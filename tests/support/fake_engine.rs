@@ -52,6 +52,8 @@ pub struct Behaviour {
     pub hold_chats: bool,
     /// Ends wait until this is false.
     pub hold_ends: bool,
+    /// So many of the next ends drop their episode.
+    pub drop_ends: u32,
     /// An engine that is asked to shut down waits until this is false.
     pub hold_shutdown: bool,
     /// Pieces of a streamed answer, and the pause between them.
@@ -74,6 +76,7 @@ impl Default for Behaviour {
             disk_full: false,
             hold_chats: false,
             hold_ends: false,
+            drop_ends: 0,
             hold_shutdown: false,
             stream: (3, Duration::ZERO),
             chat_takes: (Duration::ZERO, Duration::ZERO),
@@ -425,7 +428,13 @@ async fn end(State(engine): State<Engine>, Path(id): Path<String>, Json(end): Js
     engine.record.lock().unwrap().ends.push((id.clone(), end.clone()));
     let llm_calls = engine.calls.lock().unwrap().remove(&id).unwrap_or(0);
     let mut pool = engine.pool.lock().unwrap();
-    let dropped = (llm_calls == 0).then_some(DropReason::NoLlmCall);
+    let drops = {
+        let mut behaviour = engine.behaviour();
+        let drops = behaviour.drop_ends > 0;
+        behaviour.drop_ends = behaviour.drop_ends.saturating_sub(1);
+        drops
+    };
+    let dropped = (llm_calls == 0 || drops).then_some(DropReason::NoLlmCall);
     let mut gone = Vec::new();
     if dropped.is_none() && end.episode_type == EpisodeType::Train {
         let episode = PooledEpisode {

@@ -9,6 +9,7 @@ mod judges;
 mod killed_clients;
 mod limits;
 mod roll;
+mod roll_models;
 mod roll_servers;
 mod server;
 #[path = "../support/mod.rs"]

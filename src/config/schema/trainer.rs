@@ -66,6 +66,9 @@ pub struct TrainerCommon {
     /// Number of checkpoints kept.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub keep_last: usize,
+    /// Metric of `metrics.jsonl` by which the best checkpoint is kept too, named in `checkpoints/best`; higher is better,
+    /// `none` keeps no best one. A step's metrics, of eval and train episodes, measure the checkpoint of the step before.
+    pub keep_best: String,
     /// Maximum number of updates of the run, which is also the length of the learning-rate schedule. After the last one a
     /// checkpoint is written and the engine goes OFFLINE.
     #[schemars(range(min = 1, max = 1_000_000_000))]
@@ -121,6 +124,7 @@ impl Default for TrainerCommon {
             share_prefixes: true,
             save_freq: 20,
             keep_last: 2,
+            keep_best: "eval/reward_mean".into(),
             total_training_steps: None,
             n_gpus_per_node: 1,
             nnodes: 1,

@@ -278,12 +278,14 @@ impl Ledger {
         (self.pool.snapshot(), outcome.err().map(|e| cannot_write_metrics(&e)))
     }
 
-    /// Records the remaining eval episodes before the engine ends.
-    pub fn flush_evals(&mut self) -> Result<(), String> {
+    /// Records the remaining eval episodes before the engine ends. `observe` gets each step's metrics.
+    pub fn flush_evals(&mut self, mut observe: impl FnMut(u64, &Metrics)) -> Result<(), String> {
         let mut outcome = Ok(());
         for (step, evals) in self.take_evals() {
             let evals: Vec<&FinishedEpisode> = evals.iter().map(AsRef::as_ref).collect();
-            outcome = outcome.and(self.step_log.append(step, &metrics::eval_metrics(&evals)));
+            let measured = metrics::eval_metrics(&evals);
+            observe(step, &measured);
+            outcome = outcome.and(self.step_log.append(step, &measured));
             let validation = metrics::validation_metrics(&evals);
             outcome = outcome.and(self.step_log.append_validation(step, &validation));
         }
@@ -408,8 +410,8 @@ mod tests {
         let mut late = episode("w", 0.5, EpisodeType::Eval);
         late.global_step = 2;
         ledger.finish(late).unwrap();
-        ledger.flush_evals().unwrap();
-        ledger.flush_evals().unwrap();
+        ledger.flush_evals(|_, _| {}).unwrap();
+        ledger.flush_evals(|_, _| {}).unwrap();
         let lines = lines(dir.path());
         assert_eq!(lines.len(), 2);
         assert_eq!(lines[0]["eval/reward_mean"], 1);

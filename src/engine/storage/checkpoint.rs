@@ -14,7 +14,9 @@ use super::durable;
 use crate::config::checksum::sha256_of_file;
 use crate::config::small_file::{DOCUMENT_BYTES, read_bytes};
 use crate::engine::batch::identity::RunIdentity;
-use crate::protocol::checkpoint::{self, DIR_NAME, LATEST, MANIFEST, TRAINER_DIR, directory_name, parse_step};
+use crate::protocol::checkpoint::{
+    self, BEST, BestCheckpoint, DIR_NAME, LATEST, MANIFEST, TRAINER_DIR, directory_name, parse_step,
+};
 
 const TEMPORARY_PREFIX: &str = ".unfinished-";
 
@@ -209,6 +211,9 @@ impl CheckpointStore {
         let finished = self.dir.join(&name);
         if finished.exists() {
             // Left by a run that was killed before it could update `latest`, or that resumed from an older checkpoint.
+            if self.best().is_some_and(|best| best.step == global_step) {
+                std::fs::remove_file(self.dir.join(BEST))?; // what was measured goes
+            }
             self.discard(&finished)?;
         }
         std::fs::rename(temporary, &finished)?;
@@ -218,11 +223,32 @@ impl CheckpointStore {
         Ok(finished)
     }
 
-    /// Removes all but the last `keep_last` checkpoints up to `global_step`. One that cannot be removed only takes
-    /// space.
+    /// Returns the best checkpoint, if there is one.
+    pub fn best(&self) -> Option<BestCheckpoint> {
+        let text = read_bytes(&self.dir.join(BEST), DOCUMENT_BYTES).ok()?;
+        let best: BestCheckpoint = serde_json::from_slice(&text).ok()?;
+        self.dir.join(directory_name(best.step)).join(MANIFEST).exists().then_some(best)
+    }
+
+    /// Takes a measurement of a checkpoint into account. Returns whether it is the best one so far.
+    ///
+    /// # Errors
+    /// The file system fails.
+    pub fn measure(&self, measured: &BestCheckpoint) -> io::Result<bool> {
+        let exists = self.dir.join(directory_name(measured.step)).join(MANIFEST).exists();
+        if !exists || self.best().is_some_and(|best| !measured.replaces(&best)) {
+            return Ok(false);
+        }
+        durable::replace(&self.dir.join(BEST), &serde_json::to_vec(measured)?)?;
+        Ok(true)
+    }
+
+    /// Removes all but the best and the last `keep_last` checkpoints up to `global_step`. One that cannot be removed only
+    /// takes space.
     fn prune(&self, global_step: u64) {
         let old = self.steps().into_iter().rev().filter(|s| *s <= global_step);
-        for step in old.skip(self.keep_last) {
+        let best = self.best().map(|best| best.step);
+        for step in old.skip(self.keep_last).filter(|step| Some(*step) != best) {
             if let Err(error) = self.discard(&self.dir.join(directory_name(step))) {
                 tracing::warn!("cannot remove the old checkpoint {}: {error}", directory_name(step));
             }
@@ -409,6 +435,49 @@ mod tests {
         assert_eq!((checkpoint.manifest.global_step, warnings.len()), (10, 0));
         assert!(checkpoint.manifest.files.contains_key("trainer/state.json"));
         assert!(checkpoint.trainer_dir().join("state.json").exists());
+    }
+
+    #[test]
+    fn the_best_one_is_kept_until_there_is_a_better_one() {
+        let scratch = Scratch::new(1);
+        let measure = |step, value| {
+            let measured = BestCheckpoint {
+                step,
+                metric: "eval/reward_mean".into(),
+                value,
+                episodes: 50,
+            };
+            scratch.store.measure(&measured).unwrap()
+        };
+        scratch.write(1);
+        assert!(measure(1, 0.5) && !measure(7, 0.9), "there is no checkpoint 7");
+        scratch.write(2);
+        assert!(!measure(2, 0.4));
+        scratch.write(3);
+        assert_eq!(scratch.names(), [BEST, "global_step_1", "global_step_3", LATEST]);
+        assert!(measure(3, 0.6));
+        scratch.write(4);
+        assert_eq!(scratch.names(), [BEST, "global_step_3", "global_step_4", LATEST]);
+        assert_eq!(scratch.resumes_at(), Some(4));
+        // A run that resumed from an older checkpoint writes other weights under this name.
+        scratch.write(3);
+        assert_eq!((scratch.store.best(), scratch.names().contains(&BEST.into())), (None, false));
+    }
+
+    #[test]
+    fn a_best_file_that_says_nothing_is_replaced() {
+        let scratch = Scratch::new(1);
+        scratch.write(1);
+        std::fs::write(scratch.store.dir.join(BEST), "{\"step\": 1").unwrap();
+        assert_eq!(scratch.store.best(), None);
+        let measured = BestCheckpoint {
+            step: 1,
+            metric: "reward_mean".into(),
+            value: -3.0,
+            episodes: 1,
+        };
+        assert!(scratch.store.measure(&measured).unwrap());
+        assert_eq!(scratch.store.best(), Some(measured));
     }
 
     #[test]

@@ -23,26 +23,7 @@ pub(super) fn load(
     dtype: DType,
     progress: &mut dyn FnMut(f32, &str),
 ) -> Result<LoadedModel, ModelError> {
-    let missing =
-        |file: &str, hint: &str| ModelError::file(files.place(file), format!("the file is missing\nhint: {hint}"));
-    let mut model_files = ModelFiles {
-        config: files.json("config.json")?.ok_or_else(|| {
-            missing(
-                "config.json",
-                "a model directory needs it; for a .gguf file give the path of the file itself",
-            )
-        })?,
-        tokenizer: files.text("tokenizer.json")?.ok_or_else(|| {
-            missing(
-                "tokenizer.json",
-                "older tokenizers are converted by AutoTokenizer.from_pretrained(...).save_pretrained(...) in Python",
-            )
-        })?,
-        tokenizer_config: files.text("tokenizer_config.json")?,
-        generation_config: files.text("generation_config.json")?,
-        chat_template: files.text("chat_template.jinja")?,
-        additional_chat_templates: files.texts(ADDITIONAL_CHAT_TEMPLATES, ".jinja")?,
-    };
+    let mut model_files = model_files(files)?;
     let mut config = ModelConfig::from_json(&model_files.config)?;
     let mut stored = Stored::open(files)?;
     let both = stored.has(EMBEDDING) && stored.has(LM_HEAD);
@@ -65,6 +46,30 @@ pub(super) fn load(
     let mut model = model_files.into_model(config, tensors)?;
     model.warnings = warnings;
     Ok(model)
+}
+
+/// Reads the files beside the weights.
+pub(super) fn model_files(files: &Files) -> Result<ModelFiles, ModelError> {
+    let missing =
+        |file: &str, hint: &str| ModelError::file(files.place(file), format!("the file is missing\nhint: {hint}"));
+    Ok(ModelFiles {
+        config: files.json("config.json")?.ok_or_else(|| {
+            missing(
+                "config.json",
+                "a model directory needs it; for a .gguf file give the path of the file itself",
+            )
+        })?,
+        tokenizer: files.text("tokenizer.json")?.ok_or_else(|| {
+            missing(
+                "tokenizer.json",
+                "older tokenizers are converted by AutoTokenizer.from_pretrained(...).save_pretrained(...) in Python",
+            )
+        })?,
+        tokenizer_config: files.text("tokenizer_config.json")?,
+        generation_config: files.text("generation_config.json")?,
+        chat_template: files.text("chat_template.jinja")?,
+        additional_chat_templates: files.texts(ADDITIONAL_CHAT_TEMPLATES, ".jinja")?,
+    })
 }
 
 /// Whether two tensors have the same values.

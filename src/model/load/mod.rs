@@ -11,6 +11,7 @@ mod gguf_tokenizer;
 mod hub;
 mod random;
 mod safetensors;
+mod text;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,6 +24,8 @@ use super::chat_template::ChatTemplate;
 use super::config::ModelConfig;
 use super::error::ModelError;
 use super::tokenizer::Tokenizer;
+
+pub use text::{TextSide, load_text};
 
 /// A model in memory with everything that is needed to use it and to write it again.
 #[derive(Debug)]
@@ -142,6 +145,24 @@ impl Generation {
 impl ModelFiles {
     /// Puts a model together from its files and weights.
     fn into_model(self, config: ModelConfig, tensors: IndexMap<String, Tensor>) -> Result<LoadedModel, ModelError> {
+        let TextSide {
+            tokenizer,
+            chat_template,
+            generation,
+        } = self.text_side(&config)?;
+        Ok(LoadedModel {
+            config,
+            tensors,
+            tokenizer,
+            chat_template,
+            generation,
+            files: self,
+            warnings: vec![],
+        })
+    }
+
+    /// What turns messages into ids.
+    fn text_side(&self, config: &ModelConfig) -> Result<TextSide, ModelError> {
         let tokenizer = Tokenizer::from_json(self.tokenizer.as_bytes())?.for_embedding(config.vocab_size);
         let parse = |file: &str, text: &Option<String>| match text {
             Some(text) => serde_json::from_str(text).map_err(|e| ModelError::file(file, e)),
@@ -155,14 +176,10 @@ impl ModelFiles {
             &self.additional_chat_templates,
         )?;
         let generation = Generation::new(&generation_config, &self.config, &tokenizer_config, &tokenizer);
-        Ok(LoadedModel {
-            config,
-            tensors,
+        Ok(TextSide {
             tokenizer,
             chat_template,
             generation,
-            files: self,
-            warnings: vec![],
         })
     }
 }

@@ -1,11 +1,13 @@
-//! The object that an agent of any kind answers with: `{reward?, is_success?, output?, metadata?, log_metrics?}`.
+//! The object that an agent of any kind answers with: `{reward?, rewards?, is_success?, output?, metadata?,
+//! log_metrics?}`.
 
+use indexmap::IndexMap;
 use serde_json::{Map, Value};
 
 use super::{AgentError, Rollout};
 
 /// What an answer may say. Other fields are ignored.
-const FIELDS: [&str; 5] = ["reward", "is_success", "output", "metadata", "log_metrics"];
+const FIELDS: [&str; 6] = ["reward", "rewards", "is_success", "output", "metadata", "log_metrics"];
 
 /// The answer in what a program printed: its last line that is a JSON object, or else the text itself.
 ///
@@ -90,11 +92,10 @@ pub(super) fn in_object(mut fields: Map<String, Value>) -> Result<Rollout, Agent
     };
     let reward = match take("reward") {
         None => None,
-        Some(value) => match value.as_f64().filter(|reward| reward.is_finite()) {
-            Some(reward) => Some(reward),
-            None => return Err(AgentError::Reward(short(&value.to_string()))),
-        },
+        Some(value) => Some(finite(&value)?),
     };
+    let rewards: IndexMap<String, Value> = map("rewards", take("rewards"))?;
+    let rewards = rewards.into_iter().map(|(model, value)| Ok((model, finite(&value)?)));
     let is_success = match take("is_success") {
         None => None,
         Some(Value::Bool(is_success)) => Some(is_success),
@@ -102,6 +103,7 @@ pub(super) fn in_object(mut fields: Map<String, Value>) -> Result<Rollout, Agent
     };
     Ok(Rollout {
         reward,
+        rewards: rewards.collect::<Result<_, AgentError>>()?,
         is_success,
         output: match take("output") {
             None => String::new(),
@@ -112,6 +114,12 @@ pub(super) fn in_object(mut fields: Map<String, Value>) -> Result<Rollout, Agent
         log_metrics: map("log_metrics", take("log_metrics"))?,
         ..Rollout::default()
     })
+}
+
+/// A reward; one that is not a finite number is never taken as 0.
+fn finite(value: &Value) -> Result<f64, AgentError> {
+    let reward = value.as_f64().filter(|reward| reward.is_finite());
+    reward.ok_or_else(|| AgentError::Reward(short(&value.to_string())))
 }
 
 /// The beginning of a text, as an error shows it.

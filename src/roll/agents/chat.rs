@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::tools::{self, Tool};
+use super::turn::{Answers, Question, Turn};
 use super::{Access, AgentError, Rollout};
 use crate::config::Problem;
 use crate::protocol::openai::{ChatMessage, ChatRequest, StopStrings};
@@ -24,8 +25,8 @@ pub struct Chat {
     system: Option<Template>,
     /// User message, a template. Default: the task's own messages, or else its `main_query`.
     user: Option<Template>,
-    /// User messages, templates, each answered before the next one is sent. It excludes `user`.
-    turns: Option<Vec<Template>>,
+    /// User messages, each answered before the next one is sent. It excludes `user`.
+    turns: Option<Vec<Turn>>,
     /// Programs that the model may call. Calls of one answer run one after the other, in their order.
     tools: Vec<Tool>,
     /// Maximum number of model calls that follow a user message, since each tool call leads to another one. Beyond it the
@@ -92,18 +93,49 @@ impl Chat {
     /// The messages of the first call for a task; none where a template does not fit it.
     pub(super) fn prompt(&self, task: &Task) -> Option<Vec<ChatMessage>> {
         let mut messages = self.opening(task).ok()?;
-        let first = self.turns(task).ok()?.into_iter().next().flatten();
+        let first = self.questions().into_iter().next()?.text(task, &Answers::new()).ok()?;
         messages.extend(first.map(|text| message("user", text)));
         Some(messages)
     }
 
-    /// Renders the prompts of a task.
+    /// Problems with the models of `roll.swarms`: an episode calls each of them.
+    pub(super) fn problems_with_models(&self, models: &[&str]) -> Vec<Problem> {
+        let questions = self.questions();
+        let mut problems = vec![];
+        for (place, question) in questions.iter().enumerate() {
+            if let Some(name) = question.model.filter(|name| !models.contains(name)) {
+                let message = match models.is_empty() {
+                    true => format!("{name:?} is a model of roll.swarms, and there is none"),
+                    false => format!("{name:?} is not one of {}", models.join(", ")),
+                };
+                problems.push(Problem::new(format!("roll.agent.turns[{place}].model"), message));
+            }
+        }
+        let is_called = |model: &str, place: usize| {
+            let mut called = questions.iter().map(|question| question.model);
+            called.any(|called| called == Some(model) || place == 0 && called.is_none())
+        };
+        for (place, model) in models.iter().enumerate() {
+            if !is_called(model, place) {
+                let message = format!("no turn calls the model {model}; name it in one, as {{model: {model}, user: …}}");
+                problems.push(Problem::new("roll.agent.turns", message));
+            }
+        }
+        problems
+    }
+
+    /// Renders the prompts of a task. `models` are the names of several models.
     ///
     /// # Errors
     /// A sentence: a template does not fit the task, or the task asks nothing.
-    pub(super) fn verify(&self, task: &Task) -> Result<(), String> {
+    pub(super) fn verify(&self, task: &Task, models: &[&str]) -> Result<(), String> {
         let opening = self.opening(task).map_err(|error| error.to_string())?;
-        let turns = self.turns(task).map_err(|error| error.to_string())?;
+        let (mut turns, mut answers) = (vec![], Answers::new());
+        for question in self.questions() {
+            turns.push(question.text(task, &answers).map_err(|error| error.to_string())?);
+            let model = question.model.or(models.first().copied());
+            answers.extend(model.map(|model| (model.to_owned(), String::new())));
+        }
         let is_blank = |text: &str| text.trim().is_empty();
         let has_message = opening
             .iter()
@@ -121,34 +153,43 @@ impl Chat {
         ))
     }
 
-    /// The user's turns. A job without any asks the task's query, or goes on from the task's messages.
-    fn turns(&self, task: &Task) -> Result<Vec<Option<String>>, AgentError> {
-        let turns = self.turns.as_deref().unwrap_or(self.user.as_slice());
-        match turns {
-            [] if task.init_messages.is_empty() => Ok(vec![Some(task.main_query.clone())]),
-            [] => Ok(vec![None]),
-            turns => turns.iter().map(|turn| Ok(Some(turn.render(task)?))).collect(),
+    /// What the user says, turn by turn.
+    fn questions(&self) -> Vec<Question<'_>> {
+        match self.turns.as_deref() {
+            Some(turns) if !turns.is_empty() => turns.iter().map(Turn::question).collect(),
+            _ => vec![Question {
+                model: None,
+                user: self.user.as_ref(),
+            }],
         }
     }
 
     pub(super) async fn run(&self, task: &Task, access: &Access) -> Result<Rollout, AgentError> {
-        let mut conversation = Conversation {
-            messages: self.opening(task)?,
-            ..Conversation::default()
-        };
+        let opening = self.opening(task)?;
         // Tools of an episode share a directory, so that one can read what another wrote.
         let directory = match self.tools.is_empty() {
             true => None,
             false => Some(tempfile::Builder::new().prefix("ajet-episode-").tempdir()?),
         };
         let directory = directory.as_ref().map(tempfile::TempDir::path);
-        for turn in self.turns(task)? {
-            conversation.messages.extend(turn.map(|text| message("user", text)));
-            if !self.answer(&mut conversation, task, access, directory).await? {
+        let (mut conversations, mut answers) = (IndexMap::new(), Answers::new());
+        let mut last = None;
+        for question in self.questions() {
+            let (name, access) = access.of(question.model);
+            let conversation = conversations.entry(name.to_owned()).or_insert_with(|| Conversation {
+                messages: opening.clone(),
+                ..Conversation::default()
+            });
+            let text = question.text(task, &answers)?;
+            conversation.messages.extend(text.map(|text| message("user", text)));
+            let has_answered = self.answer(conversation, task, &access, directory).await?;
+            answers.insert(name.to_owned(), conversation.output().to_owned());
+            last = Some(name.to_owned());
+            if !has_answered {
                 break;
             }
         }
-        Ok(conversation.rollout(!self.tools.is_empty()))
+        Ok(rollout(conversations, last.as_deref(), !self.tools.is_empty()))
     }
 
     /// Calls the model until it answers without a tool call; whether it did, within `max_turns`.
@@ -215,21 +256,36 @@ impl Chat {
 }
 
 impl Conversation {
-    fn rollout(self, has_tools: bool) -> Rollout {
-        // After tool calls that nothing follows, the model's last words count.
+    /// The model's last words. After tool calls that nothing follows, those before count.
+    fn output(&self) -> &str {
         let answer = self.messages.iter().rfind(|message| message.role == "assistant");
-        let output = answer.and_then(|answer| answer.content.as_str()).unwrap_or_default();
-        let metrics = [("tool_calls", self.tool_calls), ("tool_errors", self.tool_errors)];
-        let metrics = metrics.map(|(name, count)| (name.to_string(), Value::from(count)));
-        Rollout {
-            output: output.to_string(),
-            log_metrics: IndexMap::from_iter(metrics.into_iter().filter(|_| has_tools)),
-            llm_calls: Some(self.answers.len() as u64),
-            response_tokens: Some(self.answers.iter().map(|answer| answer.completion_tokens).sum()),
-            answers: self.answers,
-            messages: self.messages,
-            ..Rollout::default()
-        }
+        answer.and_then(|answer| answer.content.as_str()).unwrap_or_default()
+    }
+}
+
+/// What came of the conversation with each model; `last` names the one that answered last.
+fn rollout(mut conversations: IndexMap<String, Conversation>, last: Option<&str>, has_tools: bool) -> Rollout {
+    let sum = |count: fn(&Conversation) -> u64| conversations.values().map(count).sum::<u64>();
+    let metrics = [
+        ("tool_calls", sum(|conversation| conversation.tool_calls)),
+        ("tool_errors", sum(|conversation| conversation.tool_errors)),
+    ];
+    let metrics = metrics.map(|(name, count)| (name.to_string(), Value::from(count)));
+    let llm_calls = sum(|conversation| conversation.answers.len() as u64);
+    let tokens = |conversation: &Conversation| {
+        let answers = conversation.answers.iter();
+        answers.map(|answer| answer.completion_tokens).sum()
+    };
+    let response_tokens = sum(tokens);
+    let last = last.and_then(|last| conversations.swap_remove(last)).unwrap_or_default();
+    Rollout {
+        output: last.output().to_string(),
+        log_metrics: IndexMap::from_iter(metrics.into_iter().filter(|_| has_tools)),
+        llm_calls: Some(llm_calls),
+        response_tokens: Some(response_tokens),
+        answers: last.answers,
+        messages: last.messages,
+        ..Rollout::default()
     }
 }
 
@@ -249,6 +305,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use super::super::ModelAccess;
     use crate::client::ModelApi;
     use crate::roll::job::test_section;
 
@@ -284,6 +341,7 @@ mod tests {
             model_name: "m".into(),
             episode_uuid: "e".into(),
             is_recorded: false,
+            models: indexmap::IndexMap::new(),
         };
         (access, requests)
     }
@@ -386,14 +444,66 @@ mod tests {
                 .map(|message| message.role)
                 .collect()
         };
+        let texts = |chat: &Chat, task: &Task| -> Vec<Option<String>> {
+            let questions = chat.questions().into_iter();
+            questions.map(|question| question.text(task, &Answers::new()).unwrap()).collect()
+        };
         let plain = chat("{}");
         assert!(roles(&plain, &query).is_empty());
-        assert_eq!(plain.turns(&query).unwrap(), [Some("1+1".into())]);
+        assert_eq!(texts(&plain, &query), [Some("1+1".into())]);
         assert_eq!(roles(&plain, &dialogue), ["user", "assistant"]);
-        assert_eq!(plain.turns(&dialogue).unwrap(), [None]);
+        assert_eq!(texts(&plain, &dialogue), [None]);
         let full = chat("{system: be brief, turns: ['{{ main_query }}?', sure?]}");
         assert_eq!(roles(&full, &dialogue), ["system", "user", "assistant"]);
-        assert_eq!(full.turns(&query).unwrap(), [Some("1+1?".into()), Some("sure?".into())]);
+        assert_eq!(texts(&full, &query), [Some("1+1?".into()), Some("sure?".into())]);
+    }
+
+    #[tokio::test]
+    async fn each_of_several_models_has_a_conversation_of_its_own_and_sees_the_others_answers() {
+        let (mut access, planned) = model(vec![text("add"), text("yes")]).await;
+        let (other, solved) = model(vec![text("2")]).await;
+        for (name, api) in [("planner", &access.model), ("solver", &other.model)] {
+            let model = ModelAccess {
+                api: api.clone(),
+                model_name: name.into(),
+            };
+            access.models.insert(name.into(), model);
+        }
+        let chat = chat(
+            "{system: be brief, turns: ['Plan {{ main_query }}', {model: solver, user: '{{ answers.planner }}!'}, \
+             {model: planner, user: '{{ answers.solver }}?'}]}",
+        );
+        let task = Task {
+            main_query: "1+1".into(),
+            ..Task::default()
+        };
+        chat.verify(&task, &["planner", "solver"]).unwrap();
+        assert!(chat.problems_with_models(&["planner", "solver"]).is_empty());
+        let rollout = chat.run(&task, &access).await.unwrap();
+        assert_eq!((rollout.output.as_str(), rollout.llm_calls), ("yes", Some(3)));
+        assert_eq!(rollout.messages.len(), 5);
+        let said = |requests: &[Value], at: usize| -> Vec<String> {
+            let messages = requests[at]["messages"].as_array().unwrap().iter();
+            messages.map(|message| message["content"].as_str().unwrap().to_owned()).collect()
+        };
+        let planned = planned.lock().unwrap();
+        assert_eq!(said(&planned, 1), ["be brief", "Plan 1+1", "add", "2?"]);
+        assert_eq!(said(&solved.lock().unwrap(), 0), ["be brief", "add!"]);
+        assert_eq!(planned[0]["model"], "planner");
+    }
+
+    #[test]
+    fn a_model_that_no_turn_calls_or_that_is_unknown_is_named() {
+        let problems = |yaml: &str, models: &[&str]| -> String {
+            let problems = chat(yaml).problems_with_models(models);
+            problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+        };
+        assert_eq!(problems("{user: hi}", &[]), "");
+        let told = problems("{turns: [hi, {model: sover, user: hi}]}", &["planner", "solver"]);
+        assert!(told.contains("roll.agent.turns[1].model: \"sover\" is not one of planner, solver"), "{told}");
+        assert!(told.contains("no turn calls the model solver"), "{told}");
+        let told = problems("{turns: [{model: planner, user: hi}]}", &[]);
+        assert!(told.contains("there is none"), "{told}");
     }
 
     #[test]

@@ -4,11 +4,12 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use indexmap::IndexMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::launch::Launch;
-use super::{Access, AgentError, Rollout, answer};
+use super::{Access, AgentError, Endpoint, Rollout, answer};
 use crate::config::small_file::{DOCUMENT_BYTES, read_text};
 use crate::roll::process;
 use crate::roll::tasks::Task;
@@ -16,7 +17,8 @@ use crate::roll::tasks::Task;
 /// `roll.agent` of type `command`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 pub struct Command {
-    /// The program; its templates see the task, `base_url`, `api_key`, `model` and `episode_uuid`.
+    /// The program; its templates see the task, `base_url`, `anthropic_base_url`, `api_key`, `model` and `episode_uuid`, and
+    /// with `roll.swarms` the same of each model, such as `models.planner.base_url`.
     #[serde(flatten)]
     launch: Launch,
     /// Maximum seconds of an episode, after which its processes are killed.
@@ -34,23 +36,23 @@ fn default_timeout() -> f64 {
 struct Context<'a> {
     #[serde(flatten)]
     task: &'a Task,
-    base_url: &'a str,
-    api_key: &'a str,
-    model: &'a str,
+    #[serde(flatten)]
+    endpoint: Endpoint<'a>,
+    models: &'a IndexMap<&'a str, Endpoint<'a>>,
     episode_uuid: &'a str,
 }
 
 impl Command {
-    /// Finds the program that a task would run.
+    /// Finds the program that a task would run. `models` are the names of several models.
     ///
     /// # Errors
     /// A sentence: a template does not fit the task, or there is no such program or directory.
-    pub(super) fn check(&self, task: &Task) -> Result<PathBuf, String> {
+    pub(super) fn check(&self, task: &Task, models: &[&str]) -> Result<PathBuf, String> {
+        let models = models.iter().map(|name| (*name, Endpoint::default())).collect();
         let context = Context {
             task,
-            base_url: "",
-            api_key: "",
-            model: "",
+            endpoint: Endpoint::default(),
+            models: &models,
             episode_uuid: "",
         };
         self.launch.check("roll.agent", &context)
@@ -63,11 +65,11 @@ impl Command {
         let text = serde_json::to_vec(task).map_err(std::io::Error::from)?;
         std::fs::write(&task_file, &text)?;
         std::fs::create_dir(&directory)?;
+        let models = access.endpoints();
         let context = Context {
             task,
-            base_url: access.model.base_url(),
-            api_key: access.model.api_key(),
-            model: &access.model_name,
+            endpoint: Endpoint::of(access),
+            models: &models,
             episode_uuid: &access.episode_uuid,
         };
         let mut program = self
@@ -95,11 +97,12 @@ impl Command {
 }
 
 fn environment(task: &Task, access: &Access, task_file: &Path, output_file: &Path) -> Vec<(String, String)> {
-    [
-        ("OPENAI_BASE_URL", access.model.base_url().to_string()),
-        ("OPENAI_API_KEY", access.model.api_key().to_string()),
-        ("ANTHROPIC_BASE_URL", access.anthropic_base_url().to_string()),
-        ("ANTHROPIC_API_KEY", access.model.api_key().to_string()),
+    let endpoint = Endpoint::of(access);
+    let mut variables = [
+        ("OPENAI_BASE_URL", endpoint.base_url.to_string()),
+        ("OPENAI_API_KEY", endpoint.api_key.to_string()),
+        ("ANTHROPIC_BASE_URL", endpoint.anthropic_base_url.to_string()),
+        ("ANTHROPIC_API_KEY", endpoint.api_key.to_string()),
         ("AJET_EPISODE_UUID", access.episode_uuid.clone()),
         ("AJET_TASK_ID", task.task_id.clone()),
         ("AJET_TASK_SEED", task.seed().to_string()),
@@ -107,7 +110,18 @@ fn environment(task: &Task, access: &Access, task_file: &Path, output_file: &Pat
         ("AJET_OUTPUT_FILE", output_file.display().to_string()),
     ]
     .map(|(name, value)| (name.to_string(), value))
-    .to_vec()
+    .to_vec();
+    for (name, endpoint) in access.endpoints() {
+        let of_model = [
+            ("BASE_URL", endpoint.base_url),
+            ("ANTHROPIC_BASE_URL", endpoint.anthropic_base_url),
+            ("API_KEY", endpoint.api_key),
+            ("MODEL", endpoint.model),
+        ];
+        let prefix = name.to_uppercase();
+        variables.extend(of_model.map(|(name, value)| (format!("{prefix}_{name}"), value.to_string())));
+    }
+    variables
 }
 
 #[cfg(test)]
@@ -138,6 +152,7 @@ mod tests {
             model_name: "m".into(),
             episode_uuid: "e".into(),
             is_recorded: false,
+            models: indexmap::IndexMap::new(),
         };
         agent.run(&task, &access).await
     }

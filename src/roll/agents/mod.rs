@@ -8,6 +8,7 @@ mod launch;
 mod request;
 mod schema;
 mod tools;
+mod turn;
 mod worker;
 
 use std::os::unix::process::ExitStatusExt;
@@ -46,10 +47,10 @@ pub enum Agent {
     Http(Http),
 }
 
-/// The model that an episode may call.
+/// The models that an episode may call.
 #[derive(Clone, Debug)]
 pub struct Access {
-    /// Where and with what key.
+    /// Where and with what key; of several models, the first one's.
     pub model: ModelApi,
     /// Name to ask for; a swarm server takes any.
     pub model_name: String,
@@ -57,13 +58,74 @@ pub struct Access {
     pub episode_uuid: String,
     /// Whether a swarm server answers, which records the conversation.
     pub is_recorded: bool,
+    /// Every model of a job with `roll.swarms`, by its name there; empty for a job with one model.
+    pub models: IndexMap<String, ModelAccess>,
+}
+
+/// One of several models that an episode may call.
+#[derive(Clone, Debug)]
+pub struct ModelAccess {
+    /// Where and with what key.
+    pub api: ModelApi,
+    /// Name to ask for.
+    pub model_name: String,
 }
 
 impl Access {
-    /// Where Anthropic's SDKs find the model: they append `/v1/messages` themselves.
-    pub fn anthropic_base_url(&self) -> &str {
-        let base_url = self.model.base_url();
-        base_url.strip_suffix("/v1").unwrap_or(base_url)
+    /// The API of each model.
+    pub fn apis(&self) -> impl Iterator<Item = &ModelApi> {
+        let only = self.models.is_empty().then_some(&self.model);
+        self.models.values().map(|model| &model.api).chain(only)
+    }
+
+    /// The name of one of several models, by default the first one, and the access to it alone.
+    fn of(&self, model: Option<&str>) -> (&str, Self) {
+        let named = match model {
+            Some(model) => self.models.get_key_value(model),
+            None => self.models.first(),
+        };
+        let mut access = self.clone();
+        let Some((name, model)) = named else {
+            return ("", access);
+        };
+        (access.model, access.model_name) = (model.api.clone(), model.model_name.clone());
+        (name, access)
+    }
+
+    /// What programs and services get of each of several models, by name.
+    fn endpoints(&self) -> IndexMap<&str, Endpoint<'_>> {
+        let models = self.models.iter();
+        models
+            .map(|(name, model)| (name.as_str(), Endpoint::new(&model.api, &model.model_name)))
+            .collect()
+    }
+}
+
+/// Where and how a program calls a model.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct Endpoint<'a> {
+    /// For OpenAI's clients.
+    base_url: &'a str,
+    /// For Anthropic's clients, which append `/v1/messages` themselves.
+    anthropic_base_url: &'a str,
+    api_key: &'a str,
+    model: &'a str,
+}
+
+impl<'a> Endpoint<'a> {
+    fn new(api: &'a ModelApi, model: &'a str) -> Self {
+        let base_url = api.base_url();
+        Self {
+            base_url,
+            anthropic_base_url: base_url.strip_suffix("/v1").unwrap_or(base_url),
+            api_key: api.api_key(),
+            model,
+        }
+    }
+
+    /// The endpoint of an episode's first or only model.
+    fn of(access: &'a Access) -> Self {
+        Self::new(&access.model, &access.model_name)
     }
 }
 
@@ -76,6 +138,8 @@ pub struct Rollout {
     pub messages: Vec<ChatMessage>,
     /// Where the agent knows it.
     pub reward: Option<f64>,
+    /// Rewards that differ from `reward`, by model.
+    pub rewards: IndexMap<String, f64>,
     /// Where the agent knows it.
     pub is_success: Option<bool>,
     /// For the server.
@@ -180,6 +244,14 @@ impl Agent {
         }
     }
 
+    /// Problems with the models of `roll.swarms`; none are named where the job trains one only.
+    pub(super) fn problems_with_models(&self, models: &[&str]) -> Vec<Problem> {
+        match self {
+            Self::Chat(chat) => chat.problems_with_models(models),
+            _ => vec![],
+        }
+    }
+
     /// The messages of the first call for a task, where the job writes them.
     pub fn prompt(&self, task: &Task) -> Option<Vec<ChatMessage>> {
         match self {
@@ -188,13 +260,13 @@ impl Agent {
         }
     }
 
-    /// Renders what the agent would ask for a task.
+    /// Renders what the agent would ask for a task. `models` are the names of several models.
     ///
     /// # Errors
     /// A sentence: a template does not fit the task, or the task asks nothing.
-    pub fn verify(&self, task: &Task) -> Result<(), String> {
+    pub fn verify(&self, task: &Task, models: &[&str]) -> Result<(), String> {
         match self {
-            Self::Chat(chat) => chat.verify(task),
+            Self::Chat(chat) => chat.verify(task, models),
             _ => Ok(()),
         }
     }
@@ -212,14 +284,15 @@ impl Agent {
         }
     }
 
-    /// Finds the programs that a task would run; the agent's own, where it is one.
+    /// Finds the programs that a task would run; the agent's own, where it is one. `models` are the names of several
+    /// models.
     ///
     /// # Errors
     /// A sentence: one is not there.
-    pub fn check(&self, task: &Task) -> Result<Option<PathBuf>, String> {
+    pub fn check(&self, task: &Task, models: &[&str]) -> Result<Option<PathBuf>, String> {
         match self {
             Self::Chat(chat) => chat.check(task).map(|()| None),
-            Self::Command(command) => command.check(task).map(Some),
+            Self::Command(command) => command.check(task, models).map(Some),
             Self::Worker(worker) => worker.check().map(Some),
             Self::Http(_) => Ok(None),
         }

@@ -1,8 +1,9 @@
 //! What a worker or a URL gets of an episode: a JSON object.
 
+use indexmap::IndexMap;
 use serde::Serialize;
 
-use super::Access;
+use super::{Access, Endpoint};
 use crate::roll::tasks::Task;
 
 /// An episode that someone else runs.
@@ -11,12 +12,11 @@ pub(super) struct EpisodeRequest<'a> {
     /// Names the episode.
     pub episode_uuid: &'a str,
     task: &'a Task,
-    /// For OpenAI's clients.
-    base_url: &'a str,
-    /// For Anthropic's clients.
-    anthropic_base_url: &'a str,
-    api_key: &'a str,
-    model: &'a str,
+    #[serde(flatten)]
+    endpoint: Endpoint<'a>,
+    /// Of a job with several models: each of them by name.
+    #[serde(skip_serializing_if = "IndexMap::is_empty")]
+    models: IndexMap<&'a str, Endpoint<'a>>,
     /// The same for a task wherever it is run.
     seed: u32,
 }
@@ -26,10 +26,8 @@ impl<'a> EpisodeRequest<'a> {
         Self {
             episode_uuid: &access.episode_uuid,
             task,
-            base_url: access.model.base_url(),
-            anthropic_base_url: access.anthropic_base_url(),
-            api_key: access.model.api_key(),
-            model: &access.model_name,
+            endpoint: Endpoint::of(access),
+            models: access.endpoints(),
             seed: task.seed(),
         }
     }

@@ -251,6 +251,7 @@ mod tests {
             model_name: "m".into(),
             episode_uuid: uuid::Uuid::new_v4().to_string(),
             is_recorded: false,
+            models: indexmap::IndexMap::new(),
         };
         let rollout = worker.run(&task, &access).await?;
         assert_eq!(rollout.reward, Some(1.0));

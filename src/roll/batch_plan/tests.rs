@@ -103,16 +103,29 @@ fn what_failed_is_tried_again_first_and_a_task_that_keeps_failing_is_replaced() 
         0,
     );
     let (begun, _) = begin_all(&mut plan, Company::Alone);
-    plan.failed(begun[0].ticket);
+    plan.failed(begun[0].ticket, Models::default());
     let (again, _) = begin_all(&mut plan, Company::Alone);
     assert_eq!((again.len(), again[0].task, again[0].tried), (1, begun[0].task, 1));
     plan.not_begun(again[0].ticket);
     let (again, _) = begin_all(&mut plan, Company::Alone);
     assert_eq!((again.len(), again[0].tried), (1, 1), "its tries are kept");
-    plan.failed(again[0].ticket);
+    plan.failed(again[0].ticket, Models::default());
     let (other, _) = begin_all(&mut plan, Company::Alone);
     assert_eq!((other.len(), tasks_of(&other).len()), (2, 1));
     assert!(!tasks_of(&begun).contains(&other[0].task));
+}
+
+#[test]
+fn a_repeat_that_one_server_took_is_tried_again_for_the_others() {
+    let mut plan = plan(target(Rule::Tasks, 1, 2), "t", 9, None, 0);
+    let (begun, _) = begin_all(&mut plan, Company::Alone);
+    plan.failed(begun[0].ticket, Models::default().with(1));
+    let (again, _) = begin_all(&mut plan, Company::Alone);
+    assert!(again[0].taken_by.has(1) && !again[0].taken_by.has(0));
+    plan.failed(again[0].ticket, Models::default().with(0));
+    let (again, _) = begin_all(&mut plan, Company::Alone);
+    assert_eq!(again[0].taken_by, Models::default().with(0).with(1));
+    assert_eq!(begun[1].taken_by, Models::default());
 }
 
 #[test]
@@ -360,10 +373,11 @@ fn sample(mut plans: Vec<Plan>, slots: usize, stale: usize, failing: f64, batche
                     .push((server.episodes.to_string(), task, client, work.ticket));
             }
         } else if let Some((uuid, ..)) = server.running.choose(&mut rng) {
+            quiet = 0;
             let at = server.running.iter().position(|(known, ..)| known == uuid).unwrap();
             let (uuid, task, client, ticket) = server.running.swap_remove(at);
             match rng.random_bool(failing) {
-                true => plans[client].failed(ticket),
+                true => plans[client].failed(ticket, Models::default()),
                 false => {
                     plans[client].ended(ticket, &uuid);
                     server.finished.push((uuid, task, client, rng.random_bool(0.5)));

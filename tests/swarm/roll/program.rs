@@ -177,10 +177,13 @@ async fn a_dry_run_measures_prompts_with_the_engines_model() {
         ajet.clone(),
         json!({"agent": {"type": "chat", "user": "{{ metadata.text }}"}}),
     );
-    let lines = ajet_swarm::roll::dry_run(&job).await.unwrap();
-    assert!(!lines.iter().any(|line| line.starts_with("prompts: ")), "{lines:?}");
+    let lines = ajet_swarm::roll::dry_run(&job, None).await.unwrap();
+    assert!(lines.iter().any(|line| line.starts_with("prompts: not counted")), "{lines:?}");
+    // Without an engine, a tokenizer that is at hand counts.
+    let lines = ajet_swarm::roll::dry_run(&job, Some(&|_| Ok(7))).await.unwrap();
+    assert!(lines.iter().any(|line| line.starts_with("prompts: 7 to 7 tokens")), "{lines:?}");
     swarm.rolling_with(ajet).await;
-    let lines = ajet_swarm::roll::dry_run(&job).await.unwrap();
+    let lines = ajet_swarm::roll::dry_run(&job, None).await.unwrap();
     // The fake engine's tokens are characters.
     let told =
         |line: &String| line.starts_with("prompts: ") && line.contains("longer than ajet.data.max_prompt_length = 4");

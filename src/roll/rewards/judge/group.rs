@@ -263,9 +263,10 @@ fn rng_for(task: &Task, answers: &[Answer], seed: u64) -> ChaCha8Rng {
     ChaCha8Rng::from_seed(hash.finalize().into())
 }
 
+/// Six hexadecimal digits, the first a letter: judges write `123456` and `12e456` as numbers.
 fn new_id(rng: &mut ChaCha8Rng, taken: &[String]) -> String {
     loop {
-        let id = format!("{:06x}", rng.random_range(0..1u32 << 24));
+        let id = format!("{:06x}", rng.random_range(0xa0_0000..1u32 << 24));
         if !taken.contains(&id) {
             return id;
         }

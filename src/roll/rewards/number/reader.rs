@@ -13,6 +13,11 @@ const SEPARATORS: [&str; 10] = [
     ",", ",\\!", "{,}", "\\,", "_", "'", "’", "\u{a0}", "\u{2009}", "\u{202f}",
 ];
 
+/// Words after which a term begins with its sign.
+const TERM_WORDS: [&str; 10] = [
+    "is", "are", "was", "be", "equals", "to", "get", "gives", "answer", "a",
+];
+
 const SUPERSCRIPTS: &str = "⁰¹²³⁴⁵⁶⁷⁸⁹";
 
 /// Reads a text from left to right. A method that finds nothing leaves the place as it was, but for [`Self::signed`],
@@ -69,7 +74,7 @@ impl Reader<'_> {
         if self.skips_exponent() {
             return None;
         }
-        let negative = self.attempt(Self::minus).is_some();
+        let negative = self.attempt(Self::minus).or_else(|| self.attempt(Self::minus_word)).is_some();
         if negative || self.attempt(Self::plus).is_some() {
             self.attempt(Self::currency);
         }
@@ -121,6 +126,38 @@ impl Reader<'_> {
             self.spaces();
         }
         Some(())
+    }
+
+    /// `minus` or `negative` before a number, where the term that it belongs to begins: nothing is subtracted from what
+    /// stands before it.
+    fn minus_word(&mut self) -> Option<()> {
+        if !self.peek(0).is_some_and(|first| "mMnN".contains(first)) {
+            return None;
+        }
+        let is_free = self.before().is_none_or(|before| !before.is_alphanumeric() && before != '-');
+        let word: String = self.text[self.at..].iter().take_while(|letter| letter.is_alphabetic()).collect();
+        if !is_free || !["minus", "negative"].contains(&word.to_lowercase().as_str()) || !self.is_at_term() {
+            return None;
+        }
+        self.at += word.chars().count();
+        let is_spaced = self.peek(0) == Some(' ');
+        self.spaces();
+        is_spaced.then_some(())
+    }
+
+    /// Whether a term begins here: at the beginning of a line, after a sign, or after words such as `is`.
+    fn is_at_term(&self) -> bool {
+        let line = self.text[..self.at].iter().rev().take_while(|before| **before != '\n');
+        let mut before = line.skip_while(|before| " *$_`\"'".contains(**before)).peekable();
+        match before.peek() {
+            None => true,
+            Some(last) if last.is_alphabetic() => {
+                let word: Vec<char> = before.take_while(|letter| letter.is_alphabetic()).copied().collect();
+                let word: String = word.into_iter().rev().collect();
+                TERM_WORDS.contains(&word.to_lowercase().as_str())
+            }
+            Some(last) => begins_term(last),
+        }
     }
 
     /// A plus that is a sign, since there is nothing to add to.
