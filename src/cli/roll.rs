@@ -12,7 +12,8 @@ use crate::protocol::swarm::TOKEN_VARIABLE;
 use crate::roll::job::Job;
 use crate::roll::report::Outcome;
 use crate::roll::{
-    Api, CountTokens, Interrupt, Options, debug_one, dry_run, keep_from_programs, play_on_api, run as run_job, supervise_with,
+    Api, CountTokens, Interrupt, Options, debug_one, dry_run, keep_from_programs, play_on_api, run as run_job,
+    supervise_with,
 };
 use crate::say;
 

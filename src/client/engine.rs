@@ -221,11 +221,7 @@ impl SwarmClient {
         }
     }
 
-    async fn sync_and_start(
-        &self,
-        yaml: &str,
-        observe: impl FnMut(&EngineStatusAnswer),
-    ) -> Result<(), ClientError> {
+    async fn sync_and_start(&self, yaml: &str, observe: impl FnMut(&EngineStatusAnswer)) -> Result<(), ClientError> {
         self.sync_train_config(yaml).await?;
         self.start_engine(observe).await?;
         *self.own_method() = collection_method_of(yaml);

@@ -56,7 +56,11 @@ fn task_problems(job: &Job, tasks: &TaskSets, checked: usize) -> Vec<String> {
     let mut seen = HashSet::new();
     let mut problems = vec![];
     // A judge's key may be missing where a job is only checked.
-    let rewards: Vec<_> = job.roll.rewards().filter_map(|(key, reward)| reward.scorer(&key).ok()).collect();
+    let rewards: Vec<_> = job
+        .roll
+        .rewards()
+        .filter_map(|(key, reward)| reward.scorer(&key).ok())
+        .collect();
     let models = job.roll.model_names();
     for set in [&tasks.training, &tasks.validation] {
         for task in set.iter().take(checked) {

@@ -144,7 +144,9 @@ async fn recorded(episode: &JointEpisode) -> Option<EpisodeConversations> {
             continue;
         };
         if !part.name.is_empty() {
-            said.conversations.iter_mut().for_each(|said| said.model.clone_from(&part.name));
+            said.conversations
+                .iter_mut()
+                .for_each(|said| said.model.clone_from(&part.name));
         }
         match &mut all {
             None => all = Some(said),

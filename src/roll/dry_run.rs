@@ -61,7 +61,9 @@ pub async fn dry_run(job: &Job, count: Option<CountTokens<'_>>) -> Result<Vec<St
         }
         (false, None) => {
             let model = &job.ajet.model.path;
-            lines.push(format!("prompts: not counted, since the tokenizer of {model} is not on this machine"));
+            lines.push(format!(
+                "prompts: not counted, since the tokenizer of {model} is not on this machine"
+            ));
             None
         }
     };
@@ -91,10 +93,7 @@ async fn server_line(job: &Job, swarm: &SwarmClient) -> Result<(String, EngineSt
 }
 
 /// Lengths of prompts by the engine's model; none where no slot is free.
-async fn counted_by_engine(
-    prompts: &[Vec<ChatMessage>],
-    swarm: &SwarmClient,
-) -> Result<Option<Vec<u64>>, RollError> {
+async fn counted_by_engine(prompts: &[Vec<ChatMessage>], swarm: &SwarmClient) -> Result<Option<Vec<u64>>, RollError> {
     let begin = BeginEpisode {
         episode_type: EpisodeType::Eval,
         ..BeginEpisode::default()

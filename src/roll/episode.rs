@@ -85,12 +85,7 @@ impl Player {
     }
 
     /// The conversation, where the reward looks at it: the server's record, or the agent's own where there is none.
-    async fn messages(
-        &self,
-        rollout: &Rollout,
-        access: &Access,
-        part: &Part,
-    ) -> Result<Option<Vec<Value>>, Failure> {
+    async fn messages(&self, rollout: &Rollout, access: &Access, part: &Part) -> Result<Option<Vec<Value>>, Failure> {
         if !self.scoring.reads_messages(part) {
             return Ok(None);
         }

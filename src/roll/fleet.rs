@@ -67,7 +67,11 @@ impl Fleet {
                 model_path: model.ajet.model.path.clone(),
             })
         };
-        let members = job.models().iter().map(member).collect::<Result<Vec<_>, ClientError>>()?;
+        let members = job
+            .models()
+            .iter()
+            .map(member)
+            .collect::<Result<Vec<_>, ClientError>>()?;
         let mut claim_order: Vec<_> = (0..members.len()).collect();
         claim_order.sort_by_key(|at| members[*at].swarm.url().to_string());
         Ok(Self {
@@ -89,7 +93,11 @@ impl Fleet {
 
     /// The servers' URLs, for a message.
     pub fn urls(&self) -> String {
-        let urls: Vec<_> = self.members.iter().map(|member| member.swarm.url().to_string()).collect();
+        let urls: Vec<_> = self
+            .members
+            .iter()
+            .map(|member| member.swarm.url().to_string())
+            .collect();
         urls.join(", ")
     }
 

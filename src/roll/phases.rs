@@ -59,7 +59,11 @@ impl Phases {
 
     /// Batches that all have done since they were lined up.
     fn done(&self) -> i64 {
-        let done = self.present.iter().zip(&self.base).map(|(present, base)| present - base);
+        let done = self
+            .present
+            .iter()
+            .zip(&self.base)
+            .map(|(present, base)| present - base);
         done.min().unwrap_or(0)
     }
 }

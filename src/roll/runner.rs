@@ -348,7 +348,10 @@ impl Run {
             };
             match place {
                 0 => (self.end.checkpoint, self.end.best) = (found.newest, found.best),
-                _ => self.end.other_checkpoints.extend(found.newest.map(|newest| (name.clone(), newest))),
+                _ => self
+                    .end
+                    .other_checkpoints
+                    .extend(found.newest.map(|newest| (name.clone(), newest))),
             }
         }
         Ok(())

@@ -95,9 +95,8 @@ impl Scoring {
         for (place, (name, reward)) in self.models.iter().enumerate() {
             let agents_reward = rollout.rewards.get(name).copied().or(rollout.reward);
             let compares = self.rewards[*reward].scorer.compares();
-            let is_same = |part: &&mut Part| {
-                part.reward == *reward && (compares || part.agents_reward == agents_reward)
-            };
+            let is_same =
+                |part: &&mut Part| part.reward == *reward && (compares || part.agents_reward == agents_reward);
             match parts.iter_mut().find(is_same) {
                 Some(part) => part.models.push(place),
                 None => parts.push(Part {

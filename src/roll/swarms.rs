@@ -153,7 +153,9 @@ pub(super) fn unequal_batches(swarms: &IndexMap<String, Swarm>) -> Vec<Problem> 
 fn is_name(name: &str) -> bool {
     name.len() <= 32
         && name.starts_with(|first: char| first.is_ascii_alphabetic())
-        && name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_')
+        && name
+            .chars()
+            .all(|letter| letter.is_ascii_alphanumeric() || letter == '_')
         && !TAKEN_NAMES.iter().any(|taken| name.eq_ignore_ascii_case(taken))
 }
 
@@ -164,9 +166,7 @@ mod tests {
     use crate::roll::job::{Job, JobError};
 
     fn parse(ajet: &str, swarms: &str, more: &str) -> Result<Job, JobError> {
-        let yaml = format!(
-            "ajet: {ajet}\nroll: {{swarms: {swarms}, agent: {{type: command, argv: [sh]}}{more}}}"
-        );
+        let yaml = format!("ajet: {ajet}\nroll: {{swarms: {swarms}, agent: {{type: command, argv: [sh]}}{more}}}");
         Job::parse(Path::new("job.yaml"), &yaml)
     }
 
@@ -183,9 +183,18 @@ mod tests {
         let names: Vec<_> = models.iter().map(|model| (model.name, model.swarm_url)).collect();
         assert_eq!(names, [("planner", "http://a:1"), ("solver", "http://b:1")]);
         let [planner, solver] = [models[0].ajet, models[1].ajet];
-        assert_eq!((planner.experiment_name.as_str(), solver.experiment_name.as_str()), ("duet_planner", "mine"));
-        assert_eq!((planner.model.path.as_str(), solver.model.path.as_str()), ("builtin:tiny", "builtin:small"));
-        assert_eq!((planner.trainer_common.optim.lr, planner.data.train_batch_size), (1e-3, 4));
+        assert_eq!(
+            (planner.experiment_name.as_str(), solver.experiment_name.as_str()),
+            ("duet_planner", "mine")
+        );
+        assert_eq!(
+            (planner.model.path.as_str(), solver.model.path.as_str()),
+            ("builtin:tiny", "builtin:small")
+        );
+        assert_eq!(
+            (planner.trainer_common.optim.lr, planner.data.train_batch_size),
+            (1e-3, 4)
+        );
         assert_ne!(solver.trainer_common.optim.lr, 1e-3);
         assert_eq!(job.ajet, *planner);
         assert_ne!(models[0].document(), models[1].document());
@@ -193,10 +202,16 @@ mod tests {
 
     #[test]
     fn mistakes_are_named_where_they_stand() {
-        let two = |first: &str, second: &str| format!("{{planner: {{swarm_url: {first}, solver: {{swarm_url: {second}}}");
+        let two =
+            |first: &str, second: &str| format!("{{planner: {{swarm_url: {first}, solver: {{swarm_url: {second}}}");
         let model = "{model: {path: 'builtin:tiny'}}";
         for (ajet, swarms, more, told) in [
-            (model, two("'http://a:1'}", "'http://a:1'}"), "", "roll.swarms.solver.swarm_url: is the server of planner too"),
+            (
+                model,
+                two("'http://a:1'}", "'http://a:1'}"),
+                "",
+                "roll.swarms.solver.swarm_url: is the server of planner too",
+            ),
             (
                 model,
                 two("'http://a:1'}", "'http://b:1', ajet: {rollout: {num_repeat: 9}}}"),
@@ -209,10 +224,30 @@ mod tests {
                 "",
                 "roll.swarms.solver.ajet.rolout: unknown key",
             ),
-            ("{}", two("'http://a:1'}", "'http://b:1'}"), "", "ajet.model.path: is not set"),
-            (model, "{openai: {swarm_url: 'http://a:1'}}".into(), "", "roll.swarms.openai: is not a name"),
-            (model, "{a-b: {swarm_url: 'http://a:1'}}".into(), "", "roll.swarms.a-b: is not a name"),
-            (model, "{a: {ajet: {}}}".into(), "", "roll.swarms.a.swarm_url: is missing"),
+            (
+                "{}",
+                two("'http://a:1'}", "'http://b:1'}"),
+                "",
+                "ajet.model.path: is not set",
+            ),
+            (
+                model,
+                "{openai: {swarm_url: 'http://a:1'}}".into(),
+                "",
+                "roll.swarms.openai: is not a name",
+            ),
+            (
+                model,
+                "{a-b: {swarm_url: 'http://a:1'}}".into(),
+                "",
+                "roll.swarms.a-b: is not a name",
+            ),
+            (
+                model,
+                "{a: {ajet: {}}}".into(),
+                "",
+                "roll.swarms.a.swarm_url: is missing",
+            ),
             (
                 model,
                 two("'http://a:1'}", "'http://b:1'}"),

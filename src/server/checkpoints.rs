@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use crate::config::small_file::{DOCUMENT_BYTES, open_regular, read_bytes, read_text};
 use crate::protocol::checkpoint::{
-    BEST, BestCheckpoint, CheckpointInfo, CheckpointKind, CheckpointsAnswer, DIR_NAME, LATEST, MANIFEST, Manifest, directory_name,
-    is_below, parse_step,
+    BEST, BestCheckpoint, CheckpointInfo, CheckpointKind, CheckpointsAnswer, DIR_NAME, LATEST, MANIFEST, Manifest,
+    directory_name, is_below, parse_step,
 };
 
 /// Maximum length of the files `latest` and `best`, in bytes.

@@ -52,11 +52,7 @@ impl Roll {
             .process_group(0)
             .spawn()
             .unwrap();
-        let roll = Self {
-            child,
-            sleep,
-            dir,
-        };
+        let roll = Self { child, sleep, dir };
         assert!(
             roll.wait_until(|left| left >= 6),
             "{} processes of the agent",
@@ -141,7 +137,10 @@ fn no_agent_outlives_its_roll() {
         assert_eq!(status.code(), by, "{signals:?}: {status}");
         assert_eq!(status.signal().is_some(), by.is_none(), "{signals:?}: {status}");
         assert!(roll.wait_until(|left| left == 0), "{signals:?} leaves {}", roll.left());
-        assert!(roll.wait_until(|_| roll.has_stopped_all()), "{signals:?}: stop_argv did not run for each");
+        assert!(
+            roll.wait_until(|_| roll.has_stopped_all()),
+            "{signals:?}: stop_argv did not run for each"
+        );
     }
     // The whole foreground group, as a terminal signals it.
     let mut roll = Roll::start(72_000);

@@ -31,7 +31,11 @@ async fn judge() -> String {
 
 /// Runs a job with this reward and returns its last event.
 fn train(dir: &Path, reward: &Value) -> Value {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
     let job = json!({
         "ajet": {
             "experiment_name": "judged", "model": {"path": "builtin:tiny"},

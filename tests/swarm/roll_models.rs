@@ -42,7 +42,9 @@ fn job(planner: &Swarm, solver: &Swarm, mut roll: Value) -> Job {
 
 async fn run_to_end(job: Job) -> Result<End, RollError> {
     let running = run(job, Options::default(), Interrupt::default());
-    tokio::time::timeout(Duration::from_secs(60), running).await.expect("the run ends")
+    tokio::time::timeout(Duration::from_secs(60), running)
+        .await
+        .expect("the run ends")
 }
 
 /// Episodes of each task of a batch.
@@ -71,7 +73,10 @@ async fn both_models_train_on_the_same_tasks_and_get_the_reward() {
         assert_eq!((record.updates, record.launches, record.shutdowns), (3, 1, 1));
         assert_each_episode_is_trained_once(&record.batches);
         for batch in &record.batches {
-            assert!(batch.len() == 6 && groups(batch).values().all(|count| *count == 3), "{batch:?}");
+            assert!(
+                batch.len() == 6 && groups(batch).values().all(|count| *count == 3),
+                "{batch:?}"
+            );
         }
     }
     for (one, other) in planned.batches.iter().zip(&solved.batches) {
@@ -108,7 +113,12 @@ async fn each_model_may_have_a_reward_of_its_own() {
         "max_idle_updates": 0,
     });
     run_to_end(job(&planner, &solver, roll)).await.unwrap();
-    let rewards = |swarm: &Swarm| swarm.engines.record().batches[0].iter().map(|episode| episode.reward).collect::<Vec<_>>();
+    let rewards = |swarm: &Swarm| {
+        swarm.engines.record().batches[0]
+            .iter()
+            .map(|episode| episode.reward)
+            .collect::<Vec<_>>()
+    };
     assert_eq!((rewards(&planner), rewards(&solver)), (vec![0.25; 6], vec![0.75; 6]));
     planner.shut_down().await;
     solver.shut_down().await;
@@ -133,7 +143,10 @@ async fn an_episode_that_calls_one_model_only_counts_on_no_server() {
         "agent": script(&["PLANNER"], "{\"reward\": 1}"),
     });
     let error = run_to_end(job(&planner, &solver, roll)).await.unwrap_err().to_string();
-    assert!(error.contains("no_llm_call") && error.contains("never called the model solver"), "{error}");
+    assert!(
+        error.contains("no_llm_call") && error.contains("never called the model solver"),
+        "{error}"
+    );
     assert_eq!((planner.engines.ends(), solver.engines.ends()), (0, 0));
     for swarm in [&planner, &solver] {
         swarm
@@ -159,7 +172,13 @@ async fn a_server_that_refuses_ends_keeps_the_other_from_counting_twice() {
         assert_each_episode_is_trained_once(&record.batches);
         let sizes: Vec<_> = record.batches.iter().map(Vec::len).collect();
         assert_eq!(sizes, [6, 6, 6]);
-        assert!(record.batches.iter().flat_map(|batch| groups(batch).into_values().collect::<Vec<_>>()).all(|count| count == 3));
+        assert!(
+            record
+                .batches
+                .iter()
+                .flat_map(|batch| groups(batch).into_values().collect::<Vec<_>>())
+                .all(|count| count == 3)
+        );
     }
     planner.shut_down().await;
     solver.shut_down().await;
@@ -188,7 +207,12 @@ async fn a_server_that_is_restarted_in_the_middle_is_waited_for_and_no_episode_c
     let (planned, solved) = (planner.engines.record(), solver.engines.record());
     assert_eq!((planned.updates, solved.launches), (8, 1));
     // Fake engines keep no batch: what the lost one had taken of its last batch is run again.
-    assert!(before.updates + solved.updates >= 8, "{} + {}", before.updates, solved.updates);
+    assert!(
+        before.updates + solved.updates >= 8,
+        "{} + {}",
+        before.updates,
+        solved.updates
+    );
     for batches in [&planned.batches, &before.batches, &solved.batches] {
         assert_each_episode_is_trained_once(batches);
         let extra = batches.iter().map(|batch| batch.len().saturating_sub(6)).sum::<usize>();
@@ -228,7 +252,9 @@ async fn two_jobs_with_the_models_in_another_order_do_not_wait_for_each_other() 
     };
     let runs = [first, second].map(|job| tokio::spawn(run(job, options.clone(), Interrupt::default())));
     for run in runs {
-        let ended = tokio::time::timeout(Duration::from_secs(60), run).await.expect("none waits for the other");
+        let ended = tokio::time::timeout(Duration::from_secs(60), run)
+            .await
+            .expect("none waits for the other");
         ended.unwrap().unwrap();
     }
     for swarm in [planner, solver] {

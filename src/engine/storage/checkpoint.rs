@@ -227,7 +227,11 @@ impl CheckpointStore {
     pub fn best(&self) -> Option<BestCheckpoint> {
         let text = read_bytes(&self.dir.join(BEST), DOCUMENT_BYTES).ok()?;
         let best: BestCheckpoint = serde_json::from_slice(&text).ok()?;
-        self.dir.join(directory_name(best.step)).join(MANIFEST).exists().then_some(best)
+        self.dir
+            .join(directory_name(best.step))
+            .join(MANIFEST)
+            .exists()
+            .then_some(best)
     }
 
     /// Takes a measurement of a checkpoint into account. Returns whether it is the best one so far.
@@ -461,7 +465,10 @@ mod tests {
         assert_eq!(scratch.resumes_at(), Some(4));
         // A run that resumed from an older checkpoint writes other weights under this name.
         scratch.write(3);
-        assert_eq!((scratch.store.best(), scratch.names().contains(&BEST.into())), (None, false));
+        assert_eq!(
+            (scratch.store.best(), scratch.names().contains(&BEST.into())),
+            (None, false)
+        );
     }
 
     #[test]

@@ -46,7 +46,10 @@ fn files_of(path: &str) -> Option<Files> {
         return Some(Files::Directory(local.to_path_buf()));
     }
     let cached = Hub::from_env().cached(&hub::id(path)?)?;
-    cached.join("tokenizer.json").exists().then_some(Files::Directory(cached))
+    cached
+        .join("tokenizer.json")
+        .exists()
+        .then_some(Files::Directory(cached))
 }
 
 #[cfg(test)]
@@ -57,14 +60,28 @@ mod tests {
     fn the_text_side_is_read_without_weights() {
         let model = tempfile::tempdir().unwrap();
         let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/models/qwen2");
-        for file in ["config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"] {
+        for file in [
+            "config.json",
+            "tokenizer.json",
+            "tokenizer_config.json",
+            "chat_template.jinja",
+        ] {
             std::fs::copy(fixture.join(file), model.path().join(file)).unwrap();
         }
-        for path in [model.path().to_str().unwrap(), "builtin:tiny", "builtin:scripted:script.yaml"] {
+        for path in [
+            model.path().to_str().unwrap(),
+            "builtin:tiny",
+            "builtin:scripted:script.yaml",
+        ] {
             let text = load_text(path).unwrap().unwrap();
             assert!(!text.tokenizer.encode("1 + 1").unwrap().is_empty(), "{path}");
         }
-        for path in ["builtin:random:config.json", "builtin:none", "no/such-model-here", "model.gguf"] {
+        for path in [
+            "builtin:random:config.json",
+            "builtin:none",
+            "no/such-model-here",
+            "model.gguf",
+        ] {
             assert!(load_text(path).unwrap().is_none(), "{path}");
         }
         std::fs::write(model.path().join("tokenizer.json"), "{").unwrap();

@@ -117,7 +117,8 @@ impl Chat {
         };
         for (place, model) in models.iter().enumerate() {
             if !is_called(model, place) {
-                let message = format!("no turn calls the model {model}; name it in one, as {{model: {model}, user: …}}");
+                let message =
+                    format!("no turn calls the model {model}; name it in one, as {{model: {model}, user: …}}");
                 problems.push(Problem::new("roll.agent.turns", message));
             }
         }
@@ -277,7 +278,9 @@ fn rollout(mut conversations: IndexMap<String, Conversation>, last: Option<&str>
         answers.map(|answer| answer.completion_tokens).sum()
     };
     let response_tokens = sum(tokens);
-    let last = last.and_then(|last| conversations.swap_remove(last)).unwrap_or_default();
+    let last = last
+        .and_then(|last| conversations.swap_remove(last))
+        .unwrap_or_default();
     Rollout {
         output: last.output().to_string(),
         log_metrics: IndexMap::from_iter(metrics.into_iter().filter(|_| has_tools)),
@@ -304,8 +307,8 @@ mod tests {
     use axum::{Json, Router, routing::post};
     use serde_json::json;
 
-    use super::*;
     use super::super::ModelAccess;
+    use super::*;
     use crate::client::ModelApi;
     use crate::roll::job::test_section;
 
@@ -446,7 +449,9 @@ mod tests {
         };
         let texts = |chat: &Chat, task: &Task| -> Vec<Option<String>> {
             let questions = chat.questions().into_iter();
-            questions.map(|question| question.text(task, &Answers::new()).unwrap()).collect()
+            questions
+                .map(|question| question.text(task, &Answers::new()).unwrap())
+                .collect()
         };
         let plain = chat("{}");
         assert!(roles(&plain, &query).is_empty());
@@ -484,7 +489,9 @@ mod tests {
         assert_eq!(rollout.messages.len(), 5);
         let said = |requests: &[Value], at: usize| -> Vec<String> {
             let messages = requests[at]["messages"].as_array().unwrap().iter();
-            messages.map(|message| message["content"].as_str().unwrap().to_owned()).collect()
+            messages
+                .map(|message| message["content"].as_str().unwrap().to_owned())
+                .collect()
         };
         let planned = planned.lock().unwrap();
         assert_eq!(said(&planned, 1), ["be brief", "Plan 1+1", "add", "2?"]);
@@ -500,7 +507,10 @@ mod tests {
         };
         assert_eq!(problems("{user: hi}", &[]), "");
         let told = problems("{turns: [hi, {model: sover, user: hi}]}", &["planner", "solver"]);
-        assert!(told.contains("roll.agent.turns[1].model: \"sover\" is not one of planner, solver"), "{told}");
+        assert!(
+            told.contains("roll.agent.turns[1].model: \"sover\" is not one of planner, solver"),
+            "{told}"
+        );
         assert!(told.contains("no turn calls the model solver"), "{told}");
         let told = problems("{turns: [{model: planner, user: hi}]}", &[]);
         assert!(told.contains("there is none"), "{told}");

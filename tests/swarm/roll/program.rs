@@ -178,10 +178,16 @@ async fn a_dry_run_measures_prompts_with_the_engines_model() {
         json!({"agent": {"type": "chat", "user": "{{ metadata.text }}"}}),
     );
     let lines = ajet_swarm::roll::dry_run(&job, None).await.unwrap();
-    assert!(lines.iter().any(|line| line.starts_with("prompts: not counted")), "{lines:?}");
+    assert!(
+        lines.iter().any(|line| line.starts_with("prompts: not counted")),
+        "{lines:?}"
+    );
     // Without an engine, a tokenizer that is at hand counts.
     let lines = ajet_swarm::roll::dry_run(&job, Some(&|_| Ok(7))).await.unwrap();
-    assert!(lines.iter().any(|line| line.starts_with("prompts: 7 to 7 tokens")), "{lines:?}");
+    assert!(
+        lines.iter().any(|line| line.starts_with("prompts: 7 to 7 tokens")),
+        "{lines:?}"
+    );
     swarm.rolling_with(ajet).await;
     let lines = ajet_swarm::roll::dry_run(&job, None).await.unwrap();
     // The fake engine's tokens are characters.

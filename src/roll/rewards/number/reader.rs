@@ -14,9 +14,7 @@ const SEPARATORS: [&str; 10] = [
 ];
 
 /// Words after which a term begins with its sign.
-const TERM_WORDS: [&str; 10] = [
-    "is", "are", "was", "be", "equals", "to", "get", "gives", "answer", "a",
-];
+const TERM_WORDS: [&str; 10] = ["is", "are", "was", "be", "equals", "to", "get", "gives", "answer", "a"];
 
 const SUPERSCRIPTS: &str = "⁰¹²³⁴⁵⁶⁷⁸⁹";
 
@@ -74,7 +72,10 @@ impl Reader<'_> {
         if self.skips_exponent() {
             return None;
         }
-        let negative = self.attempt(Self::minus).or_else(|| self.attempt(Self::minus_word)).is_some();
+        let negative = self
+            .attempt(Self::minus)
+            .or_else(|| self.attempt(Self::minus_word))
+            .is_some();
         if negative || self.attempt(Self::plus).is_some() {
             self.attempt(Self::currency);
         }
@@ -134,8 +135,13 @@ impl Reader<'_> {
         if !self.peek(0).is_some_and(|first| "mMnN".contains(first)) {
             return None;
         }
-        let is_free = self.before().is_none_or(|before| !before.is_alphanumeric() && before != '-');
-        let word: String = self.text[self.at..].iter().take_while(|letter| letter.is_alphabetic()).collect();
+        let is_free = self
+            .before()
+            .is_none_or(|before| !before.is_alphanumeric() && before != '-');
+        let word: String = self.text[self.at..]
+            .iter()
+            .take_while(|letter| letter.is_alphabetic())
+            .collect();
         if !is_free || !["minus", "negative"].contains(&word.to_lowercase().as_str()) || !self.is_at_term() {
             return None;
         }
