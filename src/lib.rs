@@ -33,3 +33,4 @@ pub mod server;
 pub mod terminal;
 pub mod timeline;
 pub mod train;
+pub mod trend;

@@ -78,6 +78,21 @@ impl Http {
         self.read(call, answer).await
     }
 
+    /// As [`Http::get_once`], of a resource below the call's path and with a query.
+    pub async fn get_below<A: DeserializeOwned>(
+        &self,
+        call: Call,
+        below: Option<&str>,
+        query: &[(&str, &str)],
+    ) -> Result<A, ClientError> {
+        let request = self.request(Method::GET, call, None::<&()>);
+        let (client, request) = request.build_split();
+        let mut request = request.map_err(|error| self.unreachable(&error))?;
+        extend(request.url_mut(), below, query);
+        let answer = client.execute(request).await.map_err(|error| self.unreachable(&error))?;
+        self.read(call, answer).await
+    }
+
     pub async fn post<A: DeserializeOwned>(&self, call: Call, body: &impl Serialize) -> Result<A, ClientError> {
         self.send(Method::POST, call, Some(body)).await
     }
@@ -175,6 +190,17 @@ impl Http {
     }
 }
 
+/// Adds a path segment and a query to a URL.
+fn extend(url: &mut reqwest::Url, below: Option<&str>, query: &[(&str, &str)]) {
+    // A server's URL has an authority, so it has segments.
+    if let (Some(below), Ok(mut segments)) = (below, url.path_segments_mut()) {
+        segments.push(below);
+    }
+    if !query.is_empty() {
+        url.query_pairs_mut().extend_pairs(query);
+    }
+}
+
 /// Creates an HTTP client for one base URL.
 ///
 /// # Errors
@@ -243,6 +269,16 @@ fn excerpt(body: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_users_type_stays_within_its_part_of_the_url() {
+        let mut url = reqwest::Url::parse("http://box:1/t/token/episodes").unwrap();
+        extend(&mut url, Some("../a b?c"), &[("task", "x&limit=9 é"), ("sort", "-ended")]);
+        assert_eq!(
+            url.as_str(),
+            "http://box:1/t/token/episodes/..%2Fa%20b%3Fc?task=x%26limit%3D9+%C3%A9&sort=-ended"
+        );
+    }
 
     #[test]
     fn pauses_grow_are_bounded_and_differ() {

@@ -36,6 +36,7 @@ mod episode;
 mod error;
 pub mod fetch;
 mod http;
+mod observe;
 pub mod throttle;
 mod url;
 
@@ -51,6 +52,7 @@ pub use engine::Started;
 pub use episode::{BeginEpisode, EndOutcome, Episode};
 pub use error::ClientError;
 pub use http::{backoff, http_client, retry_after, root_cause};
+pub use observe::EventStream;
 pub use url::{ServerUrl, blank_token};
 
 use crate::protocol::swarm::{

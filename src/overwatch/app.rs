@@ -1,120 +1,102 @@
-//! Main loop of the dashboard: snapshots, keys and the clock update the state, and the state is drawn.
+//! Main loop of the dashboard: updates, keys and the clock change the state, and the state is drawn.
 
 use std::io;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use crossterm::event::{Event, EventStream, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use crossterm::event::{DisableMouseCapture, EnableMouseCapture, EventStream};
+use crossterm::execute;
 use futures_util::StreamExt;
 use ratatui::DefaultTerminal;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::sync::{mpsc, watch as latest};
+use tokio::time::{MissedTickBehavior, interval};
 
-use super::collector::{Collector, Snapshot};
-use super::panels::{Theme, draw};
-use super::state::State;
+use super::clock::unix_now;
+use super::input::action;
+use super::source::{Source, WatchError};
+use super::state::{Effect, State};
+use super::tabs::draw;
+use super::theme::Theme;
+use super::update::{Update, Wanted};
 
 /// Maximum time between two redraws.
 const PERIOD: Duration = Duration::from_secs(1);
+/// Updates that may wait to be drawn.
+const QUEUE: usize = 16;
 
-/// Shows the server named `server` until the user quits, polling it every `refresh`. The terminal is restored at the
-/// end, also after a panic.
+/// Shows a source, named `name`, until the user quits, with the server's state at most once in `refresh`. The terminal
+/// is restored at the end, also after a panic.
 ///
 /// # Errors
-/// Fails if the terminal cannot be used.
-pub async fn watch(collector: Collector, server: String, color: bool, refresh: Duration) -> io::Result<()> {
-    let (sender, snapshots) = mpsc::channel(1);
-    let collecting = tokio::spawn(collect(collector, sender, refresh));
+/// [`WatchError::Terminal`], [`WatchError::Replay`].
+pub async fn watch(source: Source, name: String, color: bool, refresh: Duration) -> Result<(), WatchError> {
+    let (sender, updates) = mpsc::channel(QUEUE);
+    let (wanted, wants) = latest::channel(Wanted::default());
+    let mut following = tokio::spawn(source.follow(sender, wants, refresh));
+    restore_mouse_after_panic();
     let mut terminal = ratatui::try_init()?;
-    let outcome = run(
-        &mut terminal,
-        State::new(server, unix_now()),
-        Theme { color },
-        snapshots,
-    )
-    .await;
+    let captured = execute!(io::stdout(), EnableMouseCapture);
+    let state = State::new(name, unix_now());
+    let outcome = tokio::select! {
+        outcome = run(&mut terminal, state, Theme { color }, updates, wanted) => outcome.map_err(WatchError::from),
+        Ok(Err(error)) = &mut following => Err(error),
+    };
+    // The terminal may be gone; it is left either way.
+    let _ = execute!(io::stdout(), DisableMouseCapture);
     ratatui::restore();
-    collecting.abort();
+    following.abort();
+    captured?;
     outcome
 }
 
-async fn collect(collector: Collector, snapshots: mpsc::Sender<Result<Snapshot, String>>, refresh: Duration) {
-    while snapshots.send(collector.snapshot().await).await.is_ok() {
-        sleep(refresh).await;
-    }
+/// Adds the mouse to what ratatui restores after a panic.
+fn restore_mouse_after_panic() {
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        let _ = execute!(io::stdout(), DisableMouseCapture);
+        hook(info);
+    }));
 }
 
 async fn run(
     terminal: &mut DefaultTerminal,
     mut state: State,
     theme: Theme,
-    mut snapshots: mpsc::Receiver<Result<Snapshot, String>>,
+    mut updates: mpsc::Receiver<Update>,
+    wanted: latest::Sender<Wanted>,
 ) -> io::Result<()> {
     let mut events = EventStream::new();
     let mut terminated = signal(SignalKind::terminate())?;
     let mut clock = interval(PERIOD);
     clock.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
-        state.now = unix_now();
-        terminal.draw(|frame| draw(frame, &state, theme))?;
+        state.tick(unix_now());
+        let mut hits = None;
+        terminal.draw(|frame| hits = Some(draw(frame, &state, theme)))?;
+        let hits = hits.unwrap_or_default();
+        state.clamp_scroll(hits.max_scroll);
+        let now_wanted = state.wanted();
+        wanted.send_if_modified(|wanted| std::mem::replace(wanted, now_wanted.clone()) != now_wanted);
         tokio::select! {
-            Some(snapshot) = snapshots.recv() => state.take(snapshot, unix_now()),
+            Some(update) = updates.recv() => {
+                state.take(update, unix_now());
+                // What came meanwhile needs no frame of its own.
+                while let Ok(update) = updates.try_recv() {
+                    state.take(update, unix_now());
+                }
+            }
             event = events.next() => match event.transpose()? {
-                Some(Event::Key(key)) => match action(key) {
-                    Some(Action::Quit) => return Ok(()),
-                    Some(Action::Scroll(rows)) => state.scroll_by(rows),
-                    None => {}
-                },
-                Some(_) => {}
+                Some(event) => {
+                    if let Some(action) = action(&event, state.view.typing, &hits)
+                        && state.act(action, unix_now()) == Effect::Quit
+                    {
+                        return Ok(());
+                    }
+                }
                 None => return Ok(()),
             },
             _ = clock.tick() => {}
             _ = terminated.recv() => return Ok(()),
         }
-    }
-}
-
-#[derive(Debug, PartialEq)]
-enum Action {
-    Quit,
-    Scroll(isize),
-}
-
-fn action(key: KeyEvent) -> Option<Action> {
-    if key.kind == KeyEventKind::Release {
-        return None;
-    }
-    match (key.code, key.modifiers) {
-        (KeyCode::Char('c' | 'd'), KeyModifiers::CONTROL) => Some(Action::Quit),
-        (KeyCode::Char('q') | KeyCode::Esc, _) => Some(Action::Quit),
-        (KeyCode::Up | KeyCode::Char('k'), _) => Some(Action::Scroll(-1)),
-        (KeyCode::Down | KeyCode::Char('j'), _) => Some(Action::Scroll(1)),
-        (KeyCode::PageUp, _) => Some(Action::Scroll(-10)),
-        (KeyCode::PageDown, _) => Some(Action::Scroll(10)),
-        _ => None,
-    }
-}
-
-/// Returns Unix seconds, the time format of the wire protocol.
-pub fn unix_now() -> f64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_secs_f64()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys() {
-        let press = |code, modifiers| action(KeyEvent::new(code, modifiers));
-        assert_eq!(press(KeyCode::Char('q'), KeyModifiers::NONE), Some(Action::Quit));
-        assert_eq!(press(KeyCode::Char('c'), KeyModifiers::CONTROL), Some(Action::Quit));
-        assert_eq!(press(KeyCode::Char('c'), KeyModifiers::NONE), None);
-        assert_eq!(press(KeyCode::Down, KeyModifiers::NONE), Some(Action::Scroll(1)));
-        let release = KeyEvent::new_with_kind(KeyCode::Char('q'), KeyModifiers::NONE, KeyEventKind::Release);
-        assert_eq!(action(release), None);
     }
 }

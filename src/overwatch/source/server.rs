@@ -1,0 +1,292 @@
+//! A swarm server as a source: its status feed, or a Python server's pool.
+
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::printable;
+use super::python::PoolWatcher;
+use super::{Update, Wanted, WatchError};
+use crate::client::{ClientError, EventStream, SwarmClient};
+use crate::overwatch::update::{Observed, PAGE, Query, Subject};
+use crate::protocol::status::{EpisodeDetail, History, Status, TranscriptConversation};
+
+/// Minimum time between two reads of a server without a stream.
+const POLL: Duration = Duration::from_secs(1);
+/// Time between two reads of the history while steps come, and of lists and transcripts that are shown.
+const REREAD: Duration = Duration::from_secs(2);
+/// Maximum time until a server that went away is asked again.
+const RETRY: Duration = Duration::from_secs(1);
+
+const STATUS: &str = "/status";
+const STREAM: &str = "/status/stream";
+const HISTORY: &str = "/history";
+const EPISODES: &str = "/episodes";
+
+/// What the history depends on: experiment, step, evaluated step.
+type Progress = (String, u64, u64);
+
+/// Reads everything once.
+pub(super) async fn once(swarm: &SwarmClient) -> Result<Vec<Update>, WatchError> {
+    let observed = match swarm.observe::<Value>(STATUS, None, &[]).await {
+        Err(error) if is_missing(&error) => PoolWatcher::default().look(swarm).await?,
+        answer => Observed { status: typed(swarm, STATUS, answer?)?, missing: None },
+    };
+    let progress = progress(&observed.status);
+    let mut updates = vec![Update::Status(Box::new(observed))];
+    updates.extend(history(swarm, &progress.0, 1).await.unwrap_or_default());
+    Ok(updates)
+}
+
+/// Sends updates until nobody receives them.
+pub(super) async fn follow(
+    swarm: SwarmClient,
+    updates: mpsc::Sender<Update>,
+    wanted: watch::Receiver<Wanted>,
+    refresh: Duration,
+) {
+    let (steps, new_steps) = watch::channel(Progress::default());
+    let follower = Follower { swarm: &swarm, updates: &updates };
+    tokio::select! {
+        () = follower.status(steps, refresh) => {}
+        () = follower.history(new_steps) => {}
+        () = follower.wanted(wanted) => {}
+        () = updates.closed() => {}
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Follower<'a> {
+    swarm: &'a SwarmClient,
+    updates: &'a mpsc::Sender<Update>,
+}
+
+impl Follower<'_> {
+    /// Follows the state, by the server's stream if it has one.
+    async fn status(self, steps: watch::Sender<Progress>, refresh: Duration) {
+        let mut pool = PoolWatcher::default();
+        loop {
+            let pause = match self.swarm.observe_stream(STREAM).await {
+                Ok(stream) => match self.stream(stream, &steps, refresh).await {
+                    Ok(()) => Duration::ZERO,
+                    Err(error) => self.lost(&error, refresh).await,
+                },
+                Err(error) if is_missing(&error) => match self.poll(&mut pool).await {
+                    Ok(observed) => {
+                        self.send_status(observed, &steps).await;
+                        refresh.max(POLL)
+                    }
+                    Err(error) => self.lost(&error, refresh).await,
+                },
+                Err(error) => self.lost(&error, refresh).await,
+            };
+            sleep(pause).await;
+        }
+    }
+
+    /// Sends the states of a stream until it ends; of those that come within `refresh` the last one.
+    async fn stream(
+        self,
+        mut stream: EventStream,
+        steps: &watch::Sender<Progress>,
+        refresh: Duration,
+    ) -> Result<(), ClientError> {
+        let mut next = Instant::now();
+        let mut newest = None;
+        loop {
+            tokio::select! {
+                event = stream.next() => match event? {
+                    Some(event) => newest = Some(event),
+                    None => return Ok(sleep(RETRY.min(refresh)).await),
+                },
+                () = sleep_until(next), if newest.is_some() => {
+                    let event = newest.take().unwrap_or_default();
+                    let value = serde_json::from_slice(&event).map_err(|error| unexpected(self.swarm, STREAM, &error))?;
+                    let status = typed(self.swarm, STREAM, value)?;
+                    self.send_status(Observed { status, missing: None }, steps).await;
+                    next = Instant::now() + refresh;
+                }
+            }
+        }
+    }
+
+    /// Reads the state of a server without a stream.
+    async fn poll(self, pool: &mut PoolWatcher) -> Result<Observed, ClientError> {
+        match self.swarm.observe::<Value>(STATUS, None, &[]).await {
+            Err(error) if is_missing(&error) => pool.look(self.swarm).await,
+            answer => Ok(Observed { status: typed(self.swarm, STATUS, answer?)?, missing: None }),
+        }
+    }
+
+    async fn send_status(self, observed: Observed, steps: &watch::Sender<Progress>) {
+        let now = progress(&observed.status);
+        steps.send_if_modified(|progress| std::mem::replace(progress, now.clone()) != now);
+        self.send(Update::Status(Box::new(observed))).await;
+    }
+
+    async fn lost(self, error: &ClientError, refresh: Duration) -> Duration {
+        self.send(Update::Lost(reason(error))).await;
+        RETRY.max(refresh)
+    }
+
+    /// Reads the history at the beginning and after steps.
+    async fn history(self, mut steps: watch::Receiver<Progress>) {
+        let mut read = Progress::default();
+        while steps.changed().await.is_ok() {
+            let now = steps.borrow_and_update().clone();
+            // Another experiment, or an engine that is back with an earlier checkpoint.
+            let is_new = now.0 != read.0 || now.1 < read.1;
+            let since = if is_new { 1 } else { read.1.saturating_sub(1).max(1) };
+            match history(self.swarm, &now.0, since).await {
+                Ok(pages) => {
+                    for page in pages {
+                        self.send(page).await;
+                    }
+                    read = now;
+                }
+                Err(error) => tracing::debug!("cannot read the history: {error}"),
+            }
+            sleep(REREAD).await;
+        }
+        // The state's part of this source ended.
+        std::future::pending().await
+    }
+
+    /// Reads what is shown beside the state, when that changes and from time to time.
+    async fn wanted(self, mut wanted: watch::Receiver<Wanted>) {
+        // A finished episode does not change.
+        let mut settled = None;
+        loop {
+            let now = wanted.borrow_and_update().clone();
+            if let Some(query) = now.episodes {
+                let page = self.episodes(&query).await.map_err(|error| reason(&error));
+                self.send(Update::Episodes(query, page)).await;
+            }
+            if let Some((subject, tokens)) = now.transcript
+                && settled.as_ref() != Some(&(subject.clone(), tokens))
+            {
+                let detail = self.transcript(&subject, tokens).await.map_err(|error| reason(&error));
+                settled = match &detail {
+                    Ok(detail) if !detail.running && subject != Subject::Latest => Some((subject.clone(), tokens)),
+                    _ => None,
+                };
+                self.send(Update::Transcript(subject, detail.map(Box::new))).await;
+            }
+            tokio::select! {
+                changed = wanted.changed() => if changed.is_err() { return },
+                () = sleep(REREAD) => {}
+            }
+        }
+    }
+
+    async fn episodes(self, query: &Query) -> Result<crate::protocol::status::Episodes, ClientError> {
+        let (offset, limit) = (query.offset.to_string(), PAGE.to_string());
+        let mut pairs = vec![("sort", query.sort.as_str()), ("offset", &offset), ("limit", &limit)];
+        if !query.task.is_empty() {
+            pairs.push(("task", &query.task));
+        }
+        typed(self.swarm, EPISODES, self.swarm.observe(EPISODES, None, &pairs).await?)
+    }
+
+    async fn transcript(self, subject: &Subject, tokens: bool) -> Result<EpisodeDetail, ClientError> {
+        let sort = match subject {
+            Subject::Latest => return self.latest_call().await,
+            Subject::Episode(episode) => return self.episode(episode, tokens).await,
+            Subject::Worst => "reward",
+            Subject::Best => "-reward",
+        };
+        let step = self.last_step().await?.to_string();
+        let pairs = [("type", "train"), ("sort", sort), ("step", &step), ("limit", "1")];
+        let page: crate::protocol::status::Episodes =
+            typed(self.swarm, EPISODES, self.swarm.observe(EPISODES, None, &pairs).await?)?;
+        match page.episodes.first() {
+            Some(episode) => self.episode(&episode.episode_uuid, tokens).await,
+            None => Err(no_episode()),
+        }
+    }
+
+    /// Returns the step of the last finished train episode.
+    async fn last_step(self) -> Result<u64, ClientError> {
+        let pairs = [("type", "train"), ("sort", "-ended"), ("limit", "1")];
+        let page: crate::protocol::status::Episodes =
+            typed(self.swarm, EPISODES, self.swarm.observe(EPISODES, None, &pairs).await?)?;
+        page.episodes.first().map(|episode| episode.global_step).ok_or_else(no_episode)
+    }
+
+    async fn episode(self, episode: &str, tokens: bool) -> Result<EpisodeDetail, ClientError> {
+        let with_tokens = [("tokens", "true")];
+        let query = if tokens { &with_tokens[..] } else { &[] };
+        let detail = self.swarm.observe(EPISODES, Some(episode), query).await?;
+        printable::texts(detail).map_err(|error| unexpected(self.swarm, EPISODES, &error))
+    }
+
+    /// Returns the latest call of any agent as an episode with one conversation.
+    async fn latest_call(self) -> Result<EpisodeDetail, ClientError> {
+        let call = self.swarm.replay_latest_llm_call().await?;
+        let mut messages = call.input["messages"].as_array().cloned().unwrap_or_default();
+        messages.extend(call.output["choices"].as_array().into_iter().flatten().map(|choice| choice["message"].clone()));
+        let conversation = TranscriptConversation {
+            model: call.input["model"].as_str().unwrap_or_default().to_owned(),
+            tools: call.input["tools"].as_array().cloned().unwrap_or_default(),
+            messages,
+        };
+        let detail = EpisodeDetail { running: true, conversations: vec![conversation], ..EpisodeDetail::default() };
+        let value = serde_json::to_value(detail).map_err(|error| unexpected(self.swarm, STATUS, &error))?;
+        printable::texts(value).map_err(|error| unexpected(self.swarm, STATUS, &error))
+    }
+
+    async fn send(self, update: Update) {
+        // Where nobody receives, `follow` ends.
+        let _ = self.updates.send(update).await;
+    }
+}
+
+/// Reads the history from a step on, as updates.
+async fn history(swarm: &SwarmClient, run: &str, since: u64) -> Result<Vec<Update>, ClientError> {
+    let (mut pages, mut next) = (vec![], Some(since));
+    while let Some(since) = next {
+        let from = since.to_string();
+        let page: History = typed(swarm, HISTORY, swarm.observe(HISTORY, None, &[("since", &from)]).await?)?;
+        next = page.next.filter(|next| *next > since);
+        pages.push(Update::History { run: run.to_owned(), since, steps: page.steps });
+    }
+    Ok(pages)
+}
+
+fn progress(status: &Status) -> Progress {
+    let run = status.experiment.as_ref().map(|experiment| experiment.name.clone());
+    let eval = status.latest_eval.as_ref().map_or(0, |eval| eval.global_step);
+    (run.unwrap_or_default(), status.engine.global_step, eval)
+}
+
+fn typed<T: DeserializeOwned>(swarm: &SwarmClient, path: &'static str, value: Value) -> Result<T, ClientError> {
+    printable::lines(value).map_err(|error| unexpected(swarm, path, &error))
+}
+
+fn unexpected(swarm: &SwarmClient, call: &'static str, error: &serde_json::Error) -> ClientError {
+    ClientError::Answer { url: swarm.url().to_string(), call, reason: error.to_string() }
+}
+
+fn no_episode() -> ClientError {
+    ClientError::Refused { call: EPISODES, status: 404, detail: "no train episode has ended yet".into() }
+}
+
+/// Returns whether a server has no such endpoint.
+fn is_missing(error: &ClientError) -> bool {
+    matches!(error, ClientError::Refused { status: 404 | 405 | 501, .. })
+}
+
+/// Describes an error on one line, without the URL that the dashboard shows anyway.
+fn reason(error: &ClientError) -> String {
+    let text = match error {
+        ClientError::Unreachable { reason, .. } => reason.clone(),
+        ClientError::Refused { status: 401, .. } => "the server requires a valid access token".into(),
+        ClientError::Refused { detail, .. } => detail.clone(),
+        ClientError::Answer { call, .. } => format!("unexpected response to {call}: not a swarm server"),
+        other => other.to_string(),
+    };
+    crate::terminal::one_line(&text)
+}

@@ -1,0 +1,114 @@
+//! What the dashboard receives from a source, and what it asks for.
+
+use crate::protocol::status::{EpisodeDetail, Episodes, Status, StepMetrics};
+
+/// News from a source. All text in it is printable.
+#[derive(Clone, Debug)]
+pub enum Update {
+    /// The server's state.
+    Status(Box<Observed>),
+    /// The server does not answer, for this reason.
+    Lost(String),
+    /// Metrics of all steps from `since` on.
+    History {
+        /// Experiment.
+        run: String,
+        /// First step that was asked for: later steps that are known and not in `steps` are gone.
+        since: u64,
+        /// Steps.
+        steps: Vec<StepMetrics>,
+    },
+    /// A page of finished episodes.
+    Episodes(Query, Result<Episodes, String>),
+    /// An episode or call to read.
+    Transcript(Subject, Result<Box<EpisodeDetail>, String>),
+}
+
+/// A state with what it lacks.
+#[derive(Clone, Debug, Default)]
+pub struct Observed {
+    /// The state.
+    pub status: Status,
+    /// What the server does not tell, if it has no status feed.
+    pub missing: Option<String>,
+}
+
+/// What the user looks at beside the state, and so wants to be read.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Wanted {
+    /// Finished episodes.
+    pub episodes: Option<Query>,
+    /// An episode, and whether with its tokens.
+    pub transcript: Option<(Subject, bool)>,
+}
+
+/// A page of finished episodes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Query {
+    /// Part of the task's id; empty for all.
+    pub task: String,
+    /// Order.
+    pub sort: Sort,
+    /// Episodes to skip.
+    pub offset: usize,
+}
+
+/// Number of episodes of a page.
+pub const PAGE: usize = 500;
+
+/// Order of finished episodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sort {
+    /// Newest first.
+    #[default]
+    Newest,
+    /// Lowest reward first.
+    Worst,
+    /// Highest reward first.
+    Best,
+    /// Most tokens first.
+    Tokens,
+    /// Most LLM calls first.
+    Calls,
+}
+
+impl Sort {
+    /// All of them, in the order of the key `s`.
+    pub const ALL: [Self; 5] = [Self::Newest, Self::Worst, Self::Best, Self::Tokens, Self::Calls];
+
+    /// Returns the value of the query's `sort`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Newest => "-ended",
+            Self::Worst => "reward",
+            Self::Best => "-reward",
+            Self::Tokens => "-tokens",
+            Self::Calls => "-calls",
+        }
+    }
+
+    /// Returns words for a title.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Newest => "newest first",
+            Self::Worst => "lowest reward first",
+            Self::Best => "highest reward first",
+            Self::Tokens => "most tokens first",
+            Self::Calls => "most calls first",
+        }
+    }
+}
+
+/// What is read in the transcript.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Subject {
+    /// The latest LLM call of any agent.
+    #[default]
+    Latest,
+    /// The finished train episode with the lowest reward at this step or before.
+    Worst,
+    /// That with the highest reward.
+    Best,
+    /// An episode by its id.
+    Episode(String),
+}
