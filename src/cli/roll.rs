@@ -49,6 +49,9 @@ pub struct Args {
     /// Print events as JSON, one object per line.
     #[arg(long)]
     json: bool,
+    /// Print a line for every update; by default a run of many updates prints every n-th.
+    #[arg(long)]
+    every_step: bool,
     /// Run one episode, print all of it and abort it, so that training is not affected.
     #[arg(long, conflicts_with_all = ["eval_only", "dry_run", "abort", "json"])]
     debug_one: bool,
@@ -137,6 +140,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let options = Options {
         json: args.json,
+        every_step: args.every_step,
         abort: args.abort,
         eval_only: args.eval_only,
         join: args.join,

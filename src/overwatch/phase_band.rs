@@ -42,15 +42,20 @@ fn columns(phases: &[Phase], now: f64, width: usize) -> Vec<Option<EngineStatus>
     (0..width).map(column).collect()
 }
 
-/// Returns the share of time of each state in the phases, the longest first: `rolling 71%  updating 22%`.
-pub fn shares(phases: &[Phase], now: f64) -> String {
+/// Returns the share of time of each state in the phases, the longest first, in at most `width` columns:
+/// `█ rolling 71%  ▒ updating 22%`.
+pub fn shares(phases: &[Phase], now: f64, width: usize) -> String {
     let Some(first) = phases.first() else { return String::new() };
     let mut durations: Vec<_> = durations(phases, now, first.since, now).into_iter().collect();
     let all: f64 = durations.iter().map(|(_, seconds)| seconds).sum();
     durations.sort_by(|a, b| b.1.total_cmp(&a.1));
     let told = durations.iter().filter(|(_, seconds)| *seconds >= 0.005 * all && all > 0.0);
     let told = told.map(|(state, seconds)| format!("{} {} {}", state_glyph(*state), state_word(*state), percent(seconds / all)));
-    told.collect::<Vec<_>>().join("  ")
+    let mut told: Vec<_> = told.collect();
+    while told.join("  ").chars().count() > width {
+        told.pop();
+    }
+    told.join("  ")
 }
 
 fn longest(durations: &IndexMap<EngineStatus, f64>) -> Option<EngineStatus> {
@@ -95,8 +100,10 @@ mod tests {
 
     #[test]
     fn shares_of_time() {
-        assert_eq!(shares(&phases(), 10.0), "█ rolling 60%  ░ booting 20%  ▒ updating 20%");
-        assert_eq!(shares(&[], 10.0), "");
+        assert_eq!(shares(&phases(), 10.0, 80), "█ rolling 60%  ░ booting 20%  ▒ updating 20%");
+        assert_eq!(shares(&phases(), 10.0, 30), "█ rolling 60%  ░ booting 20%");
+        assert_eq!(shares(&phases(), 10.0, 0), "");
+        assert_eq!(shares(&[], 10.0, 80), "");
         assert_eq!(span(&phases(), 10.0), 10.0);
     }
 }

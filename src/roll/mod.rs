@@ -26,6 +26,7 @@ mod joint_episode;
 mod learning;
 mod lost_server;
 mod order;
+mod pace;
 mod phases;
 mod process;
 mod progress;

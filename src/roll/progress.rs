@@ -2,12 +2,14 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
 
 use indexmap::IndexMap;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 use super::interrupt::Interrupt;
+use super::pace::Pace;
 use super::report::{End, EpisodeReport, Evaluation, Event, Outcome, Step, Summary};
 use crate::protocol::checkpoint::directory_name;
 use crate::protocol::swarm::PoolInformation;
@@ -16,13 +18,22 @@ use crate::terminal;
 /// Episodes that come to nothing are explained in the log this often for each reason.
 const EXPLAINED: u64 = 3;
 
+/// Maximum columns of a line.
+const COLUMNS: usize = 80;
+
+/// The live block: the batch, and below it how the run advances.
+const BLOCK: &str = "{prefix} {bar:20} {pos}/{len} episodes  {wide_msg}\n{pace}";
+
 /// Tells a run's events.
 #[derive(Debug)]
 pub struct Progress {
     json: bool,
+    /// Whether every update gets a line.
+    every_step: bool,
     /// Told where nobody reads what is printed.
     interrupt: Interrupt,
     bar: ProgressBar,
+    pace: Arc<Mutex<Pace>>,
     dropped: Mutex<IndexMap<String, u64>>,
 }
 
@@ -31,16 +42,35 @@ impl Progress {
     pub fn new(json: bool, interrupt: Interrupt) -> Self {
         // Hidden by indicatif where stderr is no terminal.
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        let pace = Arc::new(Mutex::new(Pace::new(Instant::now())));
         // The template is a constant; one that indicatif does not take would leave its default bar.
-        if let Ok(style) = ProgressStyle::with_template("{prefix} {bar:30} {pos}/{len} episodes {wide_msg}") {
-            bar.set_style(style.progress_chars("━╸ "));
+        if let Ok(style) = ProgressStyle::with_template(BLOCK) {
+            let shown = pace.clone();
+            let write_pace = move |_: &ProgressState, line: &mut dyn std::fmt::Write| {
+                // Writing to a string cannot fail.
+                let _ = line.write_str(&locked(&shown).summary());
+            };
+            bar.set_style(style.with_key("pace", write_pace).progress_chars("━╸ "));
         }
         Self {
             json,
+            every_step: false,
             interrupt,
             bar,
+            pace,
             dropped: Mutex::default(),
         }
+    }
+
+    /// With `every_step`, every update of a long run gets a line.
+    pub fn with_every_step(mut self, every_step: bool) -> Self {
+        self.every_step = every_step;
+        self
+    }
+
+    /// The training begins at step `first` and ends with step `last`, if that is known.
+    pub fn plan(&self, first: u64, last: Option<u64>) {
+        locked(&self.pace).plan(first, last, self.every_step, Instant::now());
     }
 
     /// Whether someone sees the bar.
@@ -84,7 +114,9 @@ impl Progress {
     /// A weight update.
     pub fn step(&self, step: &Step) {
         self.json(&Event::Step(step));
-        self.line(|| step_line(step));
+        if locked(&self.pace).update(step, Instant::now()) {
+            self.line(|| step_line(step));
+        }
     }
 
     /// An evaluation.
@@ -92,11 +124,11 @@ impl Progress {
         self.json(&Event::Eval(eval));
         self.line(|| {
             let updates = eval.global_step.saturating_sub(1);
-            format!(
-                "eval after {updates} updates  {}  {:.1} s",
-                summary_text(&eval.summary),
-                eval.seconds
-            )
+            let mut parts = vec![Part::always(format!("eval after {updates} updates"))];
+            parts.extend(summary_parts(&eval.summary));
+            parts.push(Part::of(3, format!("{} episodes", eval.summary.episodes)));
+            parts.push(Part::of(1, format!("{:.1} s", eval.seconds)));
+            fit(parts)
         });
     }
 
@@ -110,7 +142,9 @@ impl Progress {
             .set_length(pool.completed_episode_target.max(pool.completed_episodes));
         self.bar.set_position(pool.completed_episodes);
         self.bar.set_prefix(format!("step {}", pool.global_step));
-        self.bar.set_message(format!("{running} running  {status}"));
+        let next = locked(&self.pace).next_update(pool.completed_episodes, pool.completed_episode_target, Instant::now());
+        let next = next.unwrap_or_else(|| status.to_owned());
+        self.bar.set_message(format!("{running} running  {next}"));
     }
 
     /// What the engine does while it boots.
@@ -151,34 +185,62 @@ impl Progress {
     }
 }
 
-fn step_line(step: &Step) -> String {
-    let mut line = format!("step {:<4} {}", step.global_step, summary_text(&step.summary));
-    let per_second = |count: f64| count / step.seconds.max(1e-3);
-    // Writing to a string cannot fail.
-    let _ = write!(line, "  {:.1} episodes/s", per_second(step.summary.episodes as f64));
-    if let Some(tokens) = step.metrics.get("response_tokens") {
-        let _ = write!(line, "  {:.0} tokens/s", per_second(*tokens));
-    }
-    let _ = write!(line, "  {:.1} s", step.seconds);
-    line
+fn locked(pace: &Mutex<Pace>) -> MutexGuard<'_, Pace> {
+    pace.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-fn summary_text(summary: &Summary) -> String {
-    let mut text = match summary.reward_mean {
+/// A part of a line; of those that do not fit, the one with the largest number is left out first.
+struct Part(u8, String);
+
+impl Part {
+    fn always(text: String) -> Self {
+        Self(0, text)
+    }
+
+    fn of(rank: u8, text: String) -> Self {
+        Self(rank, text)
+    }
+}
+
+/// Joins parts to a line that a terminal of the usual width does not wrap.
+fn fit(mut parts: Vec<Part>) -> String {
+    loop {
+        let line = parts.iter().map(|part| part.1.as_str()).collect::<Vec<_>>().join("  ");
+        let last = parts.iter().enumerate().filter(|(_, part)| part.0 > 0).max_by_key(|(_, part)| part.0);
+        match last {
+            Some((place, _)) if line.chars().count() >= COLUMNS => parts.remove(place),
+            _ => return line,
+        };
+    }
+}
+
+fn step_line(step: &Step) -> String {
+    let mut parts = vec![Part::always(format!("step {:<3}", step.global_step))];
+    parts.extend(summary_parts(&step.summary));
+    let per_second = |count: f64| count / step.seconds.max(1e-3);
+    let episodes = per_second(step.summary.episodes as f64);
+    parts.push(Part::of(6, format!("{episodes:.1} episodes/s")));
+    if let Some(tokens) = step.metrics.get("response_tokens") {
+        parts.push(Part::of(4, format!("{:.0} tokens/s", per_second(*tokens))));
+    }
+    parts.push(Part::of(1, format!("{:.1} s", step.seconds)));
+    fit(parts)
+}
+
+fn summary_parts(summary: &Summary) -> Vec<Part> {
+    let mut reward = match summary.reward_mean {
         Some(mean) => format!("reward {mean:.3}"),
         None => "reward -".into(),
     };
     if let Some(std) = summary.reward_std {
-        let _ = write!(text, " ±{std:.2}");
+        let _ = write!(reward, " ±{std:.2}");
     }
-    if let Some(rate) = summary.success_rate {
-        let _ = write!(text, "  success {:3.0}%", rate * 100.0);
-    }
-    if let Some(length) = summary.response_length_mean {
-        let _ = write!(text, "  length {length:.1}");
-    }
-    let _ = write!(text, "  {} episodes", summary.episodes);
-    text
+    let mut parts = vec![Part::always(reward)];
+    let success = summary.success_rate.map(|rate| format!("success {:3.0}%", rate * 100.0));
+    parts.extend(success.map(|text| Part::of(2, text)));
+    let length = summary.response_length_mean.map(|length| format!("length {length:.1}"));
+    parts.extend(length.map(|text| Part::of(5, text)));
+    parts
 }
 
 /// Eval before and after, what came to nothing, and where the model is.
@@ -245,8 +307,30 @@ mod tests {
         };
         assert_eq!(
             step_line(&step),
-            "step 7    reward 0.500 ±0.25  success  50%  length 5.5  64 episodes  32.0 episodes/s  250 tokens/s  2.0 s"
+            "step 7    reward 0.500 ±0.25  success  50%  length 5.5  250 tokens/s  2.0 s"
         );
+    }
+
+    #[test]
+    fn lines_fit_a_terminal() {
+        for (reward, length, tokens, seconds) in [
+            (0.5, 5.5, 500.0, 2.0),
+            (-12345.678, 12345.6, 123_456_789.0, 12_345.6),
+            (1e9, 1.0, 1.0, 0.0),
+        ] {
+            let step = Step {
+                global_step: 123_456,
+                summary: Summary {
+                    response_length_mean: Some(length),
+                    ..summary(reward)
+                },
+                seconds,
+                metrics: [("response_tokens".to_string(), tokens)].into(),
+            };
+            let line = step_line(&step);
+            assert!(line.chars().count() < COLUMNS, "{line}");
+            assert!(line.contains("reward "), "{line}");
+        }
     }
 
     #[test]

@@ -24,6 +24,8 @@ use crate::protocol::swarm::{EngineStatusAnswer, EpisodeType, PoolInformation};
 pub struct Options {
     /// Events as JSON lines on stdout.
     pub json: bool,
+    /// A line for every update, also of a long run.
+    pub every_step: bool,
     /// Give up every episode at its end: nothing is trained.
     pub abort: bool,
     /// Evaluate once and end.

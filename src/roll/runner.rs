@@ -39,7 +39,7 @@ const COMPANY: Duration = Duration::from_secs(60);
 /// # Errors
 /// The job is wrong, server or engine fail, or no episode ever comes to an end.
 pub async fn run(mut job: Job, options: Options, interrupt: Interrupt) -> Result<End, RollError> {
-    let progress = Arc::new(Progress::new(options.json, interrupt.clone()));
+    let progress = Arc::new(Progress::new(options.json, interrupt.clone()).with_every_step(options.every_step));
     let tasks = read_tasks(&job, &progress).await?;
     if tasks.validation.is_empty() && options.eval_only {
         return Err(RollError::NoValidation);

@@ -106,6 +106,11 @@ impl<'a> Training<'a> {
             spare_tasks: roll.spare_tasks,
             retries: roll.retries,
         };
+        let last = match roll.length() {
+            Length::Steps(steps) => Some(steps),
+            Length::Epochs(_) => end.map(|end| end / batch.max(1)),
+        };
+        run.progress.plan(step, last);
         let order = TaskOrder::new(tasks.len(), roll.seed, position, end);
         let ids = tasks.iter().map(|task| task.task_id.clone()).collect();
         let (now, parallel) = (Instant::now(), roll.parallel());

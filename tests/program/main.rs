@@ -5,6 +5,7 @@ mod endings;
 mod hub;
 mod judges;
 mod main_job;
+mod overwatch;
 mod python_client;
 mod restarts;
 mod start;

@@ -290,3 +290,128 @@ fn reason(error: &ClientError) -> String {
     };
     crate::terminal::one_line(&text)
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::http::StatusCode;
+    use axum::http::header::{CONNECTION, CONTENT_TYPE};
+    use axum::routing::get;
+    use tokio::net::TcpListener;
+    use tokio::task::JoinHandle;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::overwatch::fixtures::{HOSTILE, rolling};
+    use crate::overwatch::update::Sort;
+
+    struct Stand {
+        updates: mpsc::Receiver<Update>,
+        wanted: watch::Sender<Wanted>,
+        serving: JoinHandle<()>,
+    }
+
+    impl Stand {
+        /// Follows a server with these routes.
+        async fn of(routes: Router) -> Self {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let swarm = SwarmClient::new(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+            let serving = tokio::spawn(async move { axum::serve(listener, routes).await.unwrap() });
+            let (sender, updates) = mpsc::channel(16);
+            let (wanted, wants) = watch::channel(Wanted::default());
+            tokio::spawn(follow(swarm, sender, wants, Duration::from_millis(10)));
+            Self { updates, wanted, serving }
+        }
+
+        async fn next<T>(&mut self, mut fits: impl FnMut(Update) -> Option<T>) -> T {
+            let found = async {
+                loop {
+                    if let Some(found) = fits(self.updates.recv().await.unwrap()) {
+                        return found;
+                    }
+                }
+            };
+            timeout(Duration::from_secs(20), found).await.unwrap()
+        }
+    }
+
+    fn feed() -> Router {
+        let mut status = rolling();
+        status.engine.detail = Some(HOSTILE.into());
+        let event = format!(": hello\n\ndata: {}\n\n", serde_json::to_string(&status).unwrap());
+        let stream = get(move || async move { ([(CONTENT_TYPE, "text/event-stream"), (CONNECTION, "close")], event) });
+        let history = get(|request: axum::extract::Request| async move {
+            let page = match request.uri().query() {
+                Some("since=1") => r#"{"run":"a","steps":[{"global_step":1,"metrics":{"kl":0.5}}],"next":2}"#,
+                _ => r#"{"run":"a","steps":[{"global_step":2,"metrics":{"kl":0.25}}],"next":null}"#,
+            };
+            ([(CONNECTION, "close")], page)
+        });
+        let episodes = get(|request: axum::extract::Request| async move {
+            match request.uri().query().unwrap().ends_with("&task=t+1") {
+                true => (StatusCode::OK, r#"{"episodes":[],"total":7}"#),
+                false => (StatusCode::BAD_REQUEST, r#"{"detail":"no such order"}"#),
+            }
+        });
+        Router::new()
+            .route("/status/stream", stream)
+            .route("/history", history)
+            .route("/episodes", episodes)
+    }
+
+    #[tokio::test]
+    async fn a_status_feed_is_followed_and_a_server_that_went_away_is_told() {
+        let mut stand = Stand::of(feed()).await;
+        let status = stand.next(|update| match update {
+            Update::Status(observed) => Some(observed.status),
+            _ => None,
+        });
+        let status = status.await;
+        assert_eq!(status.engine.global_step, 37);
+        let detail = status.engine.detail.unwrap();
+        assert!(detail.starts_with("\\u{1b}[2J") && !detail.contains('\u{202e}'), "{detail}");
+        let mut read = vec![];
+        stand.next(|update| match update {
+            Update::History { since, steps, .. } => {
+                read.push((since, steps[0].metrics["kl"]));
+                (read.len() == 2).then_some(())
+            }
+            _ => None,
+        })
+        .await;
+        assert_eq!(read, [(1, 0.5), (2, 0.25)]);
+        stand.serving.abort();
+        let reason = stand.next(|update| match update {
+            Update::Lost(reason) => Some(reason),
+            _ => None,
+        });
+        assert!(!reason.await.is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_is_wanted_is_read_and_a_refusal_is_told() {
+        let mut stand = Stand::of(feed()).await;
+        let query = |task: &str| Query { task: task.into(), sort: Sort::Worst, offset: 0 };
+        for (task, want) in [("t 1", Ok(7)), ("other", Err("no such order".to_owned()))] {
+            stand.wanted.send_replace(Wanted { episodes: Some(query(task)), transcript: None });
+            let page = stand.next(|update| match update {
+                Update::Episodes(asked, page) if asked == query(task) => Some(page.map(|page| page.total)),
+                _ => None,
+            });
+            assert_eq!(page.await, want);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_without_a_feed_is_polled_and_says_what_is_missing() {
+        let status = get(|| async { r#"{"engine_status":"ENGINE.BOOTING","engine_status_detail":"loading"}"# });
+        let mut stand = Stand::of(Router::new().route("/get_engine_status", status)).await;
+        let observed = stand.next(|update| match update {
+            Update::Status(observed) => Some(observed),
+            _ => None,
+        });
+        let observed = observed.await;
+        assert_eq!(observed.status.engine.detail.as_deref(), Some("loading"));
+        assert!(observed.missing.unwrap().contains("no status feed"));
+    }
+}

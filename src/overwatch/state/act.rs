@@ -131,14 +131,14 @@ impl State {
             return;
         }
         match self.view.tab {
-            Tab::Overview | Tab::Episodes => {
+            Tab::Episodes => {
                 if let Some(episode) = self.selected_episode() {
                     self.read(Subject::Episode(episode));
                 }
             }
             Tab::Tasks => self.open_task(),
             Tab::Training => self.view.zoomed = !self.view.zoomed,
-            Tab::Engine | Tab::Transcript | Tab::Log => {}
+            Tab::Overview | Tab::Engine | Tab::Transcript | Tab::Log => {}
         }
     }
 

@@ -144,18 +144,17 @@ impl View {
     /// Returns the list that keys move in, if the tab has one.
     pub fn active_list(&self) -> Option<List> {
         match self.tab {
-            Tab::Overview | Tab::Episodes if !self.finished => Some(List::Running),
-            Tab::Overview | Tab::Episodes => Some(List::Finished),
+            Tab::Episodes if !self.finished => Some(List::Running),
+            Tab::Episodes => Some(List::Finished),
             Tab::Tasks => Some(List::Tasks),
             Tab::Training => Some(List::Metrics),
-            Tab::Engine | Tab::Transcript | Tab::Log => None,
+            Tab::Overview | Tab::Engine | Tab::Transcript | Tab::Log => None,
         }
     }
 
     /// Returns the filter of the open tab, if it has one.
     pub fn filter_mut(&mut self) -> Option<&mut String> {
         match (self.tab, self.active_list()) {
-            (Tab::Overview, _) => None,
             (Tab::Log, _) => Some(&mut self.log_filter),
             (_, Some(list)) => Some(&mut self.list_mut(list).filter),
             _ => None,
@@ -165,7 +164,6 @@ impl View {
     /// Returns the filter of the open tab; empty if it has none.
     pub fn filter(&self) -> &str {
         match (self.tab, self.active_list()) {
-            (Tab::Overview, _) => "",
             (Tab::Log, _) => &self.log_filter,
             (_, Some(list)) => &self.list(list).filter,
             _ => "",

@@ -105,7 +105,7 @@ fn draw_time(frame: &mut Frame, area: Rect, state: &State, status: &Status, them
     let inner = block.inner(area);
     let mut lines = vec![
         phase_band::band(phases, state.now, inner.width, theme),
-        Line::raw(format!(" {}", phase_band::shares(phase_band::recent(phases), state.now))),
+        Line::raw(format!(" {}", phase_band::shares(phase_band::recent(phases), state.now, inner.width.into()))),
     ];
     let restarts = match status.engine.restarts {
         0 => String::new(),

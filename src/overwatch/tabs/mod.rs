@@ -35,7 +35,7 @@ pub fn draw(frame: &mut Frame, state: &State, theme: Theme) -> Hits {
     header(frame, top, state, theme);
     tab_line(frame, tabs, state, theme, &mut hits);
     match state.view.tab {
-        Tab::Overview => overview::draw(frame, body, state, theme, &mut hits),
+        Tab::Overview => overview::draw(frame, body, state, theme),
         Tab::Episodes => episodes::draw(frame, body, state, theme, &mut hits),
         Tab::Tasks => tasks::draw(frame, body, state, theme, &mut hits),
         Tab::Training => training::draw(frame, body, state, theme, &mut hits),
@@ -53,6 +53,10 @@ pub fn draw(frame: &mut Frame, state: &State, theme: Theme) -> Hits {
 fn header(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
     let right = state_line(state, theme);
     let width = right.width() as u16;
+    if width > area.width {
+        frame.render_widget(right, area);
+        return;
+    }
     let [name, status] = Layout::horizontal([Constraint::Fill(1), Constraint::Length(width)]).areas(area);
     let mut left = vec![Span::styled("ajet-swarm ", theme.strong(Color::Cyan))];
     if let Some(experiment) = state.status().and_then(|status| status.experiment.as_ref())
@@ -127,9 +131,9 @@ fn footer(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
 
 fn keys(state: &State) -> String {
     let keys = match state.view.tab {
-        Tab::Overview => "tab next  ↑↓ enter read episode  w worst  b best  p pause",
-        Tab::Episodes => "enter read  f running/finished  s sort  / filter  w worst  b best",
-        Tab::Tasks => "enter episodes of the task  s sort  / filter  w worst  b best",
+        Tab::Overview => "tab next  w worst episode  b best  l latest call  p pause",
+        Tab::Episodes => "enter read  f running or finished  s sort  / filter",
+        Tab::Tasks => "enter episodes of the task  s sort  / filter",
         Tab::Training if state.view.zoomed => "esc all charts  ↑↓ other metric",
         Tab::Training => "↑↓ select  enter enlarge  / filter",
         Tab::Engine => "tab next  p pause",

@@ -6,8 +6,7 @@ use ratatui::style::{Color, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
-use super::training::curves;
-use super::{WIDE, episodes, log};
+use super::{WIDE, episodes, log, training};
 use crate::overwatch::chart;
 use crate::overwatch::format::{count, duration, ending, magnitude, number};
 use crate::overwatch::list::Hits;
@@ -22,11 +21,15 @@ use crate::trend::Direction;
 const LABEL: usize = 13;
 /// Height from which the side panels are shown below each other.
 const TALL: u16 = 30;
+/// Metrics below the reward where there is room.
+const MORE_CHARTS: [&str; 3] = ["loss", "entropy", "grad_norm"];
+/// Height of their charts.
+const MORE_CHARTS_HEIGHT: u16 = 11;
 /// Maximum columns of the progress bar.
 const BAR: usize = 24;
 
 /// Draws the tab.
-pub(super) fn draw(frame: &mut Frame, area: Rect, state: &State, theme: Theme, hits: &mut Hits) {
+pub(super) fn draw(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
     let (main, side) = match area.width >= WIDE {
         true => {
             let [main, side] = Layout::horizontal([Constraint::Fill(3), Constraint::Fill(2)]).areas(area);
@@ -37,16 +40,24 @@ pub(super) fn draw(frame: &mut Frame, area: Rect, state: &State, theme: Theme, h
     let lines = lines(state, main.width, theme);
     let [facts, chart] = Layout::vertical([Constraint::Length(lines.len() as u16), Constraint::Fill(1)]).areas(main);
     frame.render_widget(Paragraph::new(lines), facts);
+    let more = if chart.height >= 2 * MORE_CHARTS_HEIGHT { MORE_CHARTS_HEIGHT } else { 0 };
+    let [chart, more] = Layout::vertical([Constraint::Fill(1), Constraint::Length(more)]).areas(chart);
     reward_chart(frame, chart, state, theme);
+    let cells: [Rect; MORE_CHARTS.len()] = Layout::horizontal([Constraint::Fill(1); MORE_CHARTS.len()]).areas(more);
+    for (name, cell) in MORE_CHARTS.iter().zip(cells) {
+        training::metric(frame, cell, state, name, false, theme);
+    }
     if let Some(side) = side {
-        draw_side(frame, side, state, theme, hits);
+        draw_side(frame, side, state, theme);
     }
 }
 
-fn draw_side(frame: &mut Frame, area: Rect, state: &State, theme: Theme, hits: &mut Hits) {
+/// Draws the running episodes and the end of the log.
+fn draw_side(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
     let log_share = if area.height >= TALL { 1 } else { 0 };
     let [running, latest] = Layout::vertical([Constraint::Fill(2), Constraint::Fill(log_share)]).areas(area);
-    episodes::running(frame, running, state, theme, hits);
+    // A row of this panel is not opened by a click.
+    episodes::running(frame, running, state, theme, &mut Hits::default());
     let block = theme.block("log");
     let height = usize::from(block.inner(latest).height);
     let newest = state.known.log.iter().skip(state.known.log.len().saturating_sub(height));
@@ -56,7 +67,7 @@ fn draw_side(frame: &mut Frame, area: Rect, state: &State, theme: Theme, hits: &
 
 /// Draws the mean reward by step.
 fn reward_chart(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
-    let curves = curves(state, "reward_mean");
+    let curves = training::curves(state, "reward_mean");
     let has = |place: usize| curves.get(place).is_some_and(|curve| !curve.points.is_empty());
     let mut title = "mean reward by step".to_owned();
     if has(0) && has(1) {
@@ -164,11 +175,12 @@ fn model(status: &Status) -> Option<String> {
 
 fn phases(state: &State, status: &Status, width: u16, theme: Theme) -> Line<'static> {
     let phases = &status.engine.phases;
-    let shares = format!("  {}", phase_band::shares(phase_band::recent(phases), state.now));
-    let band = usize::from(width).saturating_sub(LABEL + 1 + shares.chars().count());
+    let room = usize::from(width).saturating_sub(LABEL + 1);
+    let shares = phase_band::shares(phase_band::recent(phases), state.now, room / 2);
+    let band = room - shares.chars().count().min(room);
     let mut line = labelled("phases", String::new(), Style::new(), theme);
     line.extend(phase_band::band(phases, state.now, band as u16, theme).spans);
-    line.push_span(Span::styled(shares, theme.faint()));
+    line.push_span(Span::styled(format!(" {shares}"), theme.faint()));
     line
 }
 

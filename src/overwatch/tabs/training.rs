@@ -54,7 +54,8 @@ fn grid(frame: &mut Frame, area: Rect, state: &State, names: &[String], cursor: 
     }
 }
 
-fn metric(frame: &mut Frame, area: Rect, state: &State, name: &str, selected: bool, theme: Theme) {
+/// Draws a metric's chart.
+pub(super) fn metric(frame: &mut Frame, area: Rect, state: &State, name: &str, selected: bool, theme: Theme) {
     let curves = curves(state, name);
     let last = curves.last().and_then(|curve| curve.points.last()).map_or("-".into(), |(_, value)| number(*value));
     let block = theme.block(format!("{name} {last}"));
