@@ -126,7 +126,7 @@ fn tick_label(tick: f64, ticks: &[f64]) -> String {
     if tick == 0.0 {
         return "0".into();
     }
-    if size < 1e-3 || size >= 1e5 {
+    if !(1e-3..1e5).contains(&size) {
         return format!("{tick:.1e}");
     }
     let decimals = (0..6).find(|decimals| {

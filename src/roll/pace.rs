@@ -83,7 +83,7 @@ impl Pace {
     fn seconds_left(&self) -> Option<f64> {
         let updates = self.last?.saturating_sub(self.step) as f64;
         let each = self.seconds.iter().sum::<f64>() / self.seconds.len() as f64;
-        (!self.seconds.is_empty()).then(|| updates * each)
+        (!self.seconds.is_empty()).then_some(updates * each)
     }
 }
 

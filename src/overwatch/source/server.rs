@@ -100,7 +100,10 @@ impl Follower<'_> {
             tokio::select! {
                 event = stream.next() => match event? {
                     Some(event) => newest = Some(event),
-                    None => return Ok(sleep(RETRY.min(refresh)).await),
+                    None => {
+                        sleep(RETRY.min(refresh)).await;
+                        return Ok(());
+                    }
                 },
                 () = sleep_until(next), if newest.is_some() => {
                     let event = newest.take().unwrap_or_default();
