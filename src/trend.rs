@@ -69,14 +69,24 @@ impl Trend {
             difference if difference > 0.0 => Direction::Rising,
             _ => Direction::Falling,
         };
-        Some(Self { direction, difference, window })
+        Some(Self {
+            direction,
+            difference,
+            window,
+        })
     }
 }
 
 /// Such as `↑ +0.042 rising`.
 impl std::fmt::Display for Trend {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {:+.3} {}", self.direction.arrow(), self.difference, self.direction.word())
+        write!(
+            f,
+            "{} {:+.3} {}",
+            self.direction.arrow(),
+            self.difference,
+            self.direction.word()
+        )
     }
 }
 
@@ -98,7 +108,9 @@ mod tests {
     #[test]
     fn trends() {
         let noisy = |slope: f64| -> Vec<f64> {
-            (0..40).map(|step| slope * f64::from(step) + [0.1, -0.1, 0.05, -0.05][step as usize % 4]).collect()
+            (0..40)
+                .map(|step| slope * f64::from(step) + [0.1, -0.1, 0.05, -0.05][step as usize % 4])
+                .collect()
         };
         let direction = |values: &[f64]| Trend::of(values).map(|trend| trend.direction);
         for (values, want) in [

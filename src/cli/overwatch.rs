@@ -63,7 +63,10 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 fn source(args: &Args) -> anyhow::Result<(Source, String)> {
     if let Some(dir) = &args.replay {
-        return Ok((Source::Replay(dir.clone()), terminal::one_line(&dir.display().to_string())));
+        return Ok((
+            Source::Replay(dir.clone()),
+            terminal::one_line(&dir.display().to_string()),
+        ));
     }
     let swarm = args.server.client()?;
     let name = swarm.url().to_string();

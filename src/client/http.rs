@@ -89,7 +89,10 @@ impl Http {
         let (client, request) = request.build_split();
         let mut request = request.map_err(|error| self.unreachable(&error))?;
         extend(request.url_mut(), below, query);
-        let answer = client.execute(request).await.map_err(|error| self.unreachable(&error))?;
+        let answer = client
+            .execute(request)
+            .await
+            .map_err(|error| self.unreachable(&error))?;
         self.read(call, answer).await
     }
 
@@ -273,7 +276,11 @@ mod tests {
     #[test]
     fn what_users_type_stays_within_its_part_of_the_url() {
         let mut url = reqwest::Url::parse("http://box:1/t/token/episodes").unwrap();
-        extend(&mut url, Some("../a b?c"), &[("task", "x&limit=9 é"), ("sort", "-ended")]);
+        extend(
+            &mut url,
+            Some("../a b?c"),
+            &[("task", "x&limit=9 é"), ("sort", "-ended")],
+        );
         assert_eq!(
             url.as_str(),
             "http://box:1/t/token/episodes/..%2Fa%20b%3Fc?task=x%26limit%3D9+%C3%A9&sort=-ended"

@@ -42,7 +42,12 @@ impl SwarmClient {
         let opening = self.inner.http.open(path, path, 0);
         let answer = timeout(Duration::from_secs(TIMEOUT_S), opening).await;
         let answer = answer.map_err(|_| lost(self.url().to_string(), "timed out".into()))??;
-        Ok(EventStream { answer, events: Events::default(), heard: Instant::now(), url: self.url().to_string() })
+        Ok(EventStream {
+            answer,
+            events: Events::default(),
+            heard: Instant::now(),
+            url: self.url().to_string(),
+        })
     }
 }
 

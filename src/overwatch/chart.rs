@@ -38,11 +38,18 @@ pub struct Curve {
 /// Draws curves with a common step axis from 1.
 pub fn draw(frame: &mut Frame, area: Rect, block: Block, curves: &[Curve], theme: Theme) {
     let inner = block.inner(area);
-    let thinned: Vec<Points> = curves.iter().map(|curve| thin(&curve.points, usize::from(inner.width) * 2)).collect();
+    let thinned: Vec<Points> = curves
+        .iter()
+        .map(|curve| thin(&curve.points, usize::from(inner.width) * 2))
+        .collect();
     let all = || thinned.iter().flatten().copied();
     let last = all().map(|(step, _)| step).fold(2.0, f64::max);
     let ticks = ticks(all().map(|(_, value)| value), usize::from(inner.height / 4).clamp(1, 4));
-    let Some((low, high)) = ticks.first().zip(ticks.last()).filter(|_| inner.height > 2 && inner.width > 12) else {
+    let Some((low, high)) = ticks
+        .first()
+        .zip(ticks.last())
+        .filter(|_| inner.height > 2 && inner.width > 12)
+    else {
         frame.render_widget(block, area);
         return;
     };
@@ -57,7 +64,10 @@ pub fn draw(frame: &mut Frame, area: Rect, block: Block, curves: &[Curve], theme
     let labels: Vec<String> = ticks.iter().map(|tick| tick_label(*tick, &ticks)).collect();
     let steps = [1.0, ((last + 1.0) / 2.0).floor(), last].map(|step| count(step as u64));
     let axis = |bounds, labels: Vec<String>| {
-        Axis::default().bounds(bounds).labels(labels.into_iter().map(Line::from)).style(theme.faint())
+        Axis::default()
+            .bounds(bounds)
+            .labels(labels.into_iter().map(Line::from))
+            .style(theme.faint())
     };
     let chart = Chart::new(datasets)
         .block(block)
@@ -73,7 +83,11 @@ fn dataset<'a>(points: &'a [(f64, f64)], shape: Shape, color: Color, theme: Them
         Shape::Border => (Marker::Braille, GraphType::Scatter),
         Shape::Marks => (Marker::Dot, GraphType::Scatter),
     };
-    Dataset::default().data(points).marker(marker).graph_type(graph).style(theme.colored(color))
+    Dataset::default()
+        .data(points)
+        .marker(marker)
+        .graph_type(graph)
+        .style(theme.colored(color))
 }
 
 /// Averages neighbours so that at most `most` points remain; the last one stays the last step.
@@ -116,7 +130,10 @@ fn round_step(distance: f64) -> f64 {
     let power = 10_f64.powf(distance.log10().floor());
     let steps = [1.0, 2.0, 2.5, 5.0].map(|step| step * power);
     // The next power of ten is larger than the distance.
-    steps.into_iter().find(|step| *step >= distance * (1.0 - 1e-9)).unwrap_or(10.0 * power)
+    steps
+        .into_iter()
+        .find(|step| *step >= distance * (1.0 - 1e-9))
+        .unwrap_or(10.0 * power)
 }
 
 /// Formats a tick with as many decimals as its neighbours differ in.
@@ -168,7 +185,10 @@ mod tests {
     #[test]
     fn many_points_are_averaged() {
         let points: Points = (1..=10).map(|step| (f64::from(step), f64::from(step % 2))).collect();
-        assert_eq!(thin(&points, 5), [(2.0, 0.5), (4.0, 0.5), (6.0, 0.5), (8.0, 0.5), (10.0, 0.5)]);
+        assert_eq!(
+            thin(&points, 5),
+            [(2.0, 0.5), (4.0, 0.5), (6.0, 0.5), (8.0, 0.5), (10.0, 0.5)]
+        );
         assert_eq!(thin(&points, 10), points);
         assert_eq!(thin(&[], 10), []);
         assert_eq!(thin(&points, 0).len(), 1);

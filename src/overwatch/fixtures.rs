@@ -5,7 +5,7 @@ use serde_json::json;
 use super::state::State;
 use super::update::{Observed, Query, Subject, Update};
 use crate::protocol::status::{
-    BatchProgress, ClientInfo, Distribution, EngineState, EpisodeDetail, Episodes, EpisodeSummary, ExperimentInfo,
+    BatchProgress, ClientInfo, Distribution, EngineState, EpisodeDetail, EpisodeSummary, Episodes, ExperimentInfo,
     GroupEpisode, Phase, RunningEpisode, SamplingLoad, ServerInfo, Status, StepMetrics, TaskGroup, TokenRow,
     TranscriptConversation,
 };
@@ -36,7 +36,11 @@ pub fn rolling() -> Status {
     };
     let running = |number: usize, calls_in_flight, idle| RunningEpisode {
         episode_uuid: uuid(number),
-        task_id: if number == 2 { String::new() } else { format!("reverse_text_{}", 1200 + number) },
+        task_id: if number == 2 {
+            String::new()
+        } else {
+            format!("reverse_text_{}", 1200 + number)
+        },
         client_uuid: "c1ient01-x".into(),
         claimed: NOW - 12.0,
         idle,
@@ -46,9 +50,19 @@ pub fn rolling() -> Status {
         completion_tokens: 40 * number as u64,
         ..RunningEpisode::default()
     };
-    let times = |p50: f64| Distribution { count: 200, mean: p50, p10: p50 / 2.0, p50, p90: p50 * 2.0 };
+    let times = |p50: f64| Distribution {
+        count: 200,
+        mean: p50,
+        p10: p50 / 2.0,
+        p50,
+        p90: p50 * 2.0,
+    };
     Status {
-        server: ServerInfo { version: "0.1.0".into(), started: NOW - 600.0, now: NOW },
+        server: ServerInfo {
+            version: "0.1.0".into(),
+            started: NOW - 600.0,
+            now: NOW,
+        },
         experiment: Some(ExperimentInfo {
             project: "quickstart".into(),
             name: "quickstart_20261201".into(),
@@ -107,18 +121,38 @@ pub fn rolling() -> Status {
         dropped: [("idle".to_owned(), 2), ("aborted".to_owned(), 1)].into(),
         latest_metrics: metrics(36),
         latest_eval: None,
-        log: vec![VerboseLog { timestamp: NOW - 5.0, tag: "client".into(), message: "task_7 done".into() }],
+        log: vec![VerboseLog {
+            timestamp: NOW - 5.0,
+            tag: "client".into(),
+            message: "task_7 done".into(),
+        }],
     }
 }
 
 fn phases() -> Vec<Phase> {
-    let mut phases = vec![Phase { status: EngineStatus::Booting, since: NOW - 600.0, global_step: 0 }];
+    let mut phases = vec![Phase {
+        status: EngineStatus::Booting,
+        since: NOW - 600.0,
+        global_step: 0,
+    }];
     for step in 27..=37_u64 {
         let since = NOW - 42.0 - 50.0 * (37 - step) as f64;
-        phases.push(Phase { status: EngineStatus::Rolling, since, global_step: step });
+        phases.push(Phase {
+            status: EngineStatus::Rolling,
+            since,
+            global_step: step,
+        });
         if step < 37 {
-            phases.push(Phase { status: EngineStatus::RollingPost, since: since + 35.0, global_step: step });
-            phases.push(Phase { status: EngineStatus::WeightSyncing, since: since + 40.0, global_step: step });
+            phases.push(Phase {
+                status: EngineStatus::RollingPost,
+                since: since + 35.0,
+                global_step: step,
+            });
+            phases.push(Phase {
+                status: EngineStatus::WeightSyncing,
+                since: since + 40.0,
+                global_step: step,
+            });
         }
     }
     phases
@@ -156,7 +190,11 @@ pub fn history() -> Update {
         }
         StepMetrics { global_step, metrics }
     };
-    Update::History { run: "quickstart_20261201".into(), since: 1, steps: (1..=36).map(step).collect() }
+    Update::History {
+        run: "quickstart_20261201".into(),
+        since: 1,
+        steps: (1..=36).map(step).collect(),
+    }
 }
 
 /// A finished episode.
@@ -172,7 +210,11 @@ pub fn detail() -> EpisodeDetail {
     EpisodeDetail {
         summary: summary(702, 0.25),
         running: false,
-        log_metrics: [("reward/format".to_owned(), json!(0.25)), ("turns".to_owned(), json!(2))].into(),
+        log_metrics: [
+            ("reward/format".to_owned(), json!(0.25)),
+            ("turns".to_owned(), json!(2)),
+        ]
+        .into(),
         conversations: vec![TranscriptConversation {
             model: "default".into(),
             tools: vec![json!({"type": "function", "function": {"name": "reverse"}})],
@@ -209,10 +251,18 @@ fn summary(number: usize, reward: f64) -> EpisodeSummary {
 
 /// A page of finished episodes of many.
 pub fn page() -> Update {
-    let mut episodes: Vec<_> = (0..40).map(|number| summary(700 + number, number as f64 / 40.0)).collect();
+    let mut episodes: Vec<_> = (0..40)
+        .map(|number| summary(700 + number, number as f64 / 40.0))
+        .collect();
     episodes[1].dropped = Some("idle".into());
     episodes[2].episode_type = crate::protocol::swarm::EpisodeType::Eval;
-    Update::Episodes(Query::default(), Ok(Episodes { episodes, total: 10_000 }))
+    Update::Episodes(
+        Query::default(),
+        Ok(Episodes {
+            episodes,
+            total: 10_000,
+        }),
+    )
 }
 
 /// Returns a state that received a status.
@@ -232,6 +282,9 @@ pub fn full() -> State {
     let mut state = watching(rolling());
     state.take(history(), NOW);
     state.take(page(), NOW);
-    state.take(Update::Transcript(Subject::Episode(detail().summary.episode_uuid), Ok(Box::new(detail()))), NOW);
+    state.take(
+        Update::Transcript(Subject::Episode(detail().summary.episode_uuid), Ok(Box::new(detail()))),
+        NOW,
+    );
     state
 }

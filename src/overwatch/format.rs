@@ -137,11 +137,20 @@ mod tests {
         ] {
             assert_eq!(number(value), want);
         }
-        for (count, want) in [(7, "7"), (65_100, "65k"), (1_500, "1.5k"), (494_000_000, "494M"), (7_600_000_000, "7.6B")] {
+        for (count, want) in [
+            (7, "7"),
+            (65_100, "65k"),
+            (1_500, "1.5k"),
+            (494_000_000, "494M"),
+            (7_600_000_000, "7.6B"),
+        ] {
             assert_eq!(magnitude(count), want);
         }
         assert_eq!((bytes(512 << 20), bytes(3 << 30)), ("512 MiB".into(), "3.0 GiB".into()));
-        assert_eq!((counted(1, "task"), counted(1500, "task")), ("1 task".into(), "1,500 tasks".into()));
+        assert_eq!(
+            (counted(1, "task"), counted(1500, "task")),
+            ("1 task".into(), "1,500 tasks".into())
+        );
         assert_eq!(percent(0.424), "42%");
     }
 

@@ -93,7 +93,10 @@ mod tests {
         assert_eq!(plain('8'), None);
         assert_eq!(plain('w'), Some(Action::Worst));
         assert_eq!(press(KeyCode::Tab, KeyModifiers::NONE, false), Some(Action::Turn(1)));
-        assert_eq!(press(KeyCode::Char('c'), KeyModifiers::CONTROL, true), Some(Action::Quit));
+        assert_eq!(
+            press(KeyCode::Char('c'), KeyModifiers::CONTROL, true),
+            Some(Action::Quit)
+        );
         let release = KeyEvent::new_with_kind(KeyCode::Char('q'), KeyModifiers::NONE, KeyEventKind::Release);
         assert_eq!(action(&Event::Key(release), false, &Hits::default()), None);
     }
@@ -102,7 +105,10 @@ mod tests {
     fn a_filter_takes_the_letters() {
         let typed = |code| press(code, KeyModifiers::NONE, true);
         assert_eq!(typed(KeyCode::Char('q')), Some(Action::Type('q')));
-        assert_eq!(press(KeyCode::Char('Q'), KeyModifiers::SHIFT, true), Some(Action::Type('Q')));
+        assert_eq!(
+            press(KeyCode::Char('Q'), KeyModifiers::SHIFT, true),
+            Some(Action::Type('Q'))
+        );
         assert_eq!(typed(KeyCode::Backspace), Some(Action::Erase));
         assert_eq!(typed(KeyCode::Enter), Some(Action::Enter));
         assert_eq!(typed(KeyCode::Esc), Some(Action::Back));
@@ -115,11 +121,25 @@ mod tests {
         hits.add(Rect::new(0, 5, 80, 1), Action::Select(List::Running, 7));
         let click = |column, row| {
             let kind = MouseEventKind::Down(MouseButton::Left);
-            action(&Event::Mouse(MouseEvent { kind, column, row, modifiers: KeyModifiers::NONE }), false, &hits)
+            action(
+                &Event::Mouse(MouseEvent {
+                    kind,
+                    column,
+                    row,
+                    modifiers: KeyModifiers::NONE,
+                }),
+                false,
+                &hits,
+            )
         };
         assert_eq!(click(3, 5), Some(Action::Select(List::Running, 7)));
         assert_eq!(click(3, 6), None);
-        let wheel = MouseEvent { kind: MouseEventKind::ScrollDown, column: 0, row: 0, modifiers: KeyModifiers::NONE };
+        let wheel = MouseEvent {
+            kind: MouseEventKind::ScrollDown,
+            column: 0,
+            row: 0,
+            modifiers: KeyModifiers::NONE,
+        };
         assert_eq!(action(&Event::Mouse(wheel), false, &hits), Some(Action::Move(3)));
     }
 }

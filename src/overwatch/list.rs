@@ -60,7 +60,9 @@ impl<'a, F: Fn(usize) -> Row<'a>> ListPanel<'a, F> {
             true => (self.row)(index).style(theme.selected()),
             false => (self.row)(index),
         });
-        let table = Table::new(rows, self.widths).header(self.header.style(theme.faint())).block(self.block);
+        let table = Table::new(rows, self.widths)
+            .header(self.header.style(theme.faint()))
+            .block(self.block);
         frame.render_widget(table, area);
         for (line, index) in shown.enumerate() {
             let row = Rect::new(inner.x, inner.y + 1 + line as u16, inner.width, 1);

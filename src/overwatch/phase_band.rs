@@ -33,7 +33,9 @@ pub fn span(phases: &[Phase], now: f64) -> f64 {
 
 /// Returns the state that lasts longest in each column.
 fn columns(phases: &[Phase], now: f64, width: usize) -> Vec<Option<EngineStatus>> {
-    let Some(first) = phases.first() else { return vec![None; width] };
+    let Some(first) = phases.first() else {
+        return vec![None; width];
+    };
     let step = (now - first.since).max(1e-3) / width.max(1) as f64;
     let column = |index: usize| {
         let start = first.since + step * index as f64;
@@ -45,12 +47,23 @@ fn columns(phases: &[Phase], now: f64, width: usize) -> Vec<Option<EngineStatus>
 /// Returns the share of time of each state in the phases, the longest first, in at most `width` columns:
 /// `█ rolling 71%  ▒ updating 22%`.
 pub fn shares(phases: &[Phase], now: f64, width: usize) -> String {
-    let Some(first) = phases.first() else { return String::new() };
+    let Some(first) = phases.first() else {
+        return String::new();
+    };
     let mut durations: Vec<_> = durations(phases, now, first.since, now).into_iter().collect();
     let all: f64 = durations.iter().map(|(_, seconds)| seconds).sum();
     durations.sort_by(|a, b| b.1.total_cmp(&a.1));
-    let told = durations.iter().filter(|(_, seconds)| *seconds >= 0.005 * all && all > 0.0);
-    let told = told.map(|(state, seconds)| format!("{} {} {}", state_glyph(*state), state_word(*state), percent(seconds / all)));
+    let told = durations
+        .iter()
+        .filter(|(_, seconds)| *seconds >= 0.005 * all && all > 0.0);
+    let told = told.map(|(state, seconds)| {
+        format!(
+            "{} {} {}",
+            state_glyph(*state),
+            state_word(*state),
+            percent(seconds / all)
+        )
+    });
     let mut told: Vec<_> = told.collect();
     while told.join("  ").chars().count() > width {
         told.pop();
@@ -59,7 +72,10 @@ pub fn shares(phases: &[Phase], now: f64, width: usize) -> String {
 }
 
 fn longest(durations: &IndexMap<EngineStatus, f64>) -> Option<EngineStatus> {
-    durations.iter().max_by(|a, b| a.1.total_cmp(b.1)).map(|(state, _)| *state)
+    durations
+        .iter()
+        .max_by(|a, b| a.1.total_cmp(b.1))
+        .map(|(state, _)| *state)
 }
 
 /// Returns the seconds of each state between two times.
@@ -81,7 +97,11 @@ mod tests {
 
     fn phases() -> Vec<Phase> {
         use EngineStatus::{Booting, Rolling, WeightSyncing};
-        let phase = |status, since| Phase { status, since, global_step: 1 };
+        let phase = |status, since| Phase {
+            status,
+            since,
+            global_step: 1,
+        };
         vec![phase(Booting, 0.0), phase(Rolling, 2.0), phase(WeightSyncing, 8.0)]
     }
 
@@ -100,7 +120,10 @@ mod tests {
 
     #[test]
     fn shares_of_time() {
-        assert_eq!(shares(&phases(), 10.0, 80), "█ rolling 60%  ░ booting 20%  ▒ updating 20%");
+        assert_eq!(
+            shares(&phases(), 10.0, 80),
+            "█ rolling 60%  ░ booting 20%  ▒ updating 20%"
+        );
         assert_eq!(shares(&phases(), 10.0, 30), "█ rolling 60%  ░ booting 20%");
         assert_eq!(shares(&phases(), 10.0, 0), "");
         assert_eq!(shares(&[], 10.0, 80), "");

@@ -10,7 +10,10 @@ pub fn plain_text(state: &State) -> String {
     let mut lines = vec![("server", state.source.clone())];
     lines.extend(state.known.missing.clone().map(|missing| ("missing", missing)));
     if let Some(status) = state.status() {
-        let age = state.state_age().map(|age| format!(" for {}", duration(age))).unwrap_or_default();
+        let age = state
+            .state_age()
+            .map(|age| format!(" for {}", duration(age)))
+            .unwrap_or_default();
         lines.push(("state", format!("{}{age}", state_name(status.engine.status))));
         lines.push(("doing", state.doing()));
         lines.push(("step", status.engine.global_step.to_string()));
@@ -23,8 +26,17 @@ pub fn plain_text(state: &State) -> String {
             lines.push(("batch", format!("{}/{} {}", batch.done, batch.target, batch.unit)));
             lines.push(("episodes", format!("{}/{}", batch.episodes, batch.episodes_target)));
         }
-        lines.extend(state.seconds_left().map(|left| ("next update", format!("in about {}", duration(left)))));
-        lines.extend(batch.reward.as_ref().map(|reward| ("batch reward", number(reward.mean))));
+        lines.extend(
+            state
+                .seconds_left()
+                .map(|left| ("next update", format!("in about {}", duration(left)))),
+        );
+        lines.extend(
+            batch
+                .reward
+                .as_ref()
+                .map(|reward| ("batch reward", number(reward.mean))),
+        );
         lines.push(("running", count(status.running_total)));
         lines.push(("learning", state.learning()));
         lines.extend(state.evaluation().map(|eval| ("eval reward", eval)));
@@ -42,6 +54,8 @@ pub fn plain_text(state: &State) -> String {
     for line in &state.known.log {
         lines.push(("log", format!("{} {}", line.tag, line.message).trim().to_owned()));
     }
-    let lines = lines.iter().map(|(name, value)| format!("{name:<16} {}\n", one_line(value)));
+    let lines = lines
+        .iter()
+        .map(|(name, value)| format!("{name:<16} {}\n", one_line(value)));
     lines.collect()
 }

@@ -20,7 +20,11 @@ fn wrap_line(line: &str, width: usize) -> Vec<String> {
             lines.push(rest.to_owned());
             return lines;
         };
-        let space = if rest[end..].starts_with(' ') { Some(end) } else { rest[..end].rfind(' ') };
+        let space = if rest[end..].starts_with(' ') {
+            Some(end)
+        } else {
+            rest[..end].rfind(' ')
+        };
         match space.filter(|space| *space > 0) {
             Some(space) => {
                 lines.push(rest[..space].to_owned());

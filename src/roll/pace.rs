@@ -69,8 +69,14 @@ impl Pace {
         let reward = self.rewards.back().map(|reward| format!("reward {reward:.3}"));
         let (older, newer) = self.rewards.as_slices();
         let trend = Trend::of(&[older, newer].concat()).map(|trend| trend.to_string());
-        let left = self.seconds_left().map(|seconds| format!(" {} left", duration(seconds)));
-        [reward, trend, left].into_iter().flatten().collect::<Vec<_>>().join(" ")
+        let left = self
+            .seconds_left()
+            .map(|seconds| format!(" {} left", duration(seconds)));
+        [reward, trend, left]
+            .into_iter()
+            .flatten()
+            .collect::<Vec<_>>()
+            .join(" ")
     }
 
     /// Returns the estimated time until `done` of `target` episodes of the batch are all of them.
@@ -111,8 +117,16 @@ mod tests {
     use crate::roll::report::Summary;
 
     fn step(global_step: u64, reward: f64) -> Step {
-        let summary = Summary { reward_mean: Some(reward), ..Summary::default() };
-        Step { global_step, summary, seconds: 2.0, metrics: [].into() }
+        let summary = Summary {
+            reward_mean: Some(reward),
+            ..Summary::default()
+        };
+        Step {
+            global_step,
+            summary,
+            seconds: 2.0,
+            metrics: [].into(),
+        }
     }
 
     #[test]
@@ -121,9 +135,24 @@ mod tests {
         for (first, last, every_step, lines) in [
             (1, Some(3), false, vec![1, 2, 3]),
             (1, Some(40), false, (1..=40).collect()),
-            (1, Some(45), false, [vec![1], (1..=22).map(|n| 2 * n).collect(), vec![45]].concat()),
-            (1, Some(300), false, [vec![1], (1..=30).map(|n| 10 * n).collect()].concat()),
-            (250, Some(300), false, [vec![250], (126..=150).map(|n| 2 * n).collect()].concat()),
+            (
+                1,
+                Some(45),
+                false,
+                [vec![1], (1..=22).map(|n| 2 * n).collect(), vec![45]].concat(),
+            ),
+            (
+                1,
+                Some(300),
+                false,
+                [vec![1], (1..=30).map(|n| 10 * n).collect()].concat(),
+            ),
+            (
+                250,
+                Some(300),
+                false,
+                [vec![250], (126..=150).map(|n| 2 * n).collect()].concat(),
+            ),
             (1, Some(300), true, (1..=300).collect()),
             (1, None, false, (1..=300).collect()),
         ] {

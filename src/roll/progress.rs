@@ -142,7 +142,8 @@ impl Progress {
             .set_length(pool.completed_episode_target.max(pool.completed_episodes));
         self.bar.set_position(pool.completed_episodes);
         self.bar.set_prefix(format!("step {}", pool.global_step));
-        let next = locked(&self.pace).next_update(pool.completed_episodes, pool.completed_episode_target, Instant::now());
+        let next =
+            locked(&self.pace).next_update(pool.completed_episodes, pool.completed_episode_target, Instant::now());
         let next = next.unwrap_or_else(|| status.to_owned());
         self.bar.set_message(format!("{running} running  {next}"));
     }
@@ -206,7 +207,11 @@ impl Part {
 fn fit(mut parts: Vec<Part>) -> String {
     loop {
         let line = parts.iter().map(|part| part.1.as_str()).collect::<Vec<_>>().join("  ");
-        let last = parts.iter().enumerate().filter(|(_, part)| part.0 > 0).max_by_key(|(_, part)| part.0);
+        let last = parts
+            .iter()
+            .enumerate()
+            .filter(|(_, part)| part.0 > 0)
+            .max_by_key(|(_, part)| part.0);
         match last {
             Some((place, _)) if line.chars().count() >= COLUMNS => parts.remove(place),
             _ => return line,
@@ -236,7 +241,9 @@ fn summary_parts(summary: &Summary) -> Vec<Part> {
         let _ = write!(reward, " ±{std:.2}");
     }
     let mut parts = vec![Part::always(reward)];
-    let success = summary.success_rate.map(|rate| format!("success {:3.0}%", rate * 100.0));
+    let success = summary
+        .success_rate
+        .map(|rate| format!("success {:3.0}%", rate * 100.0));
     parts.extend(success.map(|text| Part::of(2, text)));
     let length = summary.response_length_mean.map(|length| format!("length {length:.1}"));
     parts.extend(length.map(|text| Part::of(5, text)));

@@ -25,7 +25,10 @@ impl Terminal {
     fn run(command: &str, (rows, columns): (u16, u16)) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let tty = dir.path().join("tty");
-        let command = format!("tty > {}; stty rows {rows} cols {columns}; exec {command}", tty.display());
+        let command = format!(
+            "tty > {}; stty rows {rows} cols {columns}; exec {command}",
+            tty.display()
+        );
         let mut child = Command::new("script")
             .args(["--quiet", "--flush", "--return", "--command", &command, "/dev/null"])
             .env("TERM", "xterm-256color")
@@ -46,11 +49,19 @@ impl Terminal {
                 shown.lock().unwrap().process(&bytes[..length]);
             }
         });
-        Self { child, keys, screen, dir }
+        Self {
+            child,
+            keys,
+            screen,
+            dir,
+        }
     }
 
     fn overwatch(port: u16, size: (u16, u16)) -> Self {
-        Self::run(&format!("{PROGRAM} overwatch --swarm-url http://127.0.0.1:{port}"), size)
+        Self::run(
+            &format!("{PROGRAM} overwatch --swarm-url http://127.0.0.1:{port}"),
+            size,
+        )
     }
 
     fn press(&mut self, keys: &str) {
@@ -65,7 +76,11 @@ impl Terminal {
     fn wait_for(&self, text: &str) {
         let begun = Instant::now();
         while !self.text().contains(text) {
-            assert!(begun.elapsed() < PATIENCE, "{text:?} is not on the screen:\n{}", self.text());
+            assert!(
+                begun.elapsed() < PATIENCE,
+                "{text:?} is not on the screen:\n{}",
+                self.text()
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -74,7 +89,9 @@ impl Terminal {
         let tty = std::fs::read_to_string(self.dir.path().join("tty")).unwrap();
         self.screen.lock().unwrap().screen_mut().set_size(rows, columns);
         let (rows, columns) = (rows.to_string(), columns.to_string());
-        let status = Command::new("stty").args(["-F", tty.trim(), "rows", &rows, "cols", &columns]).status();
+        let status = Command::new("stty")
+            .args(["-F", tty.trim(), "rows", &rows, "cols", &columns])
+            .status();
         assert!(status.unwrap().success());
     }
 
@@ -92,7 +109,11 @@ impl Terminal {
         std::thread::sleep(Duration::from_millis(200));
         let parser = self.screen.lock().unwrap();
         let screen = parser.screen();
-        assert!(!screen.alternate_screen() && !screen.hide_cursor(), "{}", screen.contents());
+        assert!(
+            !screen.alternate_screen() && !screen.hide_cursor(),
+            "{}",
+            screen.contents()
+        );
         assert_eq!(screen.mouse_protocol_mode(), vt100::MouseProtocolMode::None);
         code
     }
@@ -111,7 +132,10 @@ struct Server(Child);
 impl Server {
     fn start(port: u16, dir: &std::path::Path) -> Self {
         let mut command = Command::new(PROGRAM);
-        command.args(["start", "--swarm-port", &port.to_string()]).current_dir(dir).env_remove("AJET_SWARM_TOKEN");
+        command
+            .args(["start", "--swarm-port", &port.to_string()])
+            .current_dir(dir)
+            .env_remove("AJET_SWARM_TOKEN");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         Self(command.spawn().unwrap())
     }
@@ -125,7 +149,11 @@ impl Drop for Server {
 }
 
 fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
 }
 
 #[test]
@@ -190,7 +218,10 @@ fn a_server_that_goes_away_is_waited_for() {
 #[test]
 fn a_panic_restores_the_terminal() {
     let program: PathBuf = std::env::current_exe().unwrap();
-    let command = format!("{} --exact overwatch::shows_the_dashboard_and_panics --ignored --nocapture", program.display());
+    let command = format!(
+        "{} --exact overwatch::shows_the_dashboard_and_panics --ignored --nocapture",
+        program.display()
+    );
     let terminal = Terminal::run(&command, (24, 80));
     terminal.wait_for("CANNOT_CONNECT");
     terminal.wait_for("the end of the dashboard");
@@ -200,7 +231,10 @@ fn a_panic_restores_the_terminal() {
 #[test]
 #[ignore = "is run by `a_panic_restores_the_terminal` in a terminal"]
 fn shows_the_dashboard_and_panics() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.spawn(async {
         let swarm = ajet_swarm::client::SwarmClient::new("http://127.0.0.1:1").unwrap();
         let source = ajet_swarm::overwatch::Source::Server(swarm);
@@ -216,7 +250,8 @@ fn a_finished_run_is_replayed_without_a_server() {
     let run = dir.path().join("my_run");
     let step = run.join("trajectories/train/step_2");
     std::fs::create_dir_all(&step).unwrap();
-    let metrics = "{\"global_step\":1,\"reward_mean\":0.25}\ndamaged\n{\"global_step\":2,\"reward_mean\":0.75,\"kl\":null}\n";
+    let metrics =
+        "{\"global_step\":1,\"reward_mean\":0.25}\ndamaged\n{\"global_step\":2,\"reward_mean\":0.75,\"kl\":null}\n";
     std::fs::write(run.join("metrics.jsonl"), metrics).unwrap();
     for (id, reward, answer) in [("e1", 0.0, "wrong\\u001b[2J"), ("e2", 1.0, "right")] {
         let episode = format!(
@@ -238,10 +273,21 @@ fn a_finished_run_is_replayed_without_a_server() {
     terminal.press("q");
     assert_eq!(terminal.end(), 0);
 
-    let output = Command::new(PROGRAM).args(["overwatch", "--once", "--json", "--replay"]).arg(&run).output().unwrap();
+    let output = Command::new(PROGRAM)
+        .args(["overwatch", "--once", "--json", "--replay"])
+        .arg(&run)
+        .output()
+        .unwrap();
     let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(status["latest_metrics"]["reward_mean"], 0.75);
-    let output = Command::new(PROGRAM).args(["overwatch", "--replay"]).arg(dir.path()).output().unwrap();
+    let output = Command::new(PROGRAM)
+        .args(["overwatch", "--replay"])
+        .arg(dir.path())
+        .output()
+        .unwrap();
     let error = String::from_utf8(output.stderr).unwrap();
-    assert!(!output.status.success() && error.contains("cannot replay") && error.contains("hint: "), "{error}");
+    assert!(
+        !output.status.success() && error.contains("cannot replay") && error.contains("hint: "),
+        "{error}"
+    );
 }

@@ -6,7 +6,7 @@ use crate::config::schema::CollectionMethod;
 use crate::overwatch::clock::unix_now;
 use crate::overwatch::update::Observed;
 use crate::protocol::status::{
-    BatchProgress, ClientInfo, Distribution, EngineState, ExperimentInfo, GroupEpisode, Phase, PHASES, RunningEpisode,
+    BatchProgress, ClientInfo, Distribution, EngineState, ExperimentInfo, GroupEpisode, PHASES, Phase, RunningEpisode,
     ServerInfo, Status, TaskGroup,
 };
 use crate::protocol::swarm::{EngineStatusAnswer, PoolInformation, RunningEpisodeDetail, VerboseLog};
@@ -40,19 +40,31 @@ impl PoolWatcher {
             call: "/get_engine_status",
             reason: error.to_string(),
         })?;
-        Ok(Observed { status, missing: Some(MISSING.into()) })
+        Ok(Observed {
+            status,
+            missing: Some(MISSING.into()),
+        })
     }
 
     fn status(&mut self, status: &EngineStatusAnswer, pool: PoolInformation, log: Vec<VerboseLog>, now: f64) -> Status {
         let engine = self.engine(status, now);
         let model = pool.training_model_path.clone();
         Status {
-            server: ServerInfo { now, ..ServerInfo::default() },
-            experiment: model.map(|model| ExperimentInfo { model, ..ExperimentInfo::default() }),
+            server: ServerInfo {
+                now,
+                ..ServerInfo::default()
+            },
+            experiment: model.map(|model| ExperimentInfo {
+                model,
+                ..ExperimentInfo::default()
+            }),
             engine,
             batch: batch(&pool),
             clients: clients(&pool),
-            running_total: pool.running_episode_details.as_ref().map_or(0, |running| running.len() as u64),
+            running_total: pool
+                .running_episode_details
+                .as_ref()
+                .map_or(0, |running| running.len() as u64),
             running: running(&pool, now),
             groups: groups(&pool),
             dropped: pool.dropped_episodes,
@@ -65,8 +77,16 @@ impl PoolWatcher {
     /// Adds the state if it is new. Such a server does not tell since when it is in it.
     fn engine(&mut self, answer: &EngineStatusAnswer, now: f64) -> EngineState {
         let (status, global_step) = (answer.engine_status, answer.global_step);
-        if self.phases.last().is_none_or(|last| (last.status, last.global_step) != (status, global_step)) {
-            self.phases.push(Phase { status, since: now, global_step });
+        if self
+            .phases
+            .last()
+            .is_none_or(|last| (last.status, last.global_step) != (status, global_step))
+        {
+            self.phases.push(Phase {
+                status,
+                since: now,
+                global_step,
+            });
             let excess = self.phases.len().saturating_sub(PHASES);
             self.phases.drain(..excess);
         }
@@ -146,7 +166,11 @@ fn running(pool: &PoolInformation, now: f64) -> Vec<RunningEpisode> {
 
 fn groups(pool: &PoolInformation) -> Vec<TaskGroup> {
     let at = |lists: &indexmap::IndexMap<String, Vec<String>>, task: &str, place: usize| {
-        lists.get(task).and_then(|list| list.get(place)).cloned().unwrap_or_default()
+        lists
+            .get(task)
+            .and_then(|list| list.get(place))
+            .cloned()
+            .unwrap_or_default()
     };
     let told = |(task, rewards): (&String, &Vec<f64>)| TaskGroup {
         task_id: task.clone(),
@@ -198,13 +222,22 @@ mod tests {
         for (method, unit, done, target) in [
             ("rollout_until_finish_enough_episodes", "episodes", 12, 32),
             ("rollout_until_finish_enough_tasks", "tasks", 2, 8),
-            ("rollout_until_finish_enough_non_dummy_tasks", "tasks with different rewards", 1, 8),
+            (
+                "rollout_until_finish_enough_non_dummy_tasks",
+                "tasks with different rewards",
+                1,
+                8,
+            ),
             ("rollout_until_any_client_agree_sync_weight", "clients", 1, 1),
             ("rollout_until_all_clients_agree_sync_weight", "clients", 1, 2),
             ("", "episodes", 12, 32),
         ] {
             let batch = batch(&pool(method));
-            assert_eq!((batch.unit.as_str(), batch.done, batch.target), (unit, done, target), "{method}");
+            assert_eq!(
+                (batch.unit.as_str(), batch.done, batch.target),
+                (unit, done, target),
+                "{method}"
+            );
         }
     }
 
@@ -212,19 +245,38 @@ mod tests {
     fn groups_episodes_and_clients() {
         let pool = pool("");
         let groups = groups(&pool);
-        assert_eq!(groups.iter().map(|group| group.has_signal).collect::<Vec<_>>(), [true, false, false]);
-        assert_eq!((groups[0].episodes[1].episode_uuid.as_str(), groups[0].episodes[1].reward), ("b", 0.0));
+        assert_eq!(
+            groups.iter().map(|group| group.has_signal).collect::<Vec<_>>(),
+            [true, false, false]
+        );
+        assert_eq!(
+            (
+                groups[0].episodes[1].episode_uuid.as_str(),
+                groups[0].episodes[1].reward
+            ),
+            ("b", 0.0)
+        );
         let running = running(&pool, 5.0);
-        assert_eq!((running[0].idle, running[0].patience, running[0].llm_calls), (1.2, 240.0, 3));
+        assert_eq!(
+            (running[0].idle, running[0].patience, running[0].llm_calls),
+            (1.2, 240.0, 3)
+        );
         let clients = clients(&pool);
-        assert_eq!((clients[0].running, clients[0].finished, clients[0].agreed), (1, 1, true));
+        assert_eq!(
+            (clients[0].running, clients[0].finished, clients[0].agreed),
+            (1, 1, true)
+        );
     }
 
     #[test]
     fn states_are_remembered_from_when_they_were_seen() {
         let mut watcher = PoolWatcher::default();
         let mut look = |engine_status, now| {
-            let answer = EngineStatusAnswer { engine_status, engine_status_detail: None, global_step: 1 };
+            let answer = EngineStatusAnswer {
+                engine_status,
+                engine_status_detail: None,
+                global_step: 1,
+            };
             watcher.status(&answer, PoolInformation::default(), vec![], now)
         };
         look(EngineStatus::Booting, 10.0);
@@ -235,7 +287,8 @@ mod tests {
 
     #[test]
     fn a_python_servers_nulls_and_missing_fields_are_understood() {
-        let status: EngineStatusAnswer = understand(br#"{"engine_status":"ENGINE.OFFLINE","global_step":null}"#).unwrap();
+        let status: EngineStatusAnswer =
+            understand(br#"{"engine_status":"ENGINE.OFFLINE","global_step":null}"#).unwrap();
         assert_eq!((status.engine_status, status.global_step), (EngineStatus::Offline, 0));
         let pool: PoolInformation = understand(
             br#"{"completed_tasks_rewards":{"t":[1.0,null]},"running_episode_details":null,"swarm_client_instruction":{},

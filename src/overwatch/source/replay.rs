@@ -15,8 +15,8 @@ use crate::overwatch::clock::{unix_now, unix_seconds};
 use crate::overwatch::state::rows::matches;
 use crate::overwatch::update::{Observed, PAGE, Query, Sort, Subject};
 use crate::protocol::status::{
-    Distribution, EngineState, EpisodeDetail, Episodes, EpisodeSummary, ExperimentInfo, GroupEpisode, ServerInfo, Status,
-    StepMetrics, TaskGroup,
+    Distribution, EngineState, EpisodeDetail, EpisodeSummary, Episodes, ExperimentInfo, GroupEpisode, ServerInfo,
+    Status, StepMetrics, TaskGroup,
 };
 use crate::protocol::swarm::EpisodeType;
 
@@ -48,7 +48,10 @@ impl RunFiles {
         let metrics = dir.join("metrics.jsonl");
         let cannot = |error: io::Error| format!("cannot read {}: {error}", metrics.display());
         let file = fs::File::open(&metrics).map_err(cannot)?;
-        let changed = file.metadata().and_then(|metadata| metadata.modified()).map_err(cannot)?;
+        let changed = file
+            .metadata()
+            .and_then(|metadata| metadata.modified())
+            .map_err(cannot)?;
         Ok(Self {
             dir: dir.to_owned(),
             model: model(dir).unwrap_or_default(),
@@ -60,8 +63,18 @@ impl RunFiles {
 
     /// Returns state and history.
     pub fn all(&self) -> Vec<Update> {
-        let history = Update::History { run: self.name(), since: 1, steps: self.steps.clone() };
-        vec![Update::Status(Box::new(Observed { status: self.status(), missing: None })), history]
+        let history = Update::History {
+            run: self.name(),
+            since: 1,
+            steps: self.steps.clone(),
+        };
+        vec![
+            Update::Status(Box::new(Observed {
+                status: self.status(),
+                missing: None,
+            })),
+            history,
+        ]
     }
 
     fn name(&self) -> String {
@@ -70,12 +83,19 @@ impl RunFiles {
     }
 
     fn status(&self) -> Status {
-        let evaluated = self.steps.iter().rfind(|step| step.metrics.keys().any(|name| name.starts_with("eval/")));
+        let evaluated = self
+            .steps
+            .iter()
+            .rfind(|step| step.metrics.keys().any(|name| name.starts_with("eval/")));
         let trained = self.steps.iter().rfind(|step| step.metrics.contains_key("reward_mean"));
         let step = trained.map_or(0, |step| step.global_step);
         let groups = self.groups(step);
         Status {
-            server: ServerInfo { version: env!("CARGO_PKG_VERSION").into(), started: self.changed, now: unix_now() },
+            server: ServerInfo {
+                version: env!("CARGO_PKG_VERSION").into(),
+                started: self.changed,
+                now: unix_now(),
+            },
             experiment: Some(ExperimentInfo {
                 name: self.name(),
                 directory: crate::terminal::one_line(&self.dir.to_string_lossy()),
@@ -90,7 +110,12 @@ impl RunFiles {
             },
             batch: crate::protocol::status::BatchProgress {
                 episodes: groups.iter().map(|group| group.episodes.len() as u64).sum(),
-                reward: Distribution::of(groups.iter().flat_map(|group| &group.episodes).map(|episode| episode.reward)),
+                reward: Distribution::of(
+                    groups
+                        .iter()
+                        .flat_map(|group| &group.episodes)
+                        .map(|episode| episode.reward),
+                ),
                 ..Default::default()
             },
             groups,
@@ -114,30 +139,51 @@ impl RunFiles {
                 client_uuid: summary.client_uuid.clone(),
                 reward: summary.reward,
             });
-            group.has_signal = group.episodes.iter().any(|episode| episode.reward != group.episodes[0].reward);
+            group.has_signal = group
+                .episodes
+                .iter()
+                .any(|episode| episode.reward != group.episodes[0].reward);
         }
         groups.into_values().collect()
     }
 
     fn page(&self, query: &Query) -> Episodes {
         let all = self.episodes.iter().map(|(summary, _)| summary);
-        let mut found: Vec<_> = all.filter(|summary| matches(&query.task, &[&summary.task_id])).collect();
+        let mut found: Vec<_> = all
+            .filter(|summary| matches(&query.task, &[&summary.task_id]))
+            .collect();
         match query.sort {
-            Sort::Newest => found.sort_by(|a, b| (b.global_step, b.ended).partial_cmp(&(a.global_step, a.ended)).unwrap_or(std::cmp::Ordering::Equal)),
+            Sort::Newest => found.sort_by(|a, b| {
+                (b.global_step, b.ended)
+                    .partial_cmp(&(a.global_step, a.ended))
+                    .unwrap_or(std::cmp::Ordering::Equal)
+            }),
             Sort::Worst => found.sort_by(|a, b| a.reward.total_cmp(&b.reward)),
             Sort::Best => found.sort_by(|a, b| b.reward.total_cmp(&a.reward)),
             Sort::Tokens => found.sort_by_key(|summary| std::cmp::Reverse(summary.completion_tokens)),
             Sort::Calls => found.sort_by_key(|summary| std::cmp::Reverse(summary.llm_calls)),
         }
         let total = found.len() as u64;
-        Episodes { episodes: found.into_iter().skip(query.offset).take(PAGE).cloned().collect(), total }
+        Episodes {
+            episodes: found.into_iter().skip(query.offset).take(PAGE).cloned().collect(),
+            total,
+        }
     }
 
     /// Returns the file of an episode.
     fn file(&self, subject: &Subject) -> Result<PathBuf, String> {
-        let step = self.episodes.iter().filter(|(summary, _)| is_train(summary)).map(|(summary, _)| summary.global_step).max();
-        let of_last = self.episodes.iter().filter(|(summary, _)| is_train(summary) && Some(summary.global_step) == step);
-        let by_reward = |a: &&(EpisodeSummary, PathBuf), b: &&(EpisodeSummary, PathBuf)| a.0.reward.total_cmp(&b.0.reward);
+        let step = self
+            .episodes
+            .iter()
+            .filter(|(summary, _)| is_train(summary))
+            .map(|(summary, _)| summary.global_step)
+            .max();
+        let of_last = self
+            .episodes
+            .iter()
+            .filter(|(summary, _)| is_train(summary) && Some(summary.global_step) == step);
+        let by_reward =
+            |a: &&(EpisodeSummary, PathBuf), b: &&(EpisodeSummary, PathBuf)| a.0.reward.total_cmp(&b.0.reward);
         let found = match subject {
             Subject::Latest => return Err("a replay has no live call; press enter on an episode, or w or b".into()),
             Subject::Worst => of_last.min_by(by_reward),
@@ -162,7 +208,9 @@ pub(super) async fn follow(run: RunFiles, updates: mpsc::Sender<Update>, mut wan
         }
         if let Some((subject, _)) = now.transcript {
             let detail = match run.file(&subject) {
-                Ok(path) => tokio::task::spawn_blocking(move || detail(&path)).await.unwrap_or_else(|error| Err(error.to_string())),
+                Ok(path) => tokio::task::spawn_blocking(move || detail(&path))
+                    .await
+                    .unwrap_or_else(|error| Err(error.to_string())),
                 Err(reason) => Err(reason),
             };
             let _ = updates.send(Update::Transcript(subject, detail.map(Box::new))).await;
@@ -182,13 +230,22 @@ fn is_train(summary: &EpisodeSummary) -> bool {
 fn steps(file: impl BufRead) -> io::Result<Vec<StepMetrics>> {
     let mut steps = std::collections::BTreeMap::new();
     for line in file.lines() {
-        let Ok(value) = serde_json::from_str::<Value>(&line?) else { continue };
-        let Ok(metrics) = printable::lines::<IndexMap<String, Option<f64>>>(value) else { continue };
-        let Some(step) = metrics.get("global_step").copied().flatten() else { continue };
+        let Ok(value) = serde_json::from_str::<Value>(&line?) else {
+            continue;
+        };
+        let Ok(metrics) = printable::lines::<IndexMap<String, Option<f64>>>(value) else {
+            continue;
+        };
+        let Some(step) = metrics.get("global_step").copied().flatten() else {
+            continue;
+        };
         let known: &mut IndexMap<String, f64> = steps.entry(step as u64).or_default();
         known.extend(metrics.into_iter().filter_map(|(name, value)| Some((name, value?))));
     }
-    Ok(steps.into_iter().map(|(global_step, metrics)| StepMetrics { global_step, metrics }).collect())
+    Ok(steps
+        .into_iter()
+        .map(|(global_step, metrics)| StepMetrics { global_step, metrics })
+        .collect())
 }
 
 /// Returns the model of a run, from its configuration.
@@ -230,7 +287,11 @@ fn detail(path: &Path) -> Result<EpisodeDetail, String> {
         summary.extend(usage);
         summary.insert("has_transcript".into(), true.into());
         summary.entry("ended").or_insert(0.into());
-        let kind = if path.iter().any(|part| part == "eval") { "eval" } else { "train" };
+        let kind = if path.iter().any(|part| part == "eval") {
+            "eval"
+        } else {
+            "train"
+        };
         summary.entry("episode_type").or_insert(kind.into());
     }
     let all = serde_json::json!({

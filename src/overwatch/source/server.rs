@@ -33,7 +33,10 @@ type Progress = (String, u64, u64);
 pub(super) async fn once(swarm: &SwarmClient) -> Result<Vec<Update>, WatchError> {
     let observed = match swarm.observe::<Value>(STATUS, None, &[]).await {
         Err(error) if is_missing(&error) => PoolWatcher::default().look(swarm).await?,
-        answer => Observed { status: typed(swarm, STATUS, answer?)?, missing: None },
+        answer => Observed {
+            status: typed(swarm, STATUS, answer?)?,
+            missing: None,
+        },
     };
     let progress = progress(&observed.status);
     let mut updates = vec![Update::Status(Box::new(observed))];
@@ -49,7 +52,10 @@ pub(super) async fn follow(
     refresh: Duration,
 ) {
     let (steps, new_steps) = watch::channel(Progress::default());
-    let follower = Follower { swarm: &swarm, updates: &updates };
+    let follower = Follower {
+        swarm: &swarm,
+        updates: &updates,
+    };
     tokio::select! {
         () = follower.status(steps, refresh) => {}
         () = follower.history(new_steps) => {}
@@ -120,7 +126,10 @@ impl Follower<'_> {
     async fn poll(self, pool: &mut PoolWatcher) -> Result<Observed, ClientError> {
         match self.swarm.observe::<Value>(STATUS, None, &[]).await {
             Err(error) if is_missing(&error) => pool.look(self.swarm).await,
-            answer => Ok(Observed { status: typed(self.swarm, STATUS, answer?)?, missing: None }),
+            answer => Ok(Observed {
+                status: typed(self.swarm, STATUS, answer?)?,
+                missing: None,
+            }),
         }
     }
 
@@ -216,7 +225,10 @@ impl Follower<'_> {
         let pairs = [("type", "train"), ("sort", "-ended"), ("limit", "1")];
         let page: crate::protocol::status::Episodes =
             typed(self.swarm, EPISODES, self.swarm.observe(EPISODES, None, &pairs).await?)?;
-        page.episodes.first().map(|episode| episode.global_step).ok_or_else(no_episode)
+        page.episodes
+            .first()
+            .map(|episode| episode.global_step)
+            .ok_or_else(no_episode)
     }
 
     async fn episode(self, episode: &str, tokens: bool) -> Result<EpisodeDetail, ClientError> {
@@ -230,13 +242,23 @@ impl Follower<'_> {
     async fn latest_call(self) -> Result<EpisodeDetail, ClientError> {
         let call = self.swarm.replay_latest_llm_call().await?;
         let mut messages = call.input["messages"].as_array().cloned().unwrap_or_default();
-        messages.extend(call.output["choices"].as_array().into_iter().flatten().map(|choice| choice["message"].clone()));
+        messages.extend(
+            call.output["choices"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .map(|choice| choice["message"].clone()),
+        );
         let conversation = TranscriptConversation {
             model: call.input["model"].as_str().unwrap_or_default().to_owned(),
             tools: call.input["tools"].as_array().cloned().unwrap_or_default(),
             messages,
         };
-        let detail = EpisodeDetail { running: true, conversations: vec![conversation], ..EpisodeDetail::default() };
+        let detail = EpisodeDetail {
+            running: true,
+            conversations: vec![conversation],
+            ..EpisodeDetail::default()
+        };
         let value = serde_json::to_value(detail).map_err(|error| unexpected(self.swarm, STATUS, &error))?;
         printable::texts(value).map_err(|error| unexpected(self.swarm, STATUS, &error))
     }
@@ -254,7 +276,11 @@ async fn history(swarm: &SwarmClient, run: &str, since: u64) -> Result<Vec<Updat
         let from = since.to_string();
         let page: History = typed(swarm, HISTORY, swarm.observe(HISTORY, None, &[("since", &from)]).await?)?;
         next = page.next.filter(|next| *next > since);
-        pages.push(Update::History { run: run.to_owned(), since, steps: page.steps });
+        pages.push(Update::History {
+            run: run.to_owned(),
+            since,
+            steps: page.steps,
+        });
     }
     Ok(pages)
 }
@@ -270,16 +296,30 @@ fn typed<T: DeserializeOwned>(swarm: &SwarmClient, path: &'static str, value: Va
 }
 
 fn unexpected(swarm: &SwarmClient, call: &'static str, error: &serde_json::Error) -> ClientError {
-    ClientError::Answer { url: swarm.url().to_string(), call, reason: error.to_string() }
+    ClientError::Answer {
+        url: swarm.url().to_string(),
+        call,
+        reason: error.to_string(),
+    }
 }
 
 fn no_episode() -> ClientError {
-    ClientError::Refused { call: EPISODES, status: 404, detail: "no train episode has ended yet".into() }
+    ClientError::Refused {
+        call: EPISODES,
+        status: 404,
+        detail: "no train episode has ended yet".into(),
+    }
 }
 
 /// Returns whether a server has no such endpoint.
 fn is_missing(error: &ClientError) -> bool {
-    matches!(error, ClientError::Refused { status: 404 | 405 | 501, .. })
+    matches!(
+        error,
+        ClientError::Refused {
+            status: 404 | 405 | 501,
+            ..
+        }
+    )
 }
 
 /// Describes an error on one line, without the URL that the dashboard shows anyway.
@@ -323,7 +363,11 @@ mod tests {
             let (sender, updates) = mpsc::channel(16);
             let (wanted, wants) = watch::channel(Wanted::default());
             tokio::spawn(follow(swarm, sender, wants, Duration::from_millis(10)));
-            Self { updates, wanted, serving }
+            Self {
+                updates,
+                wanted,
+                serving,
+            }
         }
 
         async fn next<T>(&mut self, mut fits: impl FnMut(Update) -> Option<T>) -> T {
@@ -372,16 +416,20 @@ mod tests {
         let status = status.await;
         assert_eq!(status.engine.global_step, 37);
         let detail = status.engine.detail.unwrap();
-        assert!(detail.starts_with("\\u{1b}[2J") && !detail.contains('\u{202e}'), "{detail}");
+        assert!(
+            detail.starts_with("\\u{1b}[2J") && !detail.contains('\u{202e}'),
+            "{detail}"
+        );
         let mut read = vec![];
-        stand.next(|update| match update {
-            Update::History { since, steps, .. } => {
-                read.push((since, steps[0].metrics["kl"]));
-                (read.len() == 2).then_some(())
-            }
-            _ => None,
-        })
-        .await;
+        stand
+            .next(|update| match update {
+                Update::History { since, steps, .. } => {
+                    read.push((since, steps[0].metrics["kl"]));
+                    (read.len() == 2).then_some(())
+                }
+                _ => None,
+            })
+            .await;
         assert_eq!(read, [(1, 0.5), (2, 0.25)]);
         stand.serving.abort();
         let reason = stand.next(|update| match update {
@@ -394,9 +442,16 @@ mod tests {
     #[tokio::test]
     async fn what_is_wanted_is_read_and_a_refusal_is_told() {
         let mut stand = Stand::of(feed()).await;
-        let query = |task: &str| Query { task: task.into(), sort: Sort::Worst, offset: 0 };
+        let query = |task: &str| Query {
+            task: task.into(),
+            sort: Sort::Worst,
+            offset: 0,
+        };
         for (task, want) in [("t 1", Ok(7)), ("other", Err("no such order".to_owned()))] {
-            stand.wanted.send_replace(Wanted { episodes: Some(query(task)), transcript: None });
+            stand.wanted.send_replace(Wanted {
+                episodes: Some(query(task)),
+                transcript: None,
+            });
             let page = stand.next(|update| match update {
                 Update::Episodes(asked, page) if asked == query(task) => Some(page.map(|page| page.total)),
                 _ => None,

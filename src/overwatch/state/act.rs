@@ -1,8 +1,8 @@
 //! How keys and clicks change what the user looks at.
 
+use super::State;
 use super::rows;
 use super::view::{List, Tab};
-use super::State;
 use crate::overwatch::update::Subject;
 use crate::protocol::status::{GroupEpisode, TaskGroup};
 
@@ -145,7 +145,9 @@ impl State {
     /// Shows the finished episodes of the selected group.
     fn open_task(&mut self) {
         let rows = rows::tasks(&self.known, &self.view);
-        let Some(group) = rows.get(self.view.list(List::Tasks).cursor.index) else { return };
+        let Some(group) = rows.get(self.view.list(List::Tasks).cursor.index) else {
+            return;
+        };
         let filter = group.task_id.clone();
         let list = self.view.list_mut(List::Finished);
         list.filter = filter;

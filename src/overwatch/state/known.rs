@@ -70,7 +70,10 @@ impl Known {
 
     /// Adds the last update's metrics, which come before the history is read again.
     fn take_latest(&mut self, status: &Status) {
-        let same_run = status.experiment.as_ref().is_none_or(|experiment| experiment.name == self.run);
+        let same_run = status
+            .experiment
+            .as_ref()
+            .is_none_or(|experiment| experiment.name == self.run);
         if let Some(step) = status.latest_metrics.get("global_step").filter(|_| same_run) {
             self.add_step(*step as u64, status.latest_metrics.clone());
         }
@@ -112,7 +115,11 @@ impl Known {
         let Some(before) = &self.status else { return };
         let (before, after) = (&before.engine, &status.engine);
         if before.status != after.status && !is_update(before, after) {
-            let detail = after.detail.as_deref().map(|detail| format!(": {detail}")).unwrap_or_default();
+            let detail = after
+                .detail
+                .as_deref()
+                .map(|detail| format!(": {detail}"))
+                .unwrap_or_default();
             let change = format!("{} → {}{detail}", state_name(before.status), state_name(after.status));
             self.note(change, now);
         } else if before.global_step < after.global_step {
@@ -132,7 +139,11 @@ impl Known {
 
     fn note(&mut self, message: String, now: f64) {
         let tag = "overwatch".into();
-        self.push(VerboseLog { timestamp: now, tag, message });
+        self.push(VerboseLog {
+            timestamp: now,
+            tag,
+            message,
+        });
     }
 
     fn push(&mut self, line: VerboseLog) {
@@ -164,11 +175,18 @@ mod tests {
     }
 
     fn line(message: &str) -> VerboseLog {
-        VerboseLog { timestamp: 5.0, tag: "client".into(), message: message.into() }
+        VerboseLog {
+            timestamp: 5.0,
+            tag: "client".into(),
+            message: message.into(),
+        }
     }
 
     fn step(global_step: u64, reward: f64) -> StepMetrics {
-        StepMetrics { global_step, metrics: [("reward_mean".to_owned(), reward)].into() }
+        StepMetrics {
+            global_step,
+            metrics: [("reward_mean".to_owned(), reward)].into(),
+        }
     }
 
     #[test]
@@ -204,7 +222,11 @@ mod tests {
     #[test]
     fn history_is_replaced_from_where_it_was_read() {
         let mut known = Known::default();
-        let page = |run: &str, since, steps| Update::History { run: run.into(), since, steps };
+        let page = |run: &str, since, steps| Update::History {
+            run: run.into(),
+            since,
+            steps,
+        };
         known.apply(page("a", 1, vec![step(1, 0.1), step(2, 0.2), step(3, 0.3)]), 0.0);
         known.apply(page("a", 3, vec![step(3, 0.35), step(4, 0.4)]), 0.0);
         let curve = known.curve("reward_mean");
@@ -215,7 +237,9 @@ mod tests {
         known.apply(page("b", 1, vec![step(1, 0.9)]), 0.0);
         assert_eq!(known.curve("reward_mean"), [(1.0, 0.9)]);
         known.apply(
-            observed(|status| status.latest_metrics = [("global_step".into(), 2.0), ("reward_mean".into(), 0.8)].into()),
+            observed(|status| {
+                status.latest_metrics = [("global_step".into(), 2.0), ("reward_mean".into(), 0.8)].into()
+            }),
             0.0,
         );
         assert_eq!(known.curve("reward_mean"), [(1.0, 0.9), (2.0, 0.8)]);

@@ -36,7 +36,11 @@ pub struct State {
 impl State {
     /// Creates an empty state at `now` (Unix seconds).
     pub fn new(source: String, now: f64) -> Self {
-        Self { source, now, ..Self::default() }
+        Self {
+            source,
+            now,
+            ..Self::default()
+        }
     }
 
     /// Advances the clock to `now` by this machine; it stands still during a pause.
@@ -87,10 +91,14 @@ impl State {
     pub fn selected_episode(&self) -> Option<String> {
         let index = |list| self.view.list(list).cursor.index;
         match self.view.finished {
-            false => rows::running(&self.known, &self.view).get(index(List::Running)).map(|row| row.episode_uuid.clone()),
+            false => rows::running(&self.known, &self.view)
+                .get(index(List::Running))
+                .map(|row| row.episode_uuid.clone()),
             true => {
                 let place = index(List::Finished).checked_sub(self.page_offset())?;
-                rows::finished(&self.known).get(place).map(|row| row.episode_uuid.clone())
+                rows::finished(&self.known)
+                    .get(place)
+                    .map(|row| row.episode_uuid.clone())
             }
         }
     }
@@ -129,8 +137,14 @@ impl State {
     /// Returns the ids of a list's rows; of finished episodes only the page is known, so they have none.
     fn ids(&self, list: List) -> Vec<String> {
         match list {
-            List::Running => rows::running(&self.known, &self.view).iter().map(|row| row.episode_uuid.clone()).collect(),
-            List::Tasks => rows::tasks(&self.known, &self.view).iter().map(|row| row.task_id.clone()).collect(),
+            List::Running => rows::running(&self.known, &self.view)
+                .iter()
+                .map(|row| row.episode_uuid.clone())
+                .collect(),
+            List::Tasks => rows::tasks(&self.known, &self.view)
+                .iter()
+                .map(|row| row.task_id.clone())
+                .collect(),
             List::Metrics => rows::metrics(&self.known, &self.view),
             List::Finished => vec![],
         }

@@ -5,10 +5,20 @@ use super::view::{List, View};
 use crate::protocol::status::{EpisodeSummary, RunningEpisode, TaskGroup};
 
 /// Orders of running episodes, by the key `s`.
-pub const RUNNING_ORDERS: [&str; 4] = ["oldest first", "longest idle first", "most calls first", "most tokens first"];
+pub const RUNNING_ORDERS: [&str; 4] = [
+    "oldest first",
+    "longest idle first",
+    "most calls first",
+    "most tokens first",
+];
 
 /// Orders of tasks, by the key `s`.
-pub const TASK_ORDERS: [&str; 4] = ["in order of arrival", "lowest mean first", "highest mean first", "no signal first"];
+pub const TASK_ORDERS: [&str; 4] = [
+    "in order of arrival",
+    "lowest mean first",
+    "highest mean first",
+    "no signal first",
+];
 
 /// Metrics that come first in the Training tab; the others follow by name.
 const FIRST_METRICS: [&str; 17] = [
@@ -72,8 +82,15 @@ pub fn tasks<'a>(known: &'a Known, view: &View) -> Vec<&'a TaskGroup> {
 /// Returns the names of the metrics that have a curve.
 pub fn metrics(known: &Known, view: &View) -> Vec<String> {
     let filter = &view.list(List::Metrics).filter;
-    let first = FIRST_METRICS.iter().filter(|name| known.metrics.contains(**name)).map(|name| (*name).to_owned());
-    let others = known.metrics.iter().filter(|name| !FIRST_METRICS.contains(&name.as_str())).cloned();
+    let first = FIRST_METRICS
+        .iter()
+        .filter(|name| known.metrics.contains(**name))
+        .map(|name| (*name).to_owned());
+    let others = known
+        .metrics
+        .iter()
+        .filter(|name| !FIRST_METRICS.contains(&name.as_str()))
+        .cloned();
     first.chain(others).filter(|name| matches(filter, &[name])).collect()
 }
 
@@ -109,14 +126,28 @@ mod tests {
         };
         let group = |id: &str, rewards: &[f64], has_signal| TaskGroup {
             task_id: id.into(),
-            episodes: rewards.iter().map(|reward| GroupEpisode { reward: *reward, ..GroupEpisode::default() }).collect(),
+            episodes: rewards
+                .iter()
+                .map(|reward| GroupEpisode {
+                    reward: *reward,
+                    ..GroupEpisode::default()
+                })
+                .collect(),
             has_signal,
             ..TaskGroup::default()
         };
         Known {
             status: Some(Status {
-                running: vec![running("a", 1.0, 3, 5), running("b", 9.0, 1, 7), running("c", 0.0, 2, 6)],
-                groups: vec![group("x", &[1.0, 1.0], false), group("y", &[], false), group("z", &[0.0, 1.0], true)],
+                running: vec![
+                    running("a", 1.0, 3, 5),
+                    running("b", 9.0, 1, 7),
+                    running("c", 0.0, 2, 6),
+                ],
+                groups: vec![
+                    group("x", &[1.0, 1.0], false),
+                    group("y", &[], false),
+                    group("z", &[0.0, 1.0], true),
+                ],
                 ..Status::default()
             }),
             metrics: ["a".to_owned(), "kl".to_owned(), "zeta".to_owned()].into(),
@@ -129,7 +160,10 @@ mod tests {
         let (known, mut view) = (known(), View::default());
         for (order, want) in ["abc", "bac", "acb", "bca", "abc"].iter().enumerate() {
             view.list_mut(List::Running).order = order;
-            let ids: String = running(&known, &view).iter().map(|row| row.episode_uuid.as_str()).collect();
+            let ids: String = running(&known, &view)
+                .iter()
+                .map(|row| row.episode_uuid.as_str())
+                .collect();
             assert_eq!(ids, *want, "{order}");
         }
         for (order, want) in ["xyz", "zxy", "xzy", "xyz"].iter().enumerate() {

@@ -45,16 +45,27 @@ impl State {
 
     /// Returns the trend of the mean reward; `None` for fewer than four updates.
     pub fn reward_trend(&self) -> Option<Trend> {
-        let rewards: Vec<f64> = self.known.curve("reward_mean").iter().map(|(_, value)| *value).collect();
+        let rewards: Vec<f64> = self
+            .known
+            .curve("reward_mean")
+            .iter()
+            .map(|(_, value)| *value)
+            .collect();
         Trend::of(&rewards)
     }
 
     /// Returns whether it learns, as a sentence.
     pub fn learning(&self) -> String {
         let rewards = self.known.curve("reward_mean");
-        let Some((_, last)) = rewards.last() else { return "no update yet".into() };
+        let Some((_, last)) = rewards.last() else {
+            return "no update yet".into();
+        };
         match self.reward_trend() {
-            None => format!("reward {}; too early for a trend ({})", number(*last), counted(rewards.len() as u64, "update")),
+            None => format!(
+                "reward {}; too early for a trend ({})",
+                number(*last),
+                counted(rewards.len() as u64, "update")
+            ),
             Some(trend) => format!(
                 "reward {} {trend} (last {} steps against the {} before)",
                 number(*last),
@@ -81,7 +92,12 @@ impl State {
         let left = (engine.total_steps? + 1).saturating_sub(engine.global_step);
         let each = seconds_per_step(&engine.phases)?;
         (engine.status != EngineStatus::Offline).then(|| {
-            format!("in about {} ({} of {} each)", duration(left as f64 * each), counted(left, "step"), duration(each))
+            format!(
+                "in about {} ({} of {} each)",
+                duration(left as f64 * each),
+                counted(left, "step"),
+                duration(each)
+            )
         })
     }
 
@@ -99,7 +115,9 @@ fn doing(status: &Status) -> String {
         EngineStatus::Offline if detail().is_some_and(|detail| detail.contains(UPDATES_DONE)) => {
             format!("finished: {}", detail().unwrap_or_default())
         }
-        EngineStatus::Offline => detail().unwrap_or_else(|| "no engine runs; start a job with `ajet-swarm roll`".into()),
+        EngineStatus::Offline => {
+            detail().unwrap_or_else(|| "no engine runs; start a job with `ajet-swarm roll`".into())
+        }
         EngineStatus::Booting => detail().unwrap_or_else(|| "loading the model".into()),
         EngineStatus::Rolling => format!(
             "sampling batch {}: {} of {} ended, {} running",
@@ -110,10 +128,18 @@ fn doing(status: &Status) -> String {
         ),
         EngineStatus::RollingPost => match status.running_total {
             0 => format!("batch {} is full; the update begins", engine.global_step),
-            running => format!("batch {} is full; waiting for {}", engine.global_step, counted(running, "running episode")),
+            running => format!(
+                "batch {} is full; waiting for {}",
+                engine.global_step,
+                counted(running, "running episode")
+            ),
         },
         EngineStatus::WeightSyncing | EngineStatus::WeightExporting => {
-            let update = format!("training on batch {} ({})", engine.global_step, counted(batch.episodes, "episode"));
+            let update = format!(
+                "training on batch {} ({})",
+                engine.global_step,
+                counted(batch.episodes, "episode")
+            );
             detail().map_or(update.clone(), |detail| format!("{update}: {detail}"))
         }
         EngineStatus::CannotConnect => String::new(),
@@ -122,7 +148,10 @@ fn doing(status: &Status) -> String {
 
 /// Returns the mean duration of the last steps, with evaluations and checkpoints between them.
 fn seconds_per_step(phases: &[Phase]) -> Option<f64> {
-    let rolling = phases.iter().rev().filter(|phase| phase.status == EngineStatus::Rolling);
+    let rolling = phases
+        .iter()
+        .rev()
+        .filter(|phase| phase.status == EngineStatus::Rolling);
     let mut starts: Vec<(u64, f64)> = vec![];
     for phase in rolling {
         match starts.last_mut() {
@@ -143,7 +172,11 @@ mod tests {
     use super::*;
 
     fn phase(status: EngineStatus, since: f64, global_step: u64) -> Phase {
-        Phase { status, since, global_step }
+        Phase {
+            status,
+            since,
+            global_step,
+        }
     }
 
     #[test]
@@ -177,14 +210,21 @@ mod tests {
         use EngineStatus::{Booting, Offline, Rolling, RollingPost, WeightSyncing};
         for (engine, detail, want) in [
             (Offline, None, "no engine runs; start a job with `ajet-swarm roll`"),
-            (Offline, Some("all 3 updates of ajet.trainer_common.total_training_steps are done"),
-                "finished: all 3 updates of ajet.trainer_common.total_training_steps are done"),
+            (
+                Offline,
+                Some("all 3 updates of ajet.trainer_common.total_training_steps are done"),
+                "finished: all 3 updates of ajet.trainer_common.total_training_steps are done",
+            ),
             (Offline, Some("out of memory"), "out of memory"),
             (Booting, Some("loading weights"), "loading weights"),
             (Rolling, None, "sampling batch 37: 84 of 128 episodes ended, 40 running"),
             (RollingPost, None, "batch 37 is full; waiting for 40 running episodes"),
             (WeightSyncing, None, "training on batch 37 (84 episodes)"),
-            (WeightSyncing, Some("writing a checkpoint"), "training on batch 37 (84 episodes): writing a checkpoint"),
+            (
+                WeightSyncing,
+                Some("writing a checkpoint"),
+                "training on batch 37 (84 episodes): writing a checkpoint",
+            ),
         ] {
             assert_eq!(told(&status, engine, detail), want);
         }

@@ -50,10 +50,19 @@ fn drill_down_and_back() {
 
 #[test]
 fn filters_are_typed_kept_and_cleared() {
-    let typed = [Action::Open(Tab::Tasks), Action::Filter, Action::Type('_'), Action::Type('9'), Action::Type('9')];
+    let typed = [
+        Action::Open(Tab::Tasks),
+        Action::Filter,
+        Action::Type('_'),
+        Action::Type('9'),
+        Action::Type('9'),
+    ];
     let state = after(after(full(), &typed), &[Action::Erase, Action::Enter]);
     assert!(!state.view.typing);
-    let tasks: Vec<_> = rows::tasks(&state.known, &state.view).iter().map(|group| group.task_id.clone()).collect();
+    let tasks: Vec<_> = rows::tasks(&state.known, &state.view)
+        .iter()
+        .map(|group| group.task_id.clone())
+        .collect();
     assert_eq!(tasks, ["reverse_text_9"]);
     let state = after(state, &[Action::Back]);
     assert_eq!(rows::tasks(&state.known, &state.view).len(), 4);
@@ -72,7 +81,10 @@ fn pages_of_finished_episodes_follow_the_cursor() {
         let state = after(state.clone(), &[Action::Select(List::Finished, row)]);
         assert_eq!(query(&state).offset, offset, "{row}");
     }
-    assert_eq!(after(state, &[Action::Last]).view.list(List::Finished).cursor.index, 9_999);
+    assert_eq!(
+        after(state, &[Action::Last]).view.list(List::Finished).cursor.index,
+        9_999
+    );
 }
 
 #[test]

@@ -84,7 +84,10 @@ impl Cursor {
 
     /// Finds the selected row in changed rows; if it is gone, the row at its place is selected.
     pub fn follow(&mut self, ids: &[&str]) {
-        let place = self.id.as_deref().and_then(|id| ids.iter().position(|other| *other == id));
+        let place = self
+            .id
+            .as_deref()
+            .and_then(|id| ids.iter().position(|other| *other == id));
         self.select(place.unwrap_or(self.index), ids);
     }
 }

@@ -31,8 +31,12 @@ pub(super) fn draw(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
         }
         false => (area, None),
     };
-    let [sampling, time, rest] =
-        Layout::vertical([Constraint::Length(SAMPLING_ROWS), Constraint::Length(TIME_ROWS), Constraint::Fill(1)]).areas(left);
+    let [sampling, time, rest] = Layout::vertical([
+        Constraint::Length(SAMPLING_ROWS),
+        Constraint::Length(TIME_ROWS),
+        Constraint::Fill(1),
+    ])
+    .areas(left);
     draw_sampling(frame, sampling, status, theme);
     draw_time(frame, time, state, status, theme);
     match right {
@@ -67,17 +71,35 @@ fn draw_sampling(frame: &mut Frame, area: Rect, status: &Status, theme: Theme) {
 fn sampling_lines(load: &SamplingLoad) -> Vec<Line<'static>> {
     let line = |name: &str, value: String| Line::raw(format!(" {name:<12} {value}"));
     vec![
-        line("requests", format!("{} running, {} waiting", count(load.running_requests), count(load.waiting_requests))),
+        line(
+            "requests",
+            format!(
+                "{} running, {} waiting",
+                count(load.running_requests),
+                count(load.waiting_requests)
+            ),
+        ),
         line(
             "tokens",
-            format!("{} sampled/s, {} prompt/s computed", number(load.tokens_per_second), number(load.prompt_tokens_per_second)),
+            format!(
+                "{} sampled/s, {} prompt/s computed",
+                number(load.tokens_per_second),
+                number(load.prompt_tokens_per_second)
+            ),
         ),
         line("episodes", format!("{}/s", number(load.episodes_per_second))),
         line("first token", distribution(load.time_to_first_token.as_ref())),
         line("per token", distribution(load.time_per_token.as_ref())),
         Line::default(),
         Line::default(),
-        line("memory", if load.memory_bytes == 0 { "unknown".into() } else { bytes(load.memory_bytes) }),
+        line(
+            "memory",
+            if load.memory_bytes == 0 {
+                "unknown".into()
+            } else {
+                bytes(load.memory_bytes)
+            },
+        ),
     ]
 }
 
@@ -105,7 +127,10 @@ fn draw_time(frame: &mut Frame, area: Rect, state: &State, status: &Status, them
     let inner = block.inner(area);
     let mut lines = vec![
         phase_band::band(phases, state.now, inner.width, theme),
-        Line::raw(format!(" {}", phase_band::shares(phase_band::recent(phases), state.now, inner.width.into()))),
+        Line::raw(format!(
+            " {}",
+            phase_band::shares(phase_band::recent(phases), state.now, inner.width.into())
+        )),
     ];
     let restarts = match status.engine.restarts {
         0 => String::new(),
@@ -118,9 +143,13 @@ fn draw_time(frame: &mut Frame, area: Rect, state: &State, status: &Status, them
 /// Returns the durations of the last update and its parts.
 fn update_parts(status: &Status) -> String {
     let seconds = |name: &str| status.latest_metrics.get(name).map(|seconds| latency(*seconds));
-    let Some(update) = seconds("seconds/update") else { return "-".into() };
+    let Some(update) = seconds("seconds/update") else {
+        return "-".into();
+    };
     let parts = ["forward", "backward", "optimizer", "scoring"];
-    let parts = parts.iter().filter_map(|part| Some(format!("{part} {}", seconds(&format!("seconds/update_{part}"))?)));
+    let parts = parts
+        .iter()
+        .filter_map(|part| Some(format!("{part} {}", seconds(&format!("seconds/update_{part}"))?)));
     let parts: Vec<_> = parts.collect();
     match parts.is_empty() {
         true => update,
@@ -136,7 +165,11 @@ fn facts(frame: &mut Frame, area: Rect, status: &Status, theme: Theme) {
         lines.push(line("device", experiment.device.clone()));
         lines.push(line(
             "parameters",
-            format!("{}, {} trained", magnitude(experiment.parameters), magnitude(experiment.trainable_parameters)),
+            format!(
+                "{}, {} trained",
+                magnitude(experiment.parameters),
+                magnitude(experiment.trainable_parameters)
+            ),
         ));
         lines.push(line("directory", experiment.directory.clone()));
     }

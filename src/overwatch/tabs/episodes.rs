@@ -85,7 +85,11 @@ fn running_row<'a>(episode: &RunningEpisode, task_width: u16, more: bool, now: f
         (1, _) => "sampling".to_owned(),
         (calls, _) => format!("{calls} calls"),
     };
-    let kind = if episode.episode_type == EpisodeType::Eval { " (eval)" } else { "" };
+    let kind = if episode.episode_type == EpisodeType::Eval {
+        " (eval)"
+    } else {
+        ""
+    };
     let task = match episode.task_id.as_str() {
         "" => UNKNOWN_TASK.to_owned(),
         task => ending(task, task_width.max(8)),
@@ -181,7 +185,11 @@ fn finished_row<'a>(episode: &EpisodeSummary, task_width: u16, more: bool, now: 
         Line::raw(duration(episode.seconds)),
     ];
     if more {
-        let ended = if episode.ended > 0.0 { duration(now - episode.ended) } else { "-".into() };
+        let ended = if episode.ended > 0.0 {
+            duration(now - episode.ended)
+        } else {
+            "-".into()
+        };
         cells.extend([Line::raw(short(&episode.client_uuid)), Line::raw(ended)]);
     }
     Row::new(cells)

@@ -16,16 +16,30 @@ use crate::protocol::swarm::VerboseLog;
 /// Draws the log.
 pub(super) fn draw(frame: &mut Frame, area: Rect, state: &State, theme: Theme, hits: &mut Hits) {
     let filter = &state.view.log_filter;
-    let shown: Vec<_> = state.known.log.iter().filter(|line| matches(filter, &[&line.tag, &line.message])).collect();
+    let shown: Vec<_> = state
+        .known
+        .log
+        .iter()
+        .filter(|line| matches(filter, &[&line.tag, &line.message]))
+        .collect();
     let title = match state.view.log_scroll {
         0 => format!("log, {}", counted(shown.len() as u64, "line")),
-        back => format!("log, {} before the end of {}", back, counted(shown.len() as u64, "line")),
+        back => format!(
+            "log, {} before the end of {}",
+            back,
+            counted(shown.len() as u64, "line")
+        ),
     };
     let block = theme.block(title);
     let height = usize::from(block.inner(area).height);
     hits.max_scroll = Some(shown.len().saturating_sub(height));
-    let end = shown.len().saturating_sub(state.view.log_scroll.min(shown.len().saturating_sub(height)));
-    let lines: Vec<_> = shown[end.saturating_sub(height)..end].iter().map(|line| row(line, state.now, theme)).collect();
+    let end = shown
+        .len()
+        .saturating_sub(state.view.log_scroll.min(shown.len().saturating_sub(height)));
+    let lines: Vec<_> = shown[end.saturating_sub(height)..end]
+        .iter()
+        .map(|line| row(line, state.now, theme))
+        .collect();
     frame.render_widget(Paragraph::new(lines).block(block), area);
 }
 

@@ -83,7 +83,11 @@ fn state_line(state: &State, theme: Theme) -> Line<'static> {
         }
     }
     if let Some(status) = state.status().filter(|status| status.engine.global_step > 0) {
-        let of = status.engine.total_steps.map(|total| format!("/{total}")).unwrap_or_default();
+        let of = status
+            .engine
+            .total_steps
+            .map(|total| format!("/{total}"))
+            .unwrap_or_default();
         spans.push(Span::raw(format!("  step {}{of}", status.engine.global_step)));
     }
     Line::from(spans)
@@ -101,7 +105,10 @@ fn tab_line(frame: &mut Frame, area: Rect, state: &State, theme: Theme, hits: &m
     for tab in Tab::ALL {
         let text = label(tab, names);
         let width = text.chars().count() as u16;
-        hits.add(Rect::new(x, area.y, width, area.height).intersection(area), Action::Open(tab));
+        hits.add(
+            Rect::new(x, area.y, width, area.height).intersection(area),
+            Action::Open(tab),
+        );
         x = x.saturating_add(width);
         spans.push(match tab == open {
             true => Span::styled(text, theme.selected()),

@@ -40,7 +40,11 @@ pub(super) fn draw(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
     let lines = lines(state, main.width, theme);
     let [facts, chart] = Layout::vertical([Constraint::Length(lines.len() as u16), Constraint::Fill(1)]).areas(main);
     frame.render_widget(Paragraph::new(lines), facts);
-    let more = if chart.height >= 2 * MORE_CHARTS_HEIGHT { MORE_CHARTS_HEIGHT } else { 0 };
+    let more = if chart.height >= 2 * MORE_CHARTS_HEIGHT {
+        MORE_CHARTS_HEIGHT
+    } else {
+        0
+    };
     let [chart, more] = Layout::vertical([Constraint::Fill(1), Constraint::Length(more)]).areas(chart);
     reward_chart(frame, chart, state, theme);
     let cells: [Rect; MORE_CHARTS.len()] = Layout::horizontal([Constraint::Fill(1); MORE_CHARTS.len()]).areas(more);
@@ -60,7 +64,11 @@ fn draw_side(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
     episodes::running(frame, running, state, theme, &mut Hits::default());
     let block = theme.block("log");
     let height = usize::from(block.inner(latest).height);
-    let newest = state.known.log.iter().skip(state.known.log.len().saturating_sub(height));
+    let newest = state
+        .known
+        .log
+        .iter()
+        .skip(state.known.log.len().saturating_sub(height));
     let lines: Vec<_> = newest.map(|line| log::row(line, state.now, theme)).collect();
     frame.render_widget(Paragraph::new(lines).block(block), latest);
 }
@@ -90,22 +98,44 @@ fn lines(state: &State, width: u16, theme: Theme) -> Vec<Line<'static>> {
     let mut lines = vec![labelled("doing", state.doing(), doing_style(state, theme), theme)];
     let Some(status) = state.status() else { return lines };
     lines.extend(next_update(state, status, width, theme));
-    lines.push(labelled("learning", state.learning(), learning_style(state, theme), theme));
-    lines.extend(state.evaluation().map(|eval| labelled("eval reward", eval, Style::new(), theme)));
-    lines.extend(state.finish().map(|finish| labelled("all done", finish, Style::new(), theme)));
+    lines.push(labelled(
+        "learning",
+        state.learning(),
+        learning_style(state, theme),
+        theme,
+    ));
+    lines.extend(
+        state
+            .evaluation()
+            .map(|eval| labelled("eval reward", eval, Style::new(), theme)),
+    );
+    lines.extend(
+        state
+            .finish()
+            .map(|finish| labelled("all done", finish, Style::new(), theme)),
+    );
     lines.extend(speed(status).map(|speed| labelled("speed", speed, Style::new(), theme)));
     lines.extend(model(status).map(|model| labelled("model", model, Style::new(), theme)));
     lines.push(phases(state, status, width, theme));
-    lines.extend(state.extremes().map(|extremes| labelled("episodes", extremes_text(extremes, width), Style::new(), theme)));
+    lines.extend(
+        state
+            .extremes()
+            .map(|extremes| labelled("episodes", extremes_text(extremes, width), Style::new(), theme)),
+    );
     lines
 }
 
 fn labelled(label: &str, text: String, style: Style, theme: Theme) -> Line<'static> {
-    Line::from(vec![Span::styled(format!(" {label:<0$}", LABEL - 1), theme.faint()), Span::styled(text, style)])
+    Line::from(vec![
+        Span::styled(format!(" {label:<0$}", LABEL - 1), theme.faint()),
+        Span::styled(text, style),
+    ])
 }
 
 fn doing_style(state: &State, theme: Theme) -> Style {
-    state.engine_status().map_or(theme.faint(), |status| theme.state(status))
+    state
+        .engine_status()
+        .map_or(theme.faint(), |status| theme.state(status))
 }
 
 fn learning_style(state: &State, theme: Theme) -> Style {
@@ -122,7 +152,11 @@ fn next_update(state: &State, status: &Status, width: u16, theme: Theme) -> Opti
     let (label, share, text) = match status.engine.status {
         EngineStatus::Rolling => {
             let share = batch.done as f64 / batch.target.max(1) as f64;
-            ("next update", share, format!("{} of {} {}", count(batch.done), count(batch.target), batch.unit))
+            (
+                "next update",
+                share,
+                format!("{} of {} {}", count(batch.done), count(batch.target), batch.unit),
+            )
         }
         EngineStatus::RollingPost | EngineStatus::WeightSyncing | EngineStatus::WeightExporting => {
             let age = state.state_age().unwrap_or(0.0);
@@ -162,7 +196,10 @@ fn speed(status: &Status) -> Option<String> {
 }
 
 fn model(status: &Status) -> Option<String> {
-    let experiment = status.experiment.as_ref().filter(|experiment| !experiment.model.is_empty())?;
+    let experiment = status
+        .experiment
+        .as_ref()
+        .filter(|experiment| !experiment.model.is_empty())?;
     let mut text = experiment.model.clone();
     if experiment.parameters > 0 {
         text += &format!("  {} parameters", magnitude(experiment.parameters));

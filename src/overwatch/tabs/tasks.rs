@@ -55,7 +55,11 @@ pub(super) fn draw(frame: &mut Frame, area: Rect, state: &State, theme: Theme, h
 
 fn task_row<'a>(group: &TaskGroup, task_width: u16, state: &State, theme: Theme) -> Row<'a> {
     let repeats = state.status().map_or(0, |status| status.batch.repeats);
-    let of = if repeats > 0 { format!("/{repeats}") } else { String::new() };
+    let of = if repeats > 0 {
+        format!("/{repeats}")
+    } else {
+        String::new()
+    };
     let signal = match (group.has_signal, is_without_signal(group, state)) {
         (true, _) => Span::styled("yes", theme.colored(Color::Green)),
         (false, true) => Span::styled("none", theme.colored(Color::Yellow)),
@@ -73,7 +77,11 @@ fn task_row<'a>(group: &TaskGroup, task_width: u16, state: &State, theme: Theme)
 
 /// Returns the rewards of a group side by side, in the order in which they came.
 pub(super) fn rewards(group: &TaskGroup, theme: Theme) -> Line<'static> {
-    let best = group.episodes.iter().map(|episode| episode.reward).fold(f64::NEG_INFINITY, f64::max);
+    let best = group
+        .episodes
+        .iter()
+        .map(|episode| episode.reward)
+        .fold(f64::NEG_INFINITY, f64::max);
     let spans = group.episodes.iter().map(|episode| {
         let style = match group.has_signal && episode.reward >= best {
             true => theme.colored(Color::Green),

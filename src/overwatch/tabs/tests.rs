@@ -20,7 +20,10 @@ fn screen_in(state: &State, (width, height): (u16, u16), color: bool) -> (String
         })
         .unwrap();
     let buffer = terminal.backend().buffer();
-    let colored = buffer.content().iter().any(|cell| cell.fg != Color::Reset || cell.bg != Color::Reset);
+    let colored = buffer
+        .content()
+        .iter()
+        .any(|cell| cell.fg != Color::Reset || cell.bg != Color::Reset);
     let rows = buffer.content().chunks(usize::from(width).max(1));
     let rows = rows.map(|row| row.iter().map(|cell| cell.symbol()).collect::<String>());
     (rows.map(|row| row.trim_end().to_owned() + "\n").collect(), colored)
@@ -54,7 +57,9 @@ fn stages() -> Vec<(&'static str, State)> {
     let mut first = rolling();
     empty(&mut first);
     (first.engine.global_step, first.running) = (1, rolling().running);
-    let updating = engine(EngineStatus::WeightSyncing, None, |all| all.batch.seconds_left = Some(6.0));
+    let updating = engine(EngineStatus::WeightSyncing, None, |all| {
+        all.batch.seconds_left = Some(6.0)
+    });
     let finished = format!("all 300 {UPDATES_DONE}");
     let finished = engine(EngineStatus::Offline, Some(&finished), |all| all.sampling = None);
     let mut gone = engine(EngineStatus::Rolling, None, |_| {});
@@ -84,15 +89,20 @@ fn open(state: &State, tab: Tab) -> State {
 #[test]
 fn tabs_at_the_sizes_of_terminals() {
     for size in [(80, 24), (200, 60), (20, 5)] {
-        let all: String = Tab::ALL.iter().map(|tab| screen(&open(&full(), *tab), size) + "\n").collect();
+        let all: String = Tab::ALL
+            .iter()
+            .map(|tab| screen(&open(&full(), *tab), size) + "\n")
+            .collect();
         insta::assert_snapshot!(format!("tabs_{}x{}", size.0, size.1), all);
     }
 }
 
 #[test]
 fn overview_of_every_stage() {
-    let all: String =
-        stages().iter().map(|(name, state)| format!("{name}:\n{}\n", screen(state, (80, 24)))).collect();
+    let all: String = stages()
+        .iter()
+        .map(|(name, state)| format!("{name}:\n{}\n", screen(state, (80, 24))))
+        .collect();
     insta::assert_snapshot!(all);
 }
 
@@ -104,15 +114,58 @@ fn the_questions_of_a_user_are_answered() {
         screen(state, (80, 24))
     };
     for (stage, texts) in [
-        ("rolling", &["learning", "↑ +0.101 rising", "in about 18s", "sampling batch 37: 84 of 128", "step 37/300"][..]),
-        ("rolling", &["eval reward  0.650 at step 25, +0.240 since step 1", "w worst -0.500 reverse_text_9", "b best 1.000"]),
-        ("rolling", &["10 of 16 tasks", "all done", "264 steps of 50s each", "builtin:tiny  65k parameters on cpu"]),
-        ("updating", &["training on batch 37 (84 episodes)", "update ends", "in about 6.0s", "42s so far", "w worst"]),
+        (
+            "rolling",
+            &[
+                "learning",
+                "↑ +0.101 rising",
+                "in about 18s",
+                "sampling batch 37: 84 of 128",
+                "step 37/300",
+            ][..],
+        ),
+        (
+            "rolling",
+            &[
+                "eval reward  0.650 at step 25, +0.240 since step 1",
+                "w worst -0.500 reverse_text_9",
+                "b best 1.000",
+            ],
+        ),
+        (
+            "rolling",
+            &[
+                "10 of 16 tasks",
+                "all done",
+                "264 steps of 50s each",
+                "builtin:tiny  65k parameters on cpu",
+            ],
+        ),
+        (
+            "updating",
+            &[
+                "training on batch 37 (84 episodes)",
+                "update ends",
+                "in about 6.0s",
+                "42s so far",
+                "w worst",
+            ],
+        ),
         ("booting", &["loading weights: 12 of 36 tensors", "no update yet"]),
-        ("first batch", &["time left unknown", "0 of 16 tasks", "the curve begins with the first update"]),
+        (
+            "first batch",
+            &[
+                "time left unknown",
+                "0 of 16 tasks",
+                "the curve begins with the first update",
+            ],
+        ),
         ("offline", &["no engine runs; start a job with `ajet-swarm roll`"]),
         ("finished", &["finished: all 300 updates", "↑ +0.101 rising"]),
-        ("server gone", &["CANNOT_CONNECT", "connection refused, retrying (10s)", "10 of 16 tasks"]),
+        (
+            "server gone",
+            &["CANNOT_CONNECT", "connection refused, retrying (10s)", "10 of 16 tasks"],
+        ),
         ("connecting", &["connecting"]),
     ] {
         let screen = shown(stage);
@@ -129,7 +182,17 @@ fn no_size_and_no_stage_panics() {
             for (tokens, finished) in [(false, false), (true, true)] {
                 let mut state = open(&state, tab);
                 (state.view.tokens, state.view.finished, state.view.zoomed) = (tokens, finished, finished);
-                for size in [(0, 0), (1, 1), (5, 3), (20, 5), (39, 10), (80, 24), (131, 31), (300, 3), (3, 100)] {
+                for size in [
+                    (0, 0),
+                    (1, 1),
+                    (5, 3),
+                    (20, 5),
+                    (39, 10),
+                    (80, 24),
+                    (131, 31),
+                    (300, 3),
+                    (3, 100),
+                ] {
                     screen(&state, size);
                     state.view.help = !state.view.help;
                 }
@@ -160,7 +223,10 @@ fn control_characters_are_not_drawn() {
     let mut hostile = watching(status);
     let mut said = detail();
     said.conversations[0].messages[1]["content"] = HOSTILE.into();
-    hostile.take(Update::Transcript(Subject::Episode(said.summary.episode_uuid.clone()), Ok(Box::new(said))), NOW);
+    hostile.take(
+        Update::Transcript(Subject::Episode(said.summary.episode_uuid.clone()), Ok(Box::new(said))),
+        NOW,
+    );
     for tab in Tab::ALL {
         let screen = screen(&open(&hostile, tab), (80, 24));
         assert!(!screen.contains(|c: char| c.is_control() && c != '\n'), "{screen}");

@@ -23,7 +23,10 @@ pub(super) fn draw(frame: &mut Frame, area: Rect, state: &State, theme: Theme, h
     let names = metrics(&state.known, &state.view);
     let cursor = state.view.list(List::Metrics).cursor.index;
     let [charts, dropped] = Layout::vertical([Constraint::Fill(1), Constraint::Length(DROPPED)]).areas(area);
-    frame.render_widget(Line::styled(dropped_episodes(state), theme.colored(Color::Yellow)), dropped);
+    frame.render_widget(
+        Line::styled(dropped_episodes(state), theme.colored(Color::Yellow)),
+        dropped,
+    );
     match names.get(cursor) {
         None => {
             let text = match state.view.list(List::Metrics).filter.as_str() {
@@ -48,7 +51,11 @@ fn grid(frame: &mut Frame, area: Rect, state: &State, names: &[String], cursor: 
             let index = row * columns + column;
             let Some(name) = names.get(index) else { break };
             metric(frame, *cell, state, name, index == cursor, theme);
-            let action = if index == cursor { Action::Enter } else { Action::Select(List::Metrics, index) };
+            let action = if index == cursor {
+                Action::Enter
+            } else {
+                Action::Select(List::Metrics, index)
+            };
             hits.add(*cell, action);
         }
     }
@@ -57,16 +64,31 @@ fn grid(frame: &mut Frame, area: Rect, state: &State, names: &[String], cursor: 
 /// Draws a metric's chart.
 pub(super) fn metric(frame: &mut Frame, area: Rect, state: &State, name: &str, selected: bool, theme: Theme) {
     let curves = curves(state, name);
-    let last = curves.last().and_then(|curve| curve.points.last()).map_or("-".into(), |(_, value)| number(*value));
+    let last = curves
+        .last()
+        .and_then(|curve| curve.points.last())
+        .map_or("-".into(), |(_, value)| number(*value));
     let block = theme.block(format!("{name} {last}"));
-    let block = if selected { block.border_style(theme.colored(Color::Green)).title_bottom(" ▲ ") } else { block };
+    let block = if selected {
+        block.border_style(theme.colored(Color::Green)).title_bottom(" ▲ ")
+    } else {
+        block
+    };
     chart::draw(frame, area, block, &curves, theme);
 }
 
 /// Returns a metric's curve, last, over its spread and evaluations where they are known.
 pub(super) fn curves(state: &State, name: &str) -> Vec<Curve> {
-    let curve = |name: &str, shape, color| Curve { points: state.known.curve(name), shape, color };
-    let shape = if name.starts_with("eval/") { Shape::Marks } else { Shape::Line };
+    let curve = |name: &str, shape, color| Curve {
+        points: state.known.curve(name),
+        shape,
+        color,
+    };
+    let shape = if name.starts_with("eval/") {
+        Shape::Marks
+    } else {
+        Shape::Line
+    };
     let mut curves = vec![];
     if name == "reward_mean" {
         curves.push(curve("reward_p10", Shape::Border, Color::DarkGray));
@@ -79,7 +101,11 @@ pub(super) fn curves(state: &State, name: &str) -> Vec<Curve> {
 
 fn dropped_episodes(state: &State) -> String {
     let dropped = state.status().map(|status| &status.dropped);
-    let told: Vec<_> = dropped.into_iter().flatten().map(|(reason, n)| format!("{} {reason}", count(*n))).collect();
+    let told: Vec<_> = dropped
+        .into_iter()
+        .flatten()
+        .map(|(reason, n)| format!("{} {reason}", count(*n)))
+        .collect();
     match told.is_empty() {
         true => String::new(),
         false => format!(" dropped episodes: {}", told.join(", ")),

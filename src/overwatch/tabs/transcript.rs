@@ -30,7 +30,10 @@ pub(super) fn draw(frame: &mut Frame, area: Rect, state: &State, theme: Theme, h
             return;
         }
     };
-    frame.render_widget(Paragraph::new(headline(&state.view.subject, detail, state.now, theme)), head);
+    frame.render_widget(
+        Paragraph::new(headline(&state.view.subject, detail, state.now, theme)),
+        head,
+    );
     let block = theme.block(if state.view.tokens { "tokens" } else { "transcript" });
     let inner = block.inner(body);
     let lines = match state.view.tokens {
@@ -42,7 +45,11 @@ pub(super) fn draw(frame: &mut Frame, area: Rect, state: &State, theme: Theme, h
     hits.max_scroll = Some(max_scroll);
     let start = state.view.transcript_scroll.min(max_scroll);
     let more = lines.len().saturating_sub(start + height);
-    let block = if more > 0 { block.title_bottom(format!(" ↓ {} more ", counted(more as u64, "line"))) } else { block };
+    let block = if more > 0 {
+        block.title_bottom(format!(" ↓ {} more ", counted(more as u64, "line")))
+    } else {
+        block
+    };
     let visible: Vec<_> = lines.into_iter().skip(start).take(height).collect();
     frame.render_widget(Paragraph::new(visible).block(block), body);
 }
@@ -52,7 +59,9 @@ fn shown(state: &State) -> Result<&EpisodeDetail, String> {
     match &state.known.transcript {
         Some((subject, detail)) if *subject == state.view.subject => detail.as_deref().map_err(Clone::clone),
         // What was found as the worst or the best is that episode from now on.
-        Some((_, Ok(detail))) if Subject::Episode(detail.summary.episode_uuid.clone()) == state.view.subject => Ok(detail),
+        Some((_, Ok(detail))) if Subject::Episode(detail.summary.episode_uuid.clone()) == state.view.subject => {
+            Ok(detail)
+        }
         _ => Err("reading the episode".into()),
     }
 }
@@ -60,22 +69,34 @@ fn shown(state: &State) -> Result<&EpisodeDetail, String> {
 fn headline(subject: &Subject, detail: &EpisodeDetail, now: f64, theme: Theme) -> Vec<Line<'static>> {
     if *subject == Subject::Latest {
         let title = Span::styled(" latest LLM call of any agent, live", theme.strong(Color::Cyan));
-        return vec![title.into(), Line::styled(" w worst and b best episode of the batch", theme.faint())];
+        return vec![
+            title.into(),
+            Line::styled(" w worst and b best episode of the batch", theme.faint()),
+        ];
     }
-    vec![outcome(detail, theme), Line::styled(format!(" {}", figures(detail, now)), theme.faint())]
+    vec![
+        outcome(detail, theme),
+        Line::styled(format!(" {}", figures(detail, now)), theme.faint()),
+    ]
 }
 
 /// Episode, task, reward with its parts.
 fn outcome(detail: &EpisodeDetail, theme: Theme) -> Line<'static> {
     let summary = &detail.summary;
     let mut spans = vec![
-        Span::styled(format!(" episode {}  ", short(&summary.episode_uuid)), theme.strong(Color::Cyan)),
+        Span::styled(
+            format!(" episode {}  ", short(&summary.episode_uuid)),
+            theme.strong(Color::Cyan),
+        ),
         Span::raw(format!("{}  ", summary.task_id)),
         Span::styled(result(detail.running, summary), theme.strong(Color::Green)),
     ];
     let parts = detail.log_metrics.iter().filter_map(|(name, value)| {
         let part = name.strip_prefix("reward/")?;
-        Some(format!("  {part} {}", value.as_f64().map_or_else(|| value.to_string(), number)))
+        Some(format!(
+            "  {part} {}",
+            value.as_f64().map_or_else(|| value.to_string(), number)
+        ))
     });
     spans.extend(parts.map(Span::raw));
     spans.into()
@@ -103,7 +124,11 @@ fn figures(detail: &EpisodeDetail, now: f64) -> String {
     let mut parts = vec![
         format!("{kind}, step {}", summary.global_step),
         counted(summary.llm_calls, "call"),
-        format!("{} prompt and {} sampled tokens", count(summary.prompt_tokens), count(summary.completion_tokens)),
+        format!(
+            "{} prompt and {} sampled tokens",
+            count(summary.prompt_tokens),
+            count(summary.completion_tokens)
+        ),
     ];
     if summary.seconds > 0.0 {
         parts.push(format!("took {}", duration(summary.seconds)));

@@ -20,7 +20,11 @@ pub(super) fn lines(detail: &EpisodeDetail, width: u16, theme: Theme) -> Vec<Lin
     let mut lines = vec![];
     for (place, conversation) in detail.conversations.iter().enumerate() {
         if count > 1 {
-            let title = format!("══ conversation {} of {count}, model {} ══", place + 1, conversation.model);
+            let title = format!(
+                "══ conversation {} of {count}, model {} ══",
+                place + 1,
+                conversation.model
+            );
             lines.push(Line::styled(title, theme.strong(Color::Cyan)));
         }
         lines.extend(conversation_lines(conversation, width, theme));
@@ -30,7 +34,11 @@ pub(super) fn lines(detail: &EpisodeDetail, width: u16, theme: Theme) -> Vec<Lin
 
 fn conversation_lines(conversation: &TranscriptConversation, width: u16, theme: Theme) -> Vec<Line<'static>> {
     let mut lines = vec![];
-    let names: Vec<_> = conversation.tools.iter().filter_map(|tool| tool["function"]["name"].as_str()).collect();
+    let names: Vec<_> = conversation
+        .tools
+        .iter()
+        .filter_map(|tool| tool["function"]["name"].as_str())
+        .collect();
     if !names.is_empty() {
         lines.extend(said(&format!("tools: {}", names.join(", ")), width, theme.faint()));
     }
@@ -64,7 +72,10 @@ fn message_lines(message: &Value, width: u16, theme: Theme) -> Vec<Line<'static>
 
 /// Returns the line above a message, as wide as the panel.
 fn author(role: &str, message: &Value, width: u16, theme: Theme) -> Line<'static> {
-    let id = message["tool_call_id"].as_str().or_else(|| message["name"].as_str()).unwrap_or_default();
+    let id = message["tool_call_id"]
+        .as_str()
+        .or_else(|| message["name"].as_str())
+        .unwrap_or_default();
     let name = format!("{role} {id}").trim_end().to_owned();
     let rule = usize::from(width).saturating_sub(name.chars().count() + 4);
     Line::from(vec![
@@ -92,7 +103,9 @@ fn content(content: &Value) -> String {
 
 fn said(text: &str, width: u16, style: Style) -> Vec<Line<'static>> {
     let lines = wrap(text, width.saturating_sub(INDENT)).into_iter();
-    lines.map(|line| Line::styled(format!("{:1$}{line}", "", usize::from(INDENT)), style)).collect()
+    lines
+        .map(|line| Line::styled(format!("{:1$}{line}", "", usize::from(INDENT)), style))
+        .collect()
 }
 
 #[cfg(test)]
@@ -118,7 +131,10 @@ mod tests {
             }],
             ..EpisodeDetail::default()
         };
-        let told: Vec<String> = lines(&detail, 20, Theme { color: true }).iter().map(ToString::to_string).collect();
+        let told: Vec<String> = lines(&detail, 20, Theme { color: true })
+            .iter()
+            .map(ToString::to_string)
+            .collect();
         let want = [
             "  tools: calc",
             "── system ──────────",

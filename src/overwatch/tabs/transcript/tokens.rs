@@ -30,7 +30,11 @@ fn title(row: &TokenRow, place: usize, count: usize) -> String {
         trained.len()
     );
     let mean = |values: &[f32]| {
-        let known: Vec<f64> = trained.iter().filter_map(|token| values.get(*token)).map(|value| f64::from(*value)).collect();
+        let known: Vec<f64> = trained
+            .iter()
+            .filter_map(|token| values.get(*token))
+            .map(|value| f64::from(*value))
+            .collect();
         (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)
     };
     if let Some(mean) = mean(&row.logprobs) {
@@ -90,7 +94,10 @@ mod tests {
             advantages: Some(vec![0.0, 0.5, 0.5]),
             truncated: true,
         };
-        let detail = EpisodeDetail { rows: vec![row], ..EpisodeDetail::default() };
+        let detail = EpisodeDetail {
+            rows: vec![row],
+            ..EpisodeDetail::default()
+        };
         let lines = lines(&detail, 3, Theme { color: false });
         let text: Vec<String> = lines.iter().map(ToString::to_string).collect();
         assert_eq!(
@@ -104,7 +111,10 @@ mod tests {
             ]
         );
         let underlined = |line: &Line| -> String {
-            let spans = line.spans.iter().filter(|span| span.style.add_modifier.contains(Modifier::UNDERLINED));
+            let spans = line
+                .spans
+                .iter()
+                .filter(|span| span.style.add_modifier.contains(Modifier::UNDERLINED));
             spans.map(|span| span.content.to_string()).collect()
         };
         assert_eq!(lines[1..].iter().map(underlined).collect::<Vec<_>>(), ["c", "def", "g"]);
