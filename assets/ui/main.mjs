@@ -38,6 +38,7 @@ const app = { store: new Store(), history: new History() };
 /** @type {import('./views/view.mjs').View | null} */
 let view = null;
 let current = '';
+let title = '';
 
 const frame = buildFrame();
 const help = buildHelp();
@@ -67,7 +68,8 @@ function openView() {
   const chosen = isEpisode ? EPISODE : VIEWS[current];
   view?.destroy?.();
   view = chosen.open(app, place);
-  document.title = `${chosen.title} · ajet-swarm`;
+  title = chosen.title;
+  document.title = `${title} · ajet-swarm`;
   fill(frame.main, view.element);
   for (const link of frame.links) {
     const is = link.dataset.view === current;
@@ -94,6 +96,7 @@ function update() {
   const { word, color } = stateOf(status.engine.status);
   setText(frame.state, `${word} · step ${status.engine.global_step}`);
   frame.state.style.setProperty('--dot', `var(${color})`);
+  document.title = `${title} · step ${status.engine.global_step} · ajet-swarm`;
   setText(frame.experiment, oneLine(status.experiment?.name ?? 'no experiment', 60));
   view?.update?.();
 }

@@ -143,6 +143,23 @@ test('keys', async () => {
   await close();
 });
 
+test('arrows turn pages and lead through the episodes of a task', async () => {
+  const { page, problems, close } = await open(browser, server.base);
+  await visit(page, 'episodes');
+  await page.keyboard.press('ArrowRight');
+  await page.getByText('101 to 200 of 10,000 episodes').waitFor();
+  await page.keyboard.press('ArrowLeft');
+  await page.getByText('1 to 100 of 10,000 episodes').waitFor();
+  await page.locator('tbody tr').nth(8).click();
+  await page.locator('.episode .chip[aria-current]').waitFor();
+  const before = await page.evaluate(() => location.hash);
+  await page.keyboard.press('ArrowLeft');
+  await page.waitForFunction((hash) => location.hash !== hash, before);
+  await page.locator('.message').first().waitFor();
+  assert.deepEqual(problems, []);
+  await close();
+});
+
 test('filters are in the address, so links lead to what one sees', async () => {
   const { page, problems, close } = await open(browser, server.base);
   await visit(page, 'episodes?sort=reward&type=eval');
