@@ -121,7 +121,7 @@ export class Chart {
     return {
       width: this.#width,
       height,
-      padding: [8, 18, 0, 0],
+      padding: [8, xText ? 30 : 18, 0, 0],
       legend: { show: false },
       scales: { x: { time: false }, y: { distr: log ? 3 : 1, range: log ? undefined : this.#range } },
       axes: [

@@ -33,6 +33,8 @@ const EPISODE = { title: 'Episode', open: episode };
 const ORDER = Object.keys(VIEWS);
 /** Least time between two loads of the history, in milliseconds. */
 const HISTORY_PAUSE = 1000;
+/** Time between two attempts after a failed one, in milliseconds. */
+const HISTORY_RETRY = 5000;
 
 const app = { store: new Store(), history: new History() };
 /** @type {import('./views/view.mjs').View | null} */
@@ -105,7 +107,9 @@ function update() {
 function refreshHistory({ experiment, engine: state, latest_eval }) {
   const isOffline = state.status === 'ENGINE.OFFLINE';
   const wanted = `${experiment?.name} ${state.global_step} ${isOffline} ${latest_eval?.global_step}`;
-  if (wanted === historyFor || Date.now() - historyAt < HISTORY_PAUSE || document.hidden) return;
+  const { error } = app.history;
+  if ((wanted === historyFor && !error) || document.hidden) return;
+  if (Date.now() - historyAt < (error ? HISTORY_RETRY : HISTORY_PAUSE)) return;
   [historyFor, historyAt] = [wanted, Date.now()];
   app.history.refresh().then(() => app.store.changed());
 }

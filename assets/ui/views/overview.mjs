@@ -240,15 +240,19 @@ function rewardChart(app) {
   return { element: h('div', {}, chart.element, empty, key), update, destroy: () => chart.destroy() };
 }
 
+/** Least time between two looks for notable episodes, in milliseconds: steps may be shorter. */
+const NOTABLE_PAUSE = 3000;
+
 /** Links to the worst, the best and the latest episode. @param {import('./view.mjs').App} app */
 function notableEpisodes(app) {
   const list = h('div', { class: 'notable' });
   let asked = '';
+  let askedAt = 0;
   /** @param {Status} status */
   function update({ engine, experiment }) {
-    const key = `${experiment?.name} ${engine.global_step} ${isUpdating(engine.status)}`;
-    if (key === asked || document.hidden) return;
-    asked = key;
+    const key = `${experiment?.name} ${engine.global_step}`;
+    if (key === asked || document.hidden || Date.now() - askedAt < NOTABLE_PAUSE) return;
+    [asked, askedAt] = [key, Date.now()];
     load(engine.global_step).then(
       (found) => fill(list, found),
       () => {

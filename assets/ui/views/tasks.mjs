@@ -75,6 +75,7 @@ export function tasks(app, { query }) {
 function noteText({ groups, engine }, silent) {
   if (groups.length === 0) return '';
   const count = `${plural(groups.length, 'task')} ${isUpdating(engine.status) ? 'in the update' : 'of the batch'}`;
+  if (silent === 0) return `${count}.`;
   return `${count}, ${number(silent)} without signal: all rewards are equal, so nothing is learnt from them.`;
 }
 
