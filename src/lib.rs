@@ -28,6 +28,7 @@ pub mod jinja;
 pub mod model;
 pub mod overwatch;
 pub mod protocol;
+pub mod research;
 pub mod roll;
 pub mod server;
 pub mod terminal;

@@ -13,14 +13,20 @@ pub mod fetch;
 pub mod job;
 pub mod log;
 pub mod overwatch;
+<<<<<<< HEAD
 pub mod prompt_tokens;
 mod roll;
+=======
+pub mod research;
+pub mod roll;
+>>>>>>> e202fdc (Synced training code is built and run as the engine, and plans of variants are run and compared)
 pub mod server_url;
 pub mod start;
 pub mod status;
 pub mod stop;
 pub mod supervise;
 pub mod sync_code;
+pub mod wait_goal;
 
 /// Reinforcement learning of language-model agents: one binary that serves, samples and trains.
 #[derive(Debug, Parser)]
@@ -55,10 +61,12 @@ pub enum Command {
     Status(status::Args),
     /// Stop a server's engine, which saves its state first; the server keeps running.
     Stop(stop::Args),
-    /// Send a snapshot of training code to a server, which stores it and prints how to use it.
+    /// Send changed training code to a server, which builds it and runs it as its engine.
     SyncCode(sync_code::Args),
     /// Run a job: its tasks run through its agent as episodes, whose rewards train the model.
     Roll(roll::Args),
+    /// Run the variants of a plan with several seeds, and say which is better by more than noise.
+    Research(research::Args),
     /// Create, check or show a job file.
     Job(job::Args),
     /// Fetch a checkpoint from a server to this machine.
@@ -102,6 +110,7 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Stop(args) => stop::run(args).await,
         Command::SyncCode(args) => sync_code::run(args).await,
         Command::Roll(args) => roll::run(args).await,
+        Command::Research(args) => research::run(args).await,
         Command::Job(args) => job::run(args).await,
         Command::Fetch(args) => fetch::run(args).await,
         Command::Export(args) => export::run(args),

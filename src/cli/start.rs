@@ -20,7 +20,7 @@ use crate::protocol::swarm::DEFAULT_PORT;
 use crate::roll::{EndSignals, STAY};
 use crate::server::engine::resume;
 use crate::server::http::tls;
-use crate::server::{ChildLauncher, Hosts, Limits, Options, Server, TOKEN_VARIABLE, Token};
+use crate::server::{ChildLauncher, CodeAccess, CodeOptions, Hosts, Limits, Options, Server, TOKEN_VARIABLE, Token};
 use crate::terminal;
 
 /// Python clients that start a server wait for this line in its output.
@@ -64,12 +64,24 @@ pub struct Args {
     /// Resume an interrupted experiment: the newest one in the current directory, or the one in DIR.
     #[arg(long = "continue", value_name = "DIR", num_args = 0..=1, require_equals = true)]
     resume: Option<Option<PathBuf>>,
-    /// Run engines from this program: an ajet-swarm built from other sources, such as those of `ajet-swarm sync-code`.
+    /// Run engines from this program, an ajet-swarm built from other sources, unless training code was synced.
     #[arg(long, value_name = "PROGRAM")]
     engine: Option<PathBuf>,
     /// Maximum seconds without progress while an engine boots.
     #[arg(long, value_name = "SECONDS", default_value_t = 600.0)]
     boot_timeout: f64,
+    /// Take training code (`ajet-swarm sync-code`) without a token: everyone who reaches the port can run code here.
+    #[arg(long, conflicts_with = "no_code_sync")]
+    allow_code_sync: bool,
+    /// Take no training code, and run none that was synced before.
+    #[arg(long)]
+    no_code_sync: bool,
+    /// Run the built-in engine, not the training code that was synced to an earlier server here.
+    #[arg(long)]
+    no_synced_code: bool,
+    /// Maximum seconds for the build of synced training code.
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600.0)]
+    build_timeout: f64,
     /// Exit when standard input closes, unless told there to stay, as for a server started by `roll`.
     #[arg(long, hide = true)]
     end_with_stdin: bool,
@@ -107,15 +119,8 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         .as_ref()
         .map(|given| interrupted_config(given.as_deref(), interrupted.as_deref()))
         .transpose()?;
-    let boot_timeout = Duration::try_from_secs_f64(args.boot_timeout)
-        .ok()
-        .filter(|timeout| !timeout.is_zero())
-        .with_context(|| {
-            format!(
-                "--boot-timeout must be a positive number of seconds, got {}",
-                args.boot_timeout
-            )
-        })?;
+    let boot_timeout = timeout("--boot-timeout", args.boot_timeout)?;
+    let code = code_options(&args)?;
     let tls = match (&args.tls_cert, &args.tls_key) {
         (Some(certificate), Some(key)) => Some(tls::acceptor(certificate, key)?),
         _ => None,
@@ -135,6 +140,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         token,
         hosts: Hosts::new(args.allowed_host),
         default_config,
+        code,
         boot_timeout,
         start_with,
         limits,
@@ -149,6 +155,26 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         .serve(listener, shutdown_signal)
         .await?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns a positive duration given as seconds.
+fn timeout(flag: &str, seconds: f64) -> anyhow::Result<Duration> {
+    let timeout = Duration::try_from_secs_f64(seconds).ok().filter(|timeout| !timeout.is_zero());
+    timeout.with_context(|| format!("{flag} must be a positive number of seconds, got {seconds}"))
+}
+
+fn code_options(args: &Args) -> anyhow::Result<CodeOptions> {
+    let access = match (args.no_code_sync, args.allow_code_sync) {
+        (true, _) => CodeAccess::Off,
+        (false, true) => CodeAccess::Everyone,
+        (false, false) => CodeAccess::WithToken,
+    };
+    Ok(CodeOptions {
+        access,
+        build_timeout: timeout("--build-timeout", args.build_timeout)?,
+        keep_selected: !args.no_synced_code,
+        ..CodeOptions::default()
+    })
 }
 
 fn default_config(path: &Path) -> anyhow::Result<String> {

@@ -2,13 +2,19 @@
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use serde_json::json;
 
 use super::server_url::ServerArgs;
-use crate::client::ClientError;
-use crate::protocol::swarm::{EngineStatusAnswer, PoolInformation};
+use super::wait_goal::{Goal, Outlook};
+use crate::client::{ClientError, SwarmClient};
+use crate::protocol::swarm::{EngineStatus, EngineStatusAnswer, PoolInformation};
 use crate::terminal;
+
+/// Interval between two looks at the engine.
+const POLL: Duration = Duration::from_millis(300);
 
 /// Options of the status command.
 #[derive(Debug, clap::Args)]
@@ -16,21 +22,41 @@ use crate::terminal;
 Examples:
   ajet-swarm status
   ajet-swarm status --swarm-url http://gpu-box:10086 --token \"$TOKEN\"
-  ajet-swarm status --json | jq .pool.latest_metrics.reward_mean")]
+  ajet-swarm status --json | jq .pool.latest_metrics.reward_mean
+  ajet-swarm status --wait rolling --timeout 600     until episodes can be run
+  ajet-swarm status --wait step=20 --json            until 19 updates are done
+
+Exit codes: 0 done or reached, 1 error, 2 wrong usage, 3 --timeout is over, 4 the engine is offline and does not get
+there.")]
 pub struct Args {
     #[command(flatten)]
     server: ServerArgs,
     /// Print a JSON object with `status`, `pool` and `experiment_dir` as the server reports them.
     #[arg(long)]
     json: bool,
+    /// Wait until the engine is `rolling` or `offline`, or has reached `step=N`, and then print.
+    #[arg(long, value_name = "STATE")]
+    wait: Option<Goal>,
+    /// Maximum seconds to wait; without it there is no limit.
+    #[arg(long, value_name = "SECONDS", requires = "wait")]
+    timeout: Option<f64>,
 }
+
+/// Exit code if the time is over.
+const TIMED_OUT: u8 = 3;
+/// Exit code if the engine is offline and will not get there.
+const IS_OFFLINE: u8 = 4;
 
 /// Prints the engine's state and the progress of the current batch.
 ///
 /// # Errors
-/// Fails if the server cannot be reached or requires a token.
+/// Fails if the server cannot be reached or requires a token, or if the time limit is no duration.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let swarm = args.server.client()?;
+    let waited = match args.wait {
+        Some(goal) => wait(&swarm, goal, limit(args.timeout)?).await?,
+        None => ExitCode::SUCCESS,
+    };
     let (status, pool, experiment_dir) = tokio::join!(swarm.status(), swarm.pool_information(), swarm.experiment_dir());
     let (status, pool, experiment_dir) = (status?, if_there(pool)?, if_there(experiment_dir)?.flatten());
     let text = match args.json {
@@ -41,7 +67,32 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         false => lines(&status, &pool.unwrap_or_default(), experiment_dir.as_deref()),
     };
     terminal::print(&text);
-    Ok(ExitCode::SUCCESS)
+    Ok(waited)
+}
+
+/// Returns a time limit given in seconds; without one it is a thousand years.
+fn limit(seconds: Option<f64>) -> anyhow::Result<Duration> {
+    let Some(seconds) = seconds else {
+        return Ok(Duration::from_secs(31_557_600_000));
+    };
+    Duration::try_from_secs_f64(seconds)
+        .with_context(|| format!("--timeout must be a number of seconds that is not negative, got {seconds}"))
+}
+
+/// Waits until the goal is reached or cannot be; returns the exit code.
+async fn wait(swarm: &SwarmClient, goal: Goal, limit: Duration) -> anyhow::Result<ExitCode> {
+    let began = Instant::now();
+    let mut was_up = false;
+    loop {
+        let status = swarm.status().await?;
+        was_up |= status.engine_status != EngineStatus::Offline;
+        match goal.outlook(&status, was_up) {
+            Outlook::Reached => return Ok(ExitCode::SUCCESS),
+            Outlook::Offline => return Ok(ExitCode::from(IS_OFFLINE)),
+            Outlook::Open if began.elapsed() >= limit => return Ok(ExitCode::from(TIMED_OUT)),
+            Outlook::Open => tokio::time::sleep(POLL.min(limit.saturating_sub(began.elapsed()))).await,
+        }
+    }
 }
 
 /// An answer of an endpoint that an older or another server may not have.
@@ -99,7 +150,6 @@ fn lines(status: &EngineStatusAnswer, pool: &PoolInformation, experiment_dir: Op
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::swarm::EngineStatus;
 
     /// Seen with a server without the pool's endpoint, of which nothing was shown.
     #[test]

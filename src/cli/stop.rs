@@ -11,7 +11,9 @@ use crate::protocol::swarm::EngineStatus;
 #[command(after_help = "\
 Examples:
   ajet-swarm stop
-  ajet-swarm stop --swarm-url http://gpu-box:10086 --token \"$TOKEN\"")]
+  ajet-swarm stop --swarm-url http://gpu-box:10086 --token \"$TOKEN\"
+
+Exit codes: 0 no engine runs any more, 1 error, 2 wrong usage.")]
 pub struct Args {
     #[command(flatten)]
     server: ServerArgs,

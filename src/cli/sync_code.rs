@@ -1,159 +1,185 @@
 //! `ajet-swarm sync-code`.
 
-use crate::{note, say};
-use std::io::{Cursor, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
-use bytes::Bytes;
-use zip::write::{SimpleFileOptions, ZipWriter};
-use zip::{CompressionMethod, DateTime};
+use anyhow::bail;
 
 use super::server_url::ServerArgs;
-use crate::config::small_file::read_bytes;
+use crate::client::{ClientError, Sources, SwarmClient, pack_sources};
+use crate::protocol::swarm::{EngineStatus, EngineStatusAnswer};
+use crate::{note, say, terminal};
 
-/// Maximum size of an archive that servers accept.
-const MAX_BYTES: u64 = 1024 * 1024 * 1024;
-
-/// Directories that are not sent when git does not determine the files.
-const EXCLUDED_DIRS: [&str; 4] = [".git", "target", "__pycache__", "node_modules"];
+/// Interval between lines about one stage of a boot.
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Options of the sync-code command.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  ajet-swarm sync-code .
-  ajet-swarm sync-code ~/src/ajet-swarm --swarm-url http://gpu-box:10086 --token \"$TOKEN\"")]
+  ajet-swarm sync-code --dry-run                show which files would be sent
+  ajet-swarm sync-code --force-restart          send them and restart the engine with them
+  ajet-swarm sync-code ~/src/ajet-swarm --swarm-url http://gpu-box:10086 --token \"$TOKEN\"
+  ajet-swarm sync-code --built-in               go back to the server's own engine
+  ajet-swarm sync-code --build-log              show the compiler's output")]
 pub struct Args {
-    /// Source directory: in a git work tree, tracked and untracked files that are not ignored; otherwise all files.
-    #[arg(value_name = "DIR")]
+    /// Checkout of ajet-swarm, or a folder in it. The files that git tracks are sent, with their uncommitted changes.
+    #[arg(value_name = "DIR", default_value = ".")]
     dir: PathBuf,
+    /// Stop an engine that runs, and start it again with the new code.
+    #[arg(long)]
+    force_restart: bool,
+    /// Print the files that would be sent, and name those that would not.
+    #[arg(long, conflicts_with_all = ["force_restart", "built_in", "build_log"])]
+    dry_run: bool,
+    /// Send nothing: let the next engine be the server's built-in one.
+    #[arg(long, conflicts_with = "build_log")]
+    built_in: bool,
+    /// Print the output of the server's last build.
+    #[arg(long, conflicts_with = "force_restart")]
+    build_log: bool,
     #[command(flatten)]
     server: ServerArgs,
 }
 
-/// Sends a snapshot of sources to a server, which stores it without running it. Prints its path on the server.
+/// Sends the training code of a checkout to a server, whose next engine is built from it. Prints its path there.
 ///
 /// # Errors
-/// Fails if the directory cannot be read or is too large, or if the server cannot be reached or refuses.
+/// Fails if there is no checkout, if the server cannot be reached or refuses, or if the restarted engine does not boot.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    if args.dry_run {
+        return dry_run(&args.dir);
+    }
     let swarm = args.server.client()?;
-    let (files, archive) = tokio::task::spawn_blocking(move || pack(&args.dir)).await??;
-    note!("sending {files} files ({} bytes)", archive.len());
-    let answer = swarm.sync_train_code(archive).await?;
-    note!("{}", answer.message);
-    say!("{}", answer.temp_ajet_code_path);
+    if args.build_log {
+        terminal::print(&terminal::printable(&swarm.synced_code().await?.build_log));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let status = swarm.status().await?.engine_status;
+    let is_running = status != EngineStatus::Offline;
+    if is_running && !args.force_restart {
+        bail!(
+            "the engine is {status}, and its code can only be changed while it is offline\n\
+             hint: --force-restart stops it and starts it again with the new code"
+        );
+    }
+    match args.built_in {
+        true => use_built_in(&swarm, is_running).await?,
+        false => send(&swarm, &args.dir, args.force_restart).await?,
+    }
+    if is_running {
+        start(&swarm).await?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Packs the files of a directory into an archive; returns their number too.
-fn pack(dir: &Path) -> anyhow::Result<(usize, Bytes)> {
-    let files = match listed_by_git(dir) {
-        Some(files) => files,
-        None => walked(dir).with_context(|| format!("cannot read {}", dir.display()))?,
-    };
-    if files.is_empty() {
-        bail!("no files to send in {}", dir.display());
+fn dry_run(dir: &Path) -> anyhow::Result<ExitCode> {
+    let sources = Sources::find(dir)?;
+    let archive = pack_sources(&sources)?;
+    for file in &sources.files {
+        say!("{}", Sources::archived(file));
     }
-    let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
-    // Without times, so that equal sources give equal archives.
-    let options = SimpleFileOptions::default()
-        .compression_method(CompressionMethod::Stored)
-        .last_modified_time(DateTime::default())
-        .unix_permissions(0o644);
-    let mut total = 0;
-    for file in &files {
-        let path = dir.join(file);
-        let bytes = read_bytes(&path, MAX_BYTES).with_context(|| format!("cannot read {}", path.display()))?;
-        total += bytes.len() as u64;
-        if total > MAX_BYTES {
-            bail!("the files in {} exceed the maximum of {MAX_BYTES} bytes", dir.display());
-        }
-        zip.start_file(file.to_string_lossy(), options)?;
-        zip.write_all(&bytes)?;
+    warn_left_out(&sources);
+    note!(
+        "{} files of {} would be sent ({} bytes)",
+        sources.files.len(),
+        sources.root.display(),
+        archive.len()
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Names what is not sent: a forgotten `git add` is the usual mistake.
+fn warn_left_out(sources: &Sources) {
+    for file in &sources.left_out {
+        note!("warning: {file} is not sent; hint: `git add {file}` if it is part of the training code");
     }
-    Ok((files.len(), zip.finish()?.into_inner().into()))
 }
 
-/// Lists the regular files that git tracks or would add, relative to `dir`; `None` outside of a work tree or without
-/// git.
-fn listed_by_git(dir: &Path) -> Option<Vec<PathBuf>> {
-    let listed = Command::new("git")
-        .arg("-C")
-        .arg(dir)
-        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
-        .output()
-        .ok()
-        .filter(|output| output.status.success())?;
-    let names = String::from_utf8(listed.stdout).ok()?;
-    let files = names.split('\0').filter(|name| !name.is_empty()).map(PathBuf::from);
-    // Git also lists deleted but uncommitted files, and links, which are not sent.
-    Some(files.filter(|file| is_regular(&dir.join(file))).collect())
+async fn send(swarm: &SwarmClient, dir: &Path, force_restart: bool) -> anyhow::Result<()> {
+    let (sources, answer) = swarm.sync_train_code_from_dir(dir, force_restart).await?;
+    warn_left_out(&sources);
+    note!("{}", answer.message);
+    say!("{}", answer.temp_ajet_code_path);
+    Ok(())
 }
 
-fn is_regular(path: &Path) -> bool {
-    path.symlink_metadata().is_ok_and(|metadata| metadata.is_file())
+async fn use_built_in(swarm: &SwarmClient, is_running: bool) -> anyhow::Result<()> {
+    if is_running {
+        swarm.stop_engine().await?;
+    }
+    note!("{}", swarm.deselect_train_code().await?.message);
+    Ok(())
 }
 
-/// Lists all regular files below `dir`, relative to it, in order.
-fn walked(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
-    let mut files = vec![];
-    let mut directories = vec![PathBuf::new()];
-    while let Some(below) = directories.pop() {
-        for entry in std::fs::read_dir(dir.join(&below))? {
-            let entry = entry?;
-            let path = below.join(entry.file_name());
-            let kind = entry.file_type()?;
-            if kind.is_file() {
-                files.push(path);
-            } else if kind.is_dir() && !EXCLUDED_DIRS.iter().any(|name| entry.file_name() == *name) {
-                directories.push(path);
+/// Starts the engine and shows its boot; what the compiler says follows if there is none.
+async fn start(swarm: &SwarmClient) -> anyhow::Result<()> {
+    let mut stages = Stages::default();
+    let started = swarm
+        .start_engine(|status| {
+            if let Some(line) = stages.line(status, Instant::now()) {
+                note!("{line}");
             }
-        }
+        })
+        .await;
+    if let Err(ClientError::Boot { .. }) = &started
+        && let Ok(code) = swarm.synced_code().await
+    {
+        note!("{}", code.build_log.trim_end());
     }
-    files.sort();
-    Ok(files)
+    started?;
+    note!("the engine is running");
+    Ok(())
+}
+
+/// Chooses the lines about a boot that are worth showing.
+#[derive(Debug, Default)]
+struct Stages {
+    shown: Option<(String, Instant)>,
+}
+
+impl Stages {
+    /// Returns a line when a stage begins, and now and then while it lasts.
+    fn line(&mut self, status: &EngineStatusAnswer, now: Instant) -> Option<String> {
+        let detail = status.engine_status_detail.clone()?;
+        let stage = detail.split(':').next().unwrap_or_default().to_owned();
+        let is_due = match &self.shown {
+            Some((shown, at)) => *shown != stage || now.duration_since(*at) >= LINE_INTERVAL,
+            None => true,
+        };
+        is_due.then(|| {
+            self.shown = Some((stage, now));
+            detail
+        })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn names(archive: Bytes) -> Vec<String> {
-        let zip = zip::ZipArchive::new(Cursor::new(archive)).unwrap();
-        let mut names: Vec<_> = zip.file_names().map(|name| name.unwrap().into_owned()).collect();
-        names.sort();
-        names
-    }
-
     #[test]
-    fn a_plain_directory_is_sent_without_what_was_built_and_a_work_tree_without_what_is_ignored() {
-        let dir = tempfile::tempdir().unwrap();
-        for (path, text) in [
-            ("src/a.rs", "a"),
-            ("target/built", "b"),
-            ("notes.tmp", "c"),
-            (".gitignore", "*.tmp\ntarget\n"),
-        ] {
-            let path = dir.path().join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        }
-        std::os::unix::fs::symlink("/etc/passwd", dir.path().join("src/link")).unwrap();
-        // The temporary directory may itself lie in a work tree; then git answers for it.
-        let plain = walked(dir.path()).unwrap();
-        assert_eq!(plain, [".gitignore", "notes.tmp", "src/a.rs"].map(PathBuf::from));
-        let made = Command::new("git").arg("init").arg("-q").arg(dir.path()).status();
-        if made.is_ok_and(|status| status.success()) {
-            let (files, archive) = pack(dir.path()).unwrap();
-            assert_eq!(
-                (files, names(archive)),
-                (2, vec![".gitignore".to_owned(), "src/a.rs".to_owned()])
-            );
-        } else {
-            eprintln!("skipped: git is needed for a work tree");
-        }
-        assert!(pack(&dir.path().join("none")).is_err());
+    fn a_boot_is_told_by_its_stages() {
+        let mut stages = Stages::default();
+        let start = Instant::now();
+        let shown: Vec<bool> = [
+            (0, "building: 1 of 9"),
+            (1, "building: 2 of 9"),
+            (11, "building: 8 of 9"),
+            (12, "loading the model"),
+            (13, "loading the model"),
+        ]
+        .into_iter()
+        .map(|(seconds, detail)| {
+            let status = EngineStatusAnswer {
+                engine_status: EngineStatus::Booting,
+                engine_status_detail: Some(detail.into()),
+                global_step: 0,
+            };
+            stages.line(&status, start + Duration::from_secs(seconds)).is_some()
+        })
+        .collect();
+        assert_eq!(shown, [true, false, true, true, false]);
     }
 }

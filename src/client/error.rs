@@ -1,5 +1,6 @@
 //! Errors of the client.
 
+use super::code::sources::SourcesError;
 use crate::protocol::swarm::UPDATES_DONE;
 
 /// An error of [`super::SwarmClient`]. Messages name the server; tokens in its URL are replaced.
@@ -66,6 +67,9 @@ pub enum ClientError {
         /// Reason.
         reason: String,
     },
+    /// There is no training code to send.
+    #[error(transparent)]
+    Sources(#[from] SourcesError),
     /// The engine did not start.
     #[error("the engine did not start: {detail}")]
     Boot {
@@ -104,7 +108,7 @@ impl ClientError {
 
 #[cfg(test)]
 mod tests {
-    use super::ClientError;
+    use super::{ClientError, SourcesError};
 
     #[test]
     fn messages() {
@@ -139,6 +143,7 @@ mod tests {
                 call: "/get_engine_status",
                 reason: "missing field `engine_status`".into(),
             },
+            ClientError::Sources(_) => ClientError::Sources(SourcesError::NoCrate("/work".into())),
             ClientError::Boot { .. } => ClientError::Boot {
                 detail: "no model found at `/models/none`".into(),
             },

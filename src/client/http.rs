@@ -100,6 +100,10 @@ impl Http {
         self.send(Method::POST, call, Some(body)).await
     }
 
+    pub async fn delete<A: DeserializeOwned>(&self, call: Call) -> Result<A, ClientError> {
+        self.send(Method::DELETE, call, None::<&()>).await
+    }
+
     /// Posts bytes other than JSON, without retries.
     pub async fn post_bytes<A: DeserializeOwned>(
         &self,

@@ -48,6 +48,7 @@ use serde_json::json;
 use tokio_util::task::TaskTracker;
 
 pub use chat::ModelApi;
+pub use code::{Sources, SourcesError, pack as pack_sources};
 pub use engine::Started;
 pub use episode::{BeginEpisode, EndOutcome, Episode};
 pub use error::ClientError;

@@ -12,6 +12,7 @@ pub mod openai;
 pub mod responses;
 pub mod status;
 pub mod swarm;
+pub mod training_code;
 pub mod type_error;
 
 #[cfg(test)]

@@ -191,6 +191,39 @@ pub struct SyncTrainCodeAnswer {
     pub temp_ajet_code_path: String,
 }
 
+/// Ours: answer of `GET /sync_train_code`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct SyncedCodeAnswer {
+    /// The stored snapshots, the oldest first.
+    #[serde(default)]
+    pub snapshots: Vec<SyncedSnapshot>,
+    /// What cargo and the compiler said in the last build of the selected snapshot; empty before.
+    #[serde(default)]
+    pub build_log: String,
+}
+
+/// Ours: a stored snapshot of training code.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct SyncedSnapshot {
+    /// Where it is on the server's machine.
+    pub path: String,
+    /// Number of files.
+    #[serde(default)]
+    pub files: u64,
+    /// Their total size in bytes.
+    #[serde(default)]
+    pub bytes: u64,
+    /// SHA-256 of the archive, in hexadecimal digits.
+    #[serde(default)]
+    pub sha256: String,
+    /// Whether its engine is built.
+    #[serde(default)]
+    pub is_built: bool,
+    /// Whether the next engine runs it.
+    #[serde(default)]
+    pub is_selected: bool,
+}
+
 /// Answer of the calls that only succeed or fail.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct SuccessAnswer {

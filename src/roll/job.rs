@@ -17,6 +17,9 @@ use crate::config::small_file::{DOCUMENT_BYTES, read_given_text};
 use crate::config::{self, Loaded, Node, Problem, Strictness, schema::Ajet};
 use crate::protocol::swarm::DEFAULT_PORT;
 
+/// `1` sends training code, `0` sends none, whatever the job says.
+const SYNC_VARIABLE: &str = "SYNC_CODE";
+
 /// Where the server's URL is taken from if the job has none.
 pub const URL_VARIABLE: &str = "AJET_SWARM_URL";
 
@@ -50,6 +53,10 @@ pub struct Roll {
     /// Stop an engine that runs already.
     #[serde(default)]
     pub force_restart: bool,
+    /// Checkout of ajet-swarm whose code the engine is built from; the server must allow it. `SYNC_CODE=1` in the
+    /// environment names the current directory and stops an engine that runs already, `SYNC_CODE=0` sends nothing.
+    #[serde(default)]
+    pub sync_code: Option<PathBuf>,
     /// Times that every task is run; 1 unless `steps` is given, which it excludes.
     #[serde(default)]
     #[schemars(range(min = 1, max = 1_000_000_000))]
@@ -374,6 +381,18 @@ impl Roll {
         self.max_parallel.min(self.agent.most_parallel().unwrap_or(usize::MAX))
     }
 
+    /// Applies the value of [`SYNC_VARIABLE`].
+    fn set_sync_code(&mut self, variable: Option<&str>) {
+        match variable {
+            Some("1") => {
+                self.sync_code.get_or_insert_with(|| ".".into());
+                self.force_restart = true;
+            }
+            Some("0") => self.sync_code = None,
+            _ => {}
+        }
+    }
+
     /// Reads the `roll:` part of a job.
     fn read(node: &Node) -> Result<Self, Vec<Problem>> {
         let mut roll: Self = config::fit(schema(), "roll", node, &[template::FORMAT])?;
@@ -386,7 +405,12 @@ impl Roll {
                 problems.push(Problem::new("roll", message));
             }
         }
+<<<<<<< HEAD
         match problems {
+=======
+        roll.set_sync_code(std::env::var(SYNC_VARIABLE).ok().as_deref());
+        match roll.problems() {
+>>>>>>> e202fdc (Synced training code is built and run as the engine, and plans of variants are run and compared)
             problems if problems.is_empty() => Ok(roll),
             problems => Err(problems),
         }

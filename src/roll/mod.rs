@@ -8,6 +8,7 @@ mod attempt;
 mod batch_plan;
 mod batch_rule;
 mod batch_view;
+mod code;
 pub mod check;
 mod checkpoints;
 mod concerns;

@@ -51,8 +51,9 @@ pub(super) struct OwnServer {
 }
 
 impl OwnServer {
-    /// Starts a server for a local URL and waits until it listens. `program` is `ajet-swarm`.
-    pub async fn start(program: &Path, url: &ServerUrl) -> Result<Self, ServerError> {
+    /// Starts a server for a local URL and waits until it listens. `program` is `ajet-swarm`; `flags` are those of its
+    /// `start` command.
+    pub async fn start(program: &Path, url: &ServerUrl, flags: &[&str]) -> Result<Self, ServerError> {
         let (file, log) = tempfile::Builder::new()
             .prefix("ajet-swarm-start-")
             .suffix(".log")
@@ -61,6 +62,7 @@ impl OwnServer {
             .map_err(|error| error.error)?;
         let child = Command::new(program)
             .args(["start", "--end-with-stdin", &format!("--swarm-port={}", url.port())])
+            .args(flags)
             // Held open: it ends when this closes, and so with us, however we end.
             .stdin(Stdio::piped())
             .stdout(file.try_clone()?)

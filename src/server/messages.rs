@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 
-use super::code_sync::CodeError;
+use super::code_sync::error::{BuildError, CodeError};
 use super::http::error::Error;
 use super::http::tls::TlsError;
 use super::http::token::TokenError;
@@ -50,6 +50,8 @@ fn requests() {
         Error::TokenMissing => Error::TokenMissing,
         Error::ForeignPage => Error::ForeignPage,
         Error::ForeignHost(_) => Error::ForeignHost("evil.example".into()),
+        Error::CodeSyncOff => Error::CodeSyncOff,
+        Error::CodeSyncNeedsToken => Error::CodeSyncNeedsToken,
         Error::KeyMissing => Error::KeyMissing,
         Error::KeyUnknown => Error::KeyUnknown,
         Error::EpisodeGone => Error::EpisodeGone,
@@ -66,16 +68,35 @@ fn code_archives() {
         CodeError::Archive(_) => CodeError::Archive("no end record found".into()),
         CodeError::Empty => CodeError::Empty,
         CodeError::Path(_) => CodeError::Path("../a.py".into()),
+        CodeError::Outside(_) => CodeError::Outside("README.md".into()),
         CodeError::Kind(_) => CodeError::Kind(path()),
         CodeError::Duplicate(_) => CodeError::Duplicate(path()),
+        CodeError::Case(_, _) => CodeError::Case("ajet/A.rs".into(), "ajet/a.rs".into()),
         CodeError::Method(_) => CodeError::Method(path()),
         CodeError::Damaged { .. } => CodeError::Damaged {
             path: path(),
             reason: "size or checksum does not match".into(),
         },
+        CodeError::Ratio { .. } => CodeError::Ratio {
+            path: path(),
+            ratio: 1000,
+        },
         CodeError::TooMany(_) => CodeError::TooMany(50_001),
         CodeError::TooLarge => CodeError::TooLarge,
+        CodeError::NotAnEngine(_) => CodeError::NotAnEngine("it has no ajet/Cargo.toml".into()),
+        CodeError::NoCargo(_) => CodeError::NoCargo("cannot run cargo: No such file or directory".into()),
         CodeError::Io(_) => CodeError::Io(std::io::ErrorKind::StorageFull.into()),
+    ));
+}
+
+#[test]
+fn code_builds() {
+    insta::assert_snapshot!(messages!(BuildError:
+        BuildError::Cargo(_) => BuildError::Cargo(std::io::ErrorKind::NotFound.into()),
+        BuildError::Compile(_) => BuildError::Compile("error[E0425]: cannot find value `x` (src/a.rs:3:5)".into()),
+        BuildError::Timeout(_) => BuildError::Timeout(Duration::from_secs(3600)),
+        BuildError::NoProgram => BuildError::NoProgram,
+        BuildError::Io(_) => BuildError::Io(std::io::ErrorKind::StorageFull.into()),
     ));
 }
 

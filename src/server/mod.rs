@@ -35,6 +35,7 @@ use tower::ServiceExt;
 
 use crate::protocol::swarm::SERVER_ENDS;
 pub use crate::protocol::swarm::TOKEN_VARIABLE;
+pub use code_sync::{CodeAccess, CodeOptions};
 pub use engine::process::{ChildLauncher, EngineHandle, EngineLauncher, Kill, Launch};
 pub use http::connections::Limits;
 pub use http::hosts::Hosts;

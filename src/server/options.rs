@@ -1,10 +1,10 @@
 //! Options of a server.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio_rustls::TlsAcceptor;
 
+use super::code_sync::CodeOptions;
 use super::http::connections::Limits;
 use super::http::hosts::Hosts;
 use super::http::token::Token;
@@ -39,8 +39,8 @@ pub struct Options {
     pub boot_timeout: Duration,
     /// Configuration with which to start an engine immediately, to resume an interrupted experiment.
     pub start_with: Option<String>,
-    /// Directory of uploaded code snapshots.
-    pub code_root: PathBuf,
+    /// Training code that clients send.
+    pub code: CodeOptions,
     /// Limits of connections.
     pub limits: Limits,
     /// Serves TLS, if set.
@@ -63,7 +63,7 @@ impl Default for Options {
             exit_timeout: Duration::from_secs(6),
             boot_timeout: Duration::from_secs(600),
             start_with: None,
-            code_root: "synced_code".into(),
+            code: CodeOptions::default(),
             limits: Limits::default(),
             tls: None,
         }

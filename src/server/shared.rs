@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, Semaphore, mpsc};
 
 use super::clock::Clock;
+use super::code_sync::CodeSync;
 use super::engine::client::EngineClient;
 use super::engine::process::{EngineHandle, EngineLauncher};
 use super::feed::Feed;
@@ -44,8 +45,8 @@ pub struct Shared {
     pub base_url: String,
     /// Serialises starts and stops.
     pub lifecycle: tokio::sync::Mutex<()>,
-    /// Serialises code uploads.
-    pub code_sync: tokio::sync::Mutex<()>,
+    /// Training code that clients have sent.
+    pub code: CodeSync,
     /// Pool for configuration checks.
     pub config_checks: BlockingPool,
     /// Memory budget of request bodies.
@@ -74,13 +75,14 @@ impl Shared {
         let clock = Clock::start();
         let core = Core::new(options.slow_poll.as_secs_f64()).started_at(clock.now());
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let code = CodeSync::new(&options.code);
         let calls = Arc::new(Semaphore::new(options.limits.calls));
         Self {
             options,
             launcher,
             base_url,
             lifecycle: tokio::sync::Mutex::new(()),
-            code_sync: tokio::sync::Mutex::new(()),
+            code,
             config_checks: BlockingPool::new(1, 16),
             body_budget: Arc::default(),
             parsing: BlockingPool::new(cores, 1024),

@@ -102,6 +102,8 @@ pub struct Record {
     pub dropped: Vec<IndexMap<DropReason, u64>>,
     pub shutdowns: u32,
     pub configs: Vec<String>,
+    /// The program that each engine was to be run from.
+    pub programs: Vec<Option<PathBuf>>,
     /// Of each engine.
     pub sockets: Vec<PathBuf>,
 }
@@ -155,6 +157,7 @@ impl EngineLauncher for FakeLauncher {
             let mut record = self.record.lock().unwrap();
             record.launches += 1;
             record.configs.push(launch.config.clone());
+            record.programs.push(launch.program.clone());
         }
         let directory = tempfile::tempdir()?;
         let socket = directory.path().join("engine.sock");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ajet_swarm::server::{InProcess, Options, Server};
+use ajet_swarm::server::{CodeAccess, CodeOptions, InProcess, Options, Server};
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
 use rand::Rng;
@@ -39,7 +39,12 @@ impl World {
         let engines = FakeLauncher::default();
         let experiments = tempfile::tempdir().unwrap();
         let options = Options {
-            code_root: experiments.path().join("code"),
+            code: CodeOptions {
+                access: CodeAccess::Everyone,
+                root: experiments.path().join("code"),
+                cargo: "true".into(),
+                ..CodeOptions::default()
+            },
             slow_poll: Duration::ZERO,
             min_poll_interval: Duration::ZERO,
             // What time does is not to be mixed up with what a body does.

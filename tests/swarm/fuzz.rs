@@ -85,10 +85,14 @@ fn call(world: &mut World) -> (&'static str, String, Value) {
 /// A snapshot of training code, nine times in ten with bytes that are wrong.
 fn archive(rng: &mut ChaCha8Rng) -> Vec<u8> {
     let mut zip = zip::write::ZipWriter::new(std::io::Cursor::new(Vec::new()));
-    for name in ["ajet/a.py", "ajet/b/c.py"] {
+    for (name, text) in [
+        ("ajet/Cargo.toml", "[package]\nname = \"ajet-swarm\"\n"),
+        ("ajet/Cargo.lock", ""),
+        ("ajet/src/main.rs", "fn main() {}\n"),
+    ] {
         let stored = zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Stored);
         zip.start_file(name, stored).unwrap();
-        std::io::Write::write_all(&mut zip, b"print(1)\n").unwrap();
+        std::io::Write::write_all(&mut zip, text.as_bytes()).unwrap();
     }
     let mut bytes = zip.finish().unwrap().into_inner();
     if rng.random_ratio(9, 10) {

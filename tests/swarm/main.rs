@@ -2,6 +2,7 @@
 
 mod agents;
 mod batches;
+mod code_sync;
 mod feed;
 mod fetch;
 mod fuzz;

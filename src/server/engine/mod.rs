@@ -1,6 +1,7 @@
 //! The engine process as the control plane sees it: start, call, follow, stop, restart.
 
 pub mod client;
+pub mod code_build;
 pub mod compare;
 pub mod preflight;
 pub mod process;

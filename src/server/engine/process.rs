@@ -36,6 +36,8 @@ pub struct Launch {
     pub config: String,
     /// Directory of checkpoints and metrics.
     pub experiment_dir: PathBuf,
+    /// The engine of synced training code; `None` for the launcher's own program.
+    pub program: Option<PathBuf>,
 }
 
 /// Starts engines: child processes, or fakes in tests.
@@ -127,7 +129,7 @@ impl EngineLauncher for ChildLauncher {
         let config = runtime.path().join("config.json");
         fs::write(&config, &launch.config)?;
         let arenas = std::env::var_os(ARENAS_VARIABLE).unwrap_or_else(|| "1".into());
-        let child = Command::new(&self.program)
+        let child = Command::new(launch.program.as_ref().unwrap_or(&self.program))
             .arg("engine")
             .arg("--socket")
             .arg(&socket)
@@ -283,6 +285,7 @@ mod tests {
         let launch = Launch {
             config: "{}".into(),
             experiment_dir: dir.path().to_owned(),
+            program: None,
         };
         // Another test's fork may hold the script open for writing for a moment ("text file busy").
         let handle = loop {

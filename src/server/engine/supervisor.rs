@@ -12,9 +12,10 @@ use tokio::time::{Instant, timeout_at};
 
 use super::client::{EngineCallError, EngineClient};
 use super::process::{EngineHandle, Launch};
-use super::{compare, preflight, resume, synced_config};
+use super::{code_build, compare, preflight, resume, synced_config};
 use crate::config::schema::Ajet;
 use crate::protocol::engine::{CONTRACT_VERSION, EngineEvent, EnginePhase, ForgetEpisode, Hello, LogLevel, Update};
+use crate::server::code_sync::Snapshot;
 use crate::server::http::error::Error;
 use crate::server::shared::{EngineLink, Shared};
 use crate::server::swarm::core::{AfterEngine, Boot, Effect};
@@ -35,13 +36,14 @@ const SOCKET_CHECKS: (Duration, u32) = (Duration::from_secs(1), 3);
 /// Delay between attempts to connect to a new engine.
 const CONNECT_PAUSE: Duration = Duration::from_millis(20);
 
-/// Implements `start_engine`: returns the process id of the engine, which then boots, and its generation. `awaited`
-/// says whether a client waits for the outcome of the boot.
+/// Implements `start_engine`: returns the process id of the engine, which then boots, and its generation. There is no
+/// process yet if the engine of synced training code must be built first. `awaited` says whether a client waits for the
+/// outcome of the boot.
 ///
 /// # Errors
 ///
 /// Fails at once if the engine is not offline, no configuration was synced, or the model or directory is unusable.
-pub async fn start(shared: &Arc<Shared>, awaited: bool) -> Result<(u32, u64), Error> {
+pub async fn start(shared: &Arc<Shared>, awaited: bool) -> Result<(Option<u32>, u64), Error> {
     let _alone = shared.lifecycle.lock().await;
     let config = shared.with(|core, _| core.config_to_start().cloned())?;
     let launch = tokio::task::spawn_blocking(move || prepare(config.ajet)).await;
@@ -54,11 +56,15 @@ pub async fn start(shared: &Arc<Shared>, awaited: bool) -> Result<(u32, u64), Er
         core.await_boot(generation, awaited);
         Ok::<_, Error>(generation)
     })?;
+    if let Some(code) = shared.code.selected() {
+        tokio::spawn(build_and_supervise(Arc::clone(shared), launch, code, generation));
+        return Ok((None, generation));
+    }
     match launch_engine(shared, &launch, generation) {
         Ok(process) => {
             let pid = process.pid;
             tokio::spawn(supervise(Arc::clone(shared), launch, process, generation));
-            Ok((pid, generation))
+            Ok((Some(pid), generation))
         }
         Err(reason) => {
             shared.with(|core, now| core.stop(Some(reason.clone()), now));
@@ -103,6 +109,7 @@ fn prepare(config: Ajet) -> Result<Launch, String> {
     Ok(Launch {
         config,
         experiment_dir: experiment.dir,
+        program: None,
     })
 }
 
@@ -153,7 +160,30 @@ pub async fn stop(shared: &Shared, timeout: Duration, detail: Option<&str>) {
         }
         tracing::info!("the engine (pid {}) has ended", link.process.pid);
     }
+    // A build that the new state has ended.
+    shared.code.until_idle().await;
     shared.with(|core, now| core.stop(detail.map(str::to_owned), now));
+}
+
+/// Builds the engine of synced training code, starts it and follows it.
+async fn build_and_supervise(shared: Arc<Shared>, mut launch: Launch, code: Arc<Snapshot>, generation: u64) {
+    let built = code_build::build(&shared, &code, generation).await;
+    let alone = shared.lifecycle.lock().await;
+    if !shared.with(|core, _| core.boots(generation)) {
+        return;
+    }
+    let started = built.and_then(|program| {
+        launch.program = Some(program);
+        launch_engine(&shared, &launch, generation)
+    });
+    drop(alone);
+    match started {
+        Ok(process) => supervise(shared, launch, process, generation).await,
+        Err(reason) => {
+            tracing::error!("{reason}");
+            shared.with(|core, now| core.engine_ended(generation, &reason, now));
+        }
+    }
 }
 
 fn launch_engine(shared: &Arc<Shared>, launch: &Launch, generation: u64) -> Result<EngineHandle, String> {
@@ -337,9 +367,12 @@ async fn listen(
     let hello = tokio::time::timeout(timeout, first_hello(client)).await;
     let hello = hello.map_err(|_| format!("the engine did not serve its socket within {timeout:?}"))??;
     if hello.contract_version != CONTRACT_VERSION {
+        let hint = match launch.program {
+            Some(_) => "sync code of the same version as the server's",
+            None => "run both from the same build",
+        };
         return Err(format!(
-            "the engine speaks version {} of the engine contract, this server version {CONTRACT_VERSION}; \
-             hint: run both from the same build",
+            "the engine speaks version {} of the engine contract, this server version {CONTRACT_VERSION}; hint: {hint}",
             hello.contract_version
         ));
     }

@@ -105,7 +105,7 @@ pub async fn start(State(shared): Server, headers: HeaderMap) -> Result<Json<Sta
     let pid = started.await.map_err(|error| Error::Internal(error.to_string()))??;
     Ok(Json(StartEngineAnswer {
         success: true,
-        pid: Some(pid),
+        pid,
     }))
 }
 

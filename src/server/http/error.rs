@@ -147,6 +147,15 @@ pub enum Error {
          start it with --allowed-host NAME or with a token (--token-file)"
     )]
     ForeignHost(String),
+    /// The server takes no training code.
+    #[error("this server takes no training code; hint: start it without --no-code-sync")]
+    CodeSyncOff,
+    /// Training code from a client without a token.
+    #[error(
+        "training code runs as the server's user, and this server has no access token; hint: start it with a token \
+         (--token-file), or with --allow-code-sync if every user of its port may run code"
+    )]
+    CodeSyncNeedsToken,
     /// The episode key is missing on the model API.
     #[error("missing API key; hint: use the openai_api_key that claim_episode returned")]
     KeyMissing,
@@ -197,7 +206,9 @@ impl Error {
             | Self::ResponseNotFound(_)
             | Self::Body(_) => StatusCode::BAD_REQUEST,
             Self::TokenMissing | Self::KeyMissing | Self::KeyUnknown => StatusCode::UNAUTHORIZED,
-            Self::ForeignPage | Self::ForeignHost(_) => StatusCode::FORBIDDEN,
+            Self::ForeignPage | Self::ForeignHost(_) | Self::CodeSyncOff | Self::CodeSyncNeedsToken => {
+                StatusCode::FORBIDDEN
+            }
             Self::ForeignEpisode(_)
             | Self::NoCallYet
             | Self::NoExperiment

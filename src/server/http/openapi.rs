@@ -18,7 +18,13 @@ pub fn document(routes: &[Route]) -> Value {
     let mut paths = Map::new();
     for route in routes {
         let methods = paths.entry(plain_path(route)).or_insert_with(|| json!({}));
-        methods[route.method.as_str().to_ascii_lowercase()] = operation(route, &mut generator);
+        let method = route.method.as_str().to_ascii_lowercase();
+        let is_second = methods.as_object().is_some_and(|methods| !methods.is_empty());
+        methods[&method] = operation(route, &mut generator);
+        if is_second {
+            // Ids are unique.
+            methods[&method]["operationId"] = format!("{method}_{}", operation_id(route)).into();
+        }
     }
     json!({
         "openapi": "3.1.0",

@@ -11,7 +11,7 @@ use crate::server::shared::Shared;
 
 /// Path, handler and description of an endpoint.
 pub struct Route {
-    /// GET or POST.
+    /// GET, POST or DELETE.
     pub method: Method,
     /// Path, with parameters in braces.
     pub path: &'static str,
@@ -66,6 +66,23 @@ pub fn post<T: 'static>(
     Route {
         body: Some(body),
         ..post_without_body(path, handler, answer, summary)
+    }
+}
+
+/// Creates a DELETE route.
+pub fn delete<T: 'static>(
+    path: &'static str,
+    handler: impl Handler<T, Arc<Shared>>,
+    answer: Kind,
+    summary: &'static str,
+) -> Route {
+    Route {
+        method: Method::DELETE,
+        path,
+        summary,
+        body: None,
+        answer,
+        handler: on(MethodFilter::DELETE, handler),
     }
 }
 

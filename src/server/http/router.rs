@@ -15,7 +15,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use super::connections::App;
 use super::error::{Error, ModelApiError, shape_for_anthropic};
-use super::route::{Kind, Route, get, json, post, post_without_body};
+use super::route::{Kind, Route, delete, get, json, post, post_without_body};
 use super::{auth, openapi};
 use crate::protocol::checkpoint::CheckpointsAnswer;
 use crate::protocol::status::Status;
@@ -40,7 +40,11 @@ fn routes() -> Vec<Route> {
             json::<CompareTrainConfigAnswer>(),
             "Compare a configuration with the engine's, or with the last start of the experiment that it continues"),
         post("/sync_train_code", code::sync_train_code, Kind::Raw("application/zip"), json::<SyncTrainCodeAnswer>(),
-            "Store a snapshot of training code, which is not run; only while the engine is offline"),
+            "Store training code, which the next start builds and runs; only while the engine is offline"),
+        get("/sync_train_code", code::list, json::<SyncedCodeAnswer>(),
+            "List the stored training code, with the output of its last build"),
+        delete("/sync_train_code", code::deselect, json::<SyncTrainCodeAnswer>(),
+            "Run the built-in engine again from the next start; only while the engine is offline"),
         post_without_body("/start_engine", engine::start, json::<StartEngineAnswer>(),
             "Start an engine with the synced configuration; it resumes from the experiment's last checkpoint"),
         post_without_body("/stop_engine", engine::stop, json::<SuccessOrReason>(),

@@ -1,7 +1,6 @@
-//! What the server reports about itself: OpenAPI, Prometheus, verbose logs; and the code snapshot that it stores.
+//! What the server reports about itself: OpenAPI, Prometheus and verbose logs.
 
-use crate::support::swarm::{ENOUGH_EPISODES, ENOUGH_TASKS, Swarm, answer, detail, quick};
-use ajet_swarm::server::Options;
+use crate::support::swarm::{ENOUGH_EPISODES, Swarm, answer, detail};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -115,57 +114,4 @@ async fn prometheus_metrics_have_the_servers_values() {
         let (name, value) = line.rsplit_once(' ').unwrap();
         assert!(value.parse::<f64>().is_ok() && name.starts_with("ajet_"), "{line}");
     }
-}
-
-fn zipped(entries: &[(&str, &str)]) -> Vec<u8> {
-    let mut zip = zip::write::ZipWriter::new(std::io::Cursor::new(Vec::new()));
-    for (name, text) in entries {
-        let options = zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Stored);
-        zip.start_file(*name, options).unwrap();
-        std::io::Write::write_all(&mut zip, text.as_bytes()).unwrap();
-    }
-    zip.finish().unwrap().into_inner()
-}
-
-#[tokio::test]
-async fn a_snapshot_of_code_is_stored_offline_and_not_run() {
-    let root = tempfile::tempdir().unwrap();
-    let swarm = Swarm::with(Options {
-        code_root: root.path().join("code"),
-        ..quick()
-    })
-    .await;
-    let send = async |bytes: Vec<u8>| {
-        let request = swarm.request(Method::POST, "/sync_train_code");
-        answer(request.header("content-type", "application/zip").body(bytes)).await
-    };
-    let (status, stored) = send(zipped(&[("ajet/trainer.py", "print(1)")])).await;
-    assert_eq!((status, &stored["success"]), (200, &json!(true)), "{stored}");
-    let path = std::path::PathBuf::from(stored["temp_ajet_code_path"].as_str().unwrap());
-    assert!(path.is_absolute() && path.ends_with("ajet"), "{path:?}");
-    assert_eq!(std::fs::read_to_string(path.join("trainer.py")).unwrap(), "print(1)");
-    assert!(
-        stored["message"]
-            .as_str()
-            .unwrap()
-            .contains("nothing there is built or run"),
-        "{stored}"
-    );
-
-    for (bytes, said) in [
-        (b"no zip".to_vec(), "as a zip archive"),
-        (zipped(&[("../../evil", "")]), "plain relative path"),
-        (zipped(&[]), "no files"),
-    ] {
-        let refused = send(bytes).await;
-        assert_eq!(refused.0, 400);
-        assert!(detail(&refused).contains(said), "{refused:?}");
-    }
-    assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 1, "nothing leads out");
-    assert_eq!(std::fs::read_dir(root.path().join("code")).unwrap().count(), 1);
-
-    swarm.rolling(ENOUGH_TASKS, 2, 2).await;
-    let refused = send(zipped(&[("ajet/trainer.py", "")])).await;
-    assert_eq!(refused.0, 400);
-    assert!(detail(&refused).contains("must be offline"), "{refused:?}");
 }

@@ -90,6 +90,13 @@ impl Core {
         }
     }
 
+    /// Reports what a boot is doing before its engine can say so itself.
+    pub fn boot_detail(&mut self, generation: u64, detail: String) {
+        if self.boots(generation) && self.held.is_none() {
+            self.detail = Some(detail);
+        }
+    }
+
     /// Handles the end of an engine process.
     pub fn engine_ended(&mut self, generation: u64, reason: &str, now: f64) -> AfterEngine {
         if generation != self.generation {

@@ -1,0 +1,128 @@
+#!/usr/bin/env bash
+# Training code from end to end, with the real cargo: a changed advantage is synced and trained with, then reverted; a
+# syntax error, a panic at boot and another contract version leave the engine OFFLINE with the reason. The advantages of
+# every update are compared with those computed here from the trajectories' rewards.
+#
+#   scripts/code-sync-check.sh [PROGRAM]    default: target/release/ajet-swarm
+#   CODE_ROOT=DIR                           keeps snapshots and the build cache in DIR
+set -euo pipefail
+cd "$(dirname "$0")/.."
+program=$(realpath "${1:-target/release/ajet-swarm}")
+work=$(mktemp -d)
+server=
+finish() {
+  [ -z "$server" ] || kill "$server" 2> /dev/null || true
+  [ -z "$server" ] || wait "$server" 2> /dev/null || true
+  rm -rf "$work"
+}
+trap finish EXIT
+
+# The laptop's checkout, in a folder `ajet/` as the Python client wants it.
+mkdir -p "$work/laptop/ajet" "$work/box"
+git ls-files -z | tar --null -T - -c | tar x -C "$work/laptop/ajet"
+git -C "$work/laptop" init -q
+git -C "$work/laptop" add .
+sums() { { sha256sum "$program"; git ls-files -z | xargs -0 sha256sum; } | sha256sum; }
+before=$(sums)
+
+[ -z "${CODE_ROOT:-}" ] || { mkdir -p "$CODE_ROOT"; ln -s "$(realpath "$CODE_ROOT")" "$work/box/synced_code"; }
+port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+export AJET_SWARM_URL=http://127.0.0.1:$port
+(cd "$work/box" && exec "$program" -v start --swarm-port "$port" --allow-code-sync > "$work/server.log" 2>&1) &
+server=$!
+for _ in $(seq 100); do "$program" status > /dev/null 2>&1 && break; sleep 0.1; done
+
+code=$work/laptop/ajet
+estimate=$code/src/train/advantage/estimate.rs
+sync() { "$program" sync-code "$@" "$work/laptop"; }
+# NAME: five updates of a new experiment.
+train() {
+  local from=$SECONDS
+  "$program" roll config/jobs/quickstart.yaml --json --set "ajet.experiment_name=$1" --set roll.steps=5 \
+    --set roll.eval=null --set ajet.data.train_batch_size=8 --set ajet.trainer_common.total_training_steps=9 \
+    --set ajet.trainer_common.save_trajectory_as_json_file=true > "$work/$1.jsonl"
+  echo "$1: built and trained in $((SECONDS - from)) s"
+}
+# NAME FACTOR: the advantages of each update are FACTOR times (reward - mean) / (std + 1e-6).
+compare() {
+  python3 - "$work/box/saved_experiments" "$1" "$2" <<'PY'
+import collections, json, pathlib, statistics, sys
+root, name, factor = pathlib.Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
+[experiment] = [path.parent for path in root.rglob("metrics.jsonl") if name in str(path)]
+metrics = {line["global_step"]: line for line in map(json.loads, (experiment / "metrics.jsonl").open())}
+with_signal = 0
+for step in range(1, 6):
+    groups = collections.defaultdict(list)
+    for file in (experiment / "trajectories/train" / f"step_{step}").glob("*.json"):
+        episode = json.loads(file.read_text())
+        groups[episode["task_id"]].append(episode["reward"])
+    advantages = []
+    for rewards in groups.values():
+        mean, std = statistics.mean(rewards), statistics.stdev(rewards)
+        advantages += [0.0 if max(rewards) == min(rewards) else factor * (r - mean) / (std + 1e-6) for r in rewards]
+    told, expected = metrics[step]["advantage_std"], statistics.stdev(advantages)
+    assert abs(told - expected) < 1e-4, f"{name} step {step}: {told}, by hand {expected}"
+    with_signal += expected > 0
+assert with_signal, "no update had a signal"
+print(f"{name}: advantages of {with_signal} updates with a signal equal those computed by hand (factor {factor})")
+PY
+}
+# WORDS: the engine is OFFLINE, and its detail has these words.
+offline_with() {
+  local detail
+  detail=$("$program" status --wait offline --timeout 120 --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["status"]["engine_status_detail"])')
+  [[ $detail == *"$1"* ]] || { echo "detail without $1: $detail" >&2; exit 1; }
+  echo "OFFLINE: $detail"
+}
+# NAME WORDS: the engine of the synced code does not come up.
+fails() {
+  if train "$1" 2> "$work/$1.err"; then echo "$1 should not train" >&2; exit 1; fi
+  offline_with "$2"
+}
+
+from=$SECONDS
+"$program" sync-code --built-in
+train builtin
+compare builtin 1
+
+sed -i 's|(r - group.mean) / if by_std|2.0 * (r - group.mean) / if by_std|' "$estimate"
+git -C "$work/laptop" diff --stat | cat
+sync
+train doubled
+compare doubled 2
+grep -q 'Using synced training code from .*/ajet' "$work/server.log"
+
+git -C "$work/laptop" checkout -q ajet/src/train/advantage/estimate.rs
+sync
+train reverted
+compare reverted 1
+
+sed -i 's|(r - group.mean) / if by_std|forgotten * (r - group.mean) / if by_std|' "$estimate"
+sync
+fails broken 'cannot find value `forgotten`'
+"$program" sync-code --build-log | grep -q 'error\[E0'
+git -C "$work/laptop" checkout -q ajet/src/train/advantage/estimate.rs
+
+if [ -n "${ALL:-}" ]; then
+  sed -i 's|    let hub = app.hub.clone();|    panic!("no boot today");|' "$code/src/engine/boot.rs"
+  sync
+  fails panics 'no boot today'
+  git -C "$work/laptop" checkout -q ajet/src/engine/boot.rs
+  sed -i 's|\(CONTRACT_VERSION: u32 = \)[0-9]*|\14711|' "$code/src/protocol/engine.rs"
+  sync
+  fails contract 'version 4711 of the engine contract'
+  git -C "$work/laptop" checkout -q ajet/src/protocol/engine.rs
+fi
+
+echo 'pub mod forgotten;' > "$code/src/train/forgotten.rs"
+sync --dry-run 2>&1 | grep -q 'warning: src/train/forgotten.rs is not sent'
+git -C "$work/laptop" add ajet/src/train/forgotten.rs
+sync --dry-run 2> /dev/null | grep -qx 'ajet/src/train/forgotten.rs'
+git -C "$work/laptop" rm -qf ajet/src/train/forgotten.rs
+
+sync
+train again
+compare again 1
+[ "$before" = "$(sums)" ] || { echo "the server's program or checkout changed" >&2; exit 1; }
+grep -o 'built the synced training code in .*' "$work/server.log"
+echo "code sync: all as it should be, in $((SECONDS - from)) s; program and checkout are byte-equal"
