@@ -127,8 +127,8 @@ type Change = fn(&mut RawEntry);
 /// Headers that lie.
 const LIES: [(Change, &str); 16] = [
     (|entry| entry.size = Some(3), "damaged"),
-    (|entry| entry.size = Some(u32::MAX - 1), "damaged"),
-    (|entry| entry.size = Some(u32::MAX), "damaged"),
+    (|entry| entry.size = Some(u32::MAX - 1), "times its compressed size"),
+    (|entry| entry.size = Some(u32::MAX), "times its compressed size"),
     (|entry| entry.packed = Some(u32::MAX - 1), "damaged"),
     (|entry| entry.packed = Some(1), "damaged"),
     (|entry| entry.packed = Some(0), "damaged"),
