@@ -80,7 +80,30 @@ fails() {
   offline_with "$2"
 }
 
+# DIR: what AgentJet's Python client does in this directory; prints the status and the answer.
+python_sync() {
+  (cd "$1" && python3 - "$AJET_SWARM_URL" <<'PY'
+import io, subprocess, sys, urllib.error, urllib.request, zipfile
+files = subprocess.run(["git", "ls-files", "--", "ajet"], check=True, capture_output=True, text=True).stdout.split("\n")
+archive = io.BytesIO()
+with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zip:
+    for file in filter(None, files):
+        zip.write(file, file)
+url = sys.argv[1] + "/sync_train_code"
+request = urllib.request.Request(url, archive.getvalue(), {"Content-Type": "application/zip"})
+try:
+    with urllib.request.urlopen(request) as answer:
+        print(answer.status, answer.read().decode())
+except urllib.error.HTTPError as error:
+    print(error.code, error.read().decode())
+PY
+  )
+}
+
 from=$SECONDS
+python_sync "$work/laptop" | grep -q '^200 .*"success":true'
+git init -q "$work/elsewhere"
+python_sync "$work/elsewhere" | grep '^400 .*contains no files'
 "$program" sync-code --built-in
 train builtin
 compare builtin 1

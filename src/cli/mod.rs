@@ -13,13 +13,9 @@ pub mod fetch;
 pub mod job;
 pub mod log;
 pub mod overwatch;
-<<<<<<< HEAD
 pub mod prompt_tokens;
-mod roll;
-=======
 pub mod research;
-pub mod roll;
->>>>>>> e202fdc (Synced training code is built and run as the engine, and plans of variants are run and compared)
+mod roll;
 pub mod server_url;
 pub mod start;
 pub mod status;

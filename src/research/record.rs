@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +13,7 @@ use crate::config::small_file::{DATASET_BYTES, read_text};
 
 const FILE: &str = "state.json";
 const LOCK: &str = "lock";
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The end of a run, or that there is none yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,8 +104,13 @@ impl Records {
         fs::create_dir_all(dir.join("runs")).map_err(failed)?;
         let dir = dir.canonicalize().map_err(failed)?;
         let lock = File::create(dir.join(LOCK)).map_err(failed)?;
-        if lock.try_lock().is_err() {
-            return Err(ResearchError::Busy(dir));
+        let began = Instant::now();
+        // A killed predecessor may take a moment to end.
+        while lock.try_lock().is_err() {
+            if began.elapsed() > LOCK_TIMEOUT {
+                return Err(ResearchError::Busy(dir));
+            }
+            std::thread::sleep(LOCK_TIMEOUT / 20);
         }
         let mut known = read(&dir.join(FILE))?;
         known.retain(|record| runs.iter().any(|run| is_of(record, run)));

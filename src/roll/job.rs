@@ -405,12 +405,8 @@ impl Roll {
                 problems.push(Problem::new("roll", message));
             }
         }
-<<<<<<< HEAD
-        match problems {
-=======
         roll.set_sync_code(std::env::var(SYNC_VARIABLE).ok().as_deref());
-        match roll.problems() {
->>>>>>> e202fdc (Synced training code is built and run as the engine, and plans of variants are run and compared)
+        match problems {
             problems if problems.is_empty() => Ok(roll),
             problems => Err(problems),
         }

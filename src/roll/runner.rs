@@ -110,6 +110,11 @@ pub(super) async fn servers_for(
     program: &Path,
     progress: &Progress,
 ) -> Result<Vec<(usize, OwnServer)>, RollError> {
+    // This machine's user is the one whose code it is.
+    let flags: &[&str] = match job.roll.sync_code {
+        Some(_) => &["--allow-code-sync"],
+        None => &[],
+    };
     let mut servers = vec![];
     for (place, Member { swarm, .. }) in fleet.members().iter().enumerate() {
         let Err(absent) = swarm.health().await else {
@@ -119,7 +124,7 @@ pub(super) async fn servers_for(
         if !(unreachable && job.roll.auto_start_swarm_server && swarm.url().is_local()) {
             return Err(absent.into());
         }
-        let server = OwnServer::start(program, swarm.url()).await?;
+        let server = OwnServer::start(program, swarm.url(), flags).await?;
         progress.note(&format!(
             "started a swarm server at {}; its log is {}",
             swarm.url(),
@@ -127,37 +132,18 @@ pub(super) async fn servers_for(
         ));
         servers.push((place, server));
     }
-<<<<<<< HEAD
     Ok(servers)
-=======
-    // This machine's user is the one whose code it is.
-    let flags: &[&str] = match job.roll.sync_code {
-        Some(_) => &["--allow-code-sync"],
-        None => &[],
-    };
-    let server = OwnServer::start(program, swarm.url(), flags).await?;
-    progress.note(&format!(
-        "started a swarm server at {}; its log is {}",
-        swarm.url(),
-        server.log().display()
-    ));
-    Ok(Some(server))
->>>>>>> e202fdc (Synced training code is built and run as the engine, and plans of variants are run and compared)
 }
 
 impl Run {
     async fn whole(&mut self) -> Result<(), RollError> {
         self.check_what_is_joined().await?;
-<<<<<<< HEAD
-        let Some(started) = self.bring_all_up().await? else {
-=======
         self.sync_code().await?;
-        let brought_up = self.bring_up(self.job.roll.force_restart).await;
+        let brought_up = self.bring_all_up().await;
         if let Err(error) = &brought_up {
             self.show_build(error).await;
         }
         let Some(started) = brought_up? else {
->>>>>>> e202fdc (Synced training code is built and run as the engine, and plans of variants are run and compared)
             return self.interrupted();
         };
         self.uses_engine = true;

@@ -270,19 +270,19 @@ fn a_server_is_looked_at_given_code_and_stopped_from_the_command_line() {
     assert_eq!((code, out.as_str(), err.as_str()), (0, "", "no engine was running\n"));
 
     let sources = tempfile::tempdir().unwrap();
+    let directory = sources.path().to_str().unwrap();
     std::fs::write(sources.path().join("Cargo.toml"), "[package]\nname = \"ajet-swarm\"\n").unwrap();
-    let (code, out, err) = asked(&["sync-code", sources.path().to_str().unwrap()], port);
-    assert_eq!(code, 0, "{err}");
-    assert!(
-        err.contains("nothing there is built or run") && err.contains("--engine="),
-        "{err}"
-    );
-    let stored = std::path::Path::new(out.trim_end());
-    assert!(
-        stored.starts_with(server.dir.path().canonicalize().unwrap().join("synced_code")),
-        "{out}"
-    );
-    assert!(stored.join("Cargo.toml").exists());
+    for args in [["init", "-q"], ["add", "Cargo.toml"]] {
+        let git = std::process::Command::new("git").arg("-C").arg(directory).args(args).status();
+        assert!(git.unwrap().success());
+    }
+    let (code, out, err) = asked(&["sync-code", "--dry-run", directory], port);
+    assert_eq!((code, out.as_str()), (0, "ajet/Cargo.toml\n"), "{err}");
+    let (code, out, err) = asked(&["sync-code", directory], port);
+    assert_eq!((code, out.as_str()), (1, ""), "{err}");
+    assert!(err.contains("no access token") && err.contains("--allow-code-sync"), "{err}");
+    let (code, _, err) = asked(&["status", "--wait", "rolling", "--timeout", "0"], port);
+    assert_eq!(code, 3, "{err}");
 
     assert_eq!(server.end_by(Signal::SIGTERM), 0);
     let (code, out, err) = asked(&["status"], port);

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
@@ -29,6 +29,8 @@ const LOG_BYTES: usize = 1024 * 1024;
 const ERROR_LINES: usize = 4;
 /// Time for output to arrive after cargo has ended.
 const LAST_OUTPUT: Duration = Duration::from_secs(2);
+/// Time for another build in the same directory to end.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time for `cargo --version`, which may have to unpack a toolchain.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -184,8 +186,13 @@ impl Directory {
         fs::create_dir_all(dir)?;
         let dir = dir.canonicalize()?;
         let lock = File::create(dir.join("lock"))?;
-        if lock.try_lock().is_err() {
-            return Err(io::Error::other(format!("another server builds in {}", dir.display())));
+        let began = Instant::now();
+        // A build that was just given up may take a moment to end.
+        while lock.try_lock().is_err() {
+            if began.elapsed() > LOCK_TIMEOUT {
+                return Err(io::Error::other(format!("another server builds in {}", dir.display())));
+            }
+            std::thread::sleep(LOCK_TIMEOUT / 20);
         }
         let directory = Self {
             source: dir.join("ajet"),

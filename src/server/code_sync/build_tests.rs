@@ -108,7 +108,7 @@ async fn a_build_that_takes_too_long_is_given_up() {
 
 #[tokio::test]
 async fn a_build_that_is_given_up_ends_with_all_that_it_started() {
-    let world = world("sleep 300 & echo $! > \"$TARGET/../child\"; wait");
+    let world = world("sleep 300 & echo $! > \"${TARGET%/*}/child\"; wait");
     let file = world.builder.root.join("build/child");
     let child = async {
         loop {

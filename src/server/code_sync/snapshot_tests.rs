@@ -169,7 +169,7 @@ fn others() -> Vec<(Vec<u8>, &'static str)> {
         (archive[100..].to_vec(), "archive"),
         (elsewhere, "central directory"),
         (raw_zip(&[]), "no files"),
-        (named(&["ajet/"]), "no files"),
+        (named(&["ajet/"]), "neither a file nor a directory"),
         (too_many, "65534 entries"),
         (raw_zip(&bomb), "times its compressed size"),
         (named(&["ajet/__init__.py", "ajet/launcher.py"]), "only AgentJet's Python package"),

@@ -1,6 +1,6 @@
 //! What the server reports about itself: OpenAPI, Prometheus and verbose logs.
 
-use crate::support::swarm::{ENOUGH_EPISODES, Swarm, answer, detail};
+use crate::support::swarm::{ENOUGH_EPISODES, Swarm, answer};
 use reqwest::Method;
 use serde_json::{Value, json};
 
