@@ -69,7 +69,7 @@ pub enum ClientError {
     },
     /// There is no training code to send.
     #[error(transparent)]
-    Sources(#[from] SourcesError),
+    Sources(SourcesError),
     /// The engine did not start.
     #[error("the engine did not start: {detail}")]
     Boot {

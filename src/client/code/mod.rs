@@ -46,8 +46,8 @@ impl SwarmClient {
         dir: &Path,
         force_restart: bool,
     ) -> Result<(Sources, SyncTrainCodeAnswer), ClientError> {
-        let sources = Sources::find(dir)?;
-        let archive = pack(&sources)?;
+        let sources = Sources::find(dir).map_err(ClientError::Sources)?;
+        let archive = pack(&sources).map_err(ClientError::Sources)?;
         if force_restart && self.status().await?.engine_status != EngineStatus::Offline {
             self.stop_engine().await?;
         }
