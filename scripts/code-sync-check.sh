@@ -40,7 +40,7 @@ train() {
   local from=$SECONDS
   "$program" roll config/jobs/quickstart.yaml --json --set "ajet.experiment_name=$1" --set roll.steps=5 \
     --set roll.eval=null --set ajet.data.train_batch_size=8 --set ajet.trainer_common.total_training_steps=9 \
-    --set ajet.trainer_common.save_trajectory_as_json_file=true > "$work/$1.jsonl"
+    --set ajet.trainer_common.save_trajectory_as_json_file=true > "$work/$1.jsonl" || return 1
   echo "$1: built and trained in $((SECONDS - from)) s"
 }
 # NAME FACTOR: the advantages of each update are FACTOR times (reward - mean) / (std + 1e-6).
