@@ -6,10 +6,12 @@ use serde::Serialize;
 
 use super::plan::{Plan, Variant};
 use super::record::{Point, RunRecord, RunState};
-use super::statistics::{mean_std, welch};
+use super::statistics::{mean_std, pooled, welch};
 
 /// Number of columns of a curve.
 const CURVE: usize = 20;
+/// Number of runs of each of two variants from which their own variances are used.
+const OWN_VARIANCE: usize = 4;
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// How a variant compares with the baseline.
@@ -70,7 +72,7 @@ impl Report {
     /// Compares the variants by the runs that ended.
     pub fn new(plan: &Plan, records: &[RunRecord]) -> Self {
         let results: Vec<_> = plan.variants.iter().map(|variant| Results::new(plan, variant, records)).collect();
-        let variants: Vec<_> = results.iter().map(|result| result.report(plan, &results[0])).collect();
+        let variants: Vec<_> = results.iter().map(|result| result.report(plan, &results)).collect();
         let failed = records.iter().filter_map(|record| match &record.state {
             RunState::Failed(reason) => Some((record.name.clone(), reason.clone())),
             RunState::Done | RunState::Waiting => None,
@@ -100,8 +102,9 @@ impl Report {
         }
         let _ = write!(
             text,
-            "\np: Welch's two-sided t-test of the runs' final values against the first variant; below {} a difference \
-             counts as more than noise. The values are not corrected for the number of variants.\n\n## Curves\n\n```text\n",
+            "\np: two-sided t-test of the runs' final values against the first variant, from {OWN_VARIANCE} runs of both on \
+             Welch's, with fewer one variance for all variants. Below {} a difference counts as more than noise. The values \
+             are not corrected for the number of variants.\n\n## Curves\n\n```text\n",
             self.significance
         );
         let range = self.range();
@@ -147,12 +150,25 @@ impl<'a> Results<'a> {
         self.values.iter().map(|(_, value)| *value).collect()
     }
 
-    fn report(&self, plan: &Plan, baseline: &Self) -> VariantReport {
+    /// Probability of the difference to the baseline, the first of `all`, by chance.
+    fn p(&self, all: &[Self]) -> Option<f64> {
+        let (own, baseline) = (self.numbers(), all[0].numbers());
+        let fewest = own.len().min(baseline.len());
+        let samples: Vec<_> = all.iter().map(Self::numbers).collect();
+        match fewest {
+            0 | 1 => None,
+            OWN_VARIANCE.. => welch(&own, &baseline),
+            _ => pooled(&own, &baseline, &samples),
+        }
+    }
+
+    fn report(&self, plan: &Plan, all: &[Self]) -> VariantReport {
+        let baseline = &all[0];
         let (own, others) = (self.numbers(), baseline.numbers());
         let (mean, std) = mean_std(&own).unzip();
         let is_baseline = self.variant.name == baseline.variant.name;
         let difference = mean.zip(mean_std(&others)).map(|(mean, (baseline, _))| mean - baseline);
-        let p = welch(&own, &others).filter(|_| !is_baseline);
+        let p = self.p(all).filter(|_| !is_baseline);
         let is_better = difference.is_some_and(|difference| (difference > 0.0) != plan.lower_is_better);
         VariantReport {
             name: self.variant.name.clone(),

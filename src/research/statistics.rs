@@ -1,4 +1,4 @@
-//! Means and Welch's t-test.
+//! Means and t-tests.
 
 /// Returns mean and unbiased standard deviation; the latter is 0 of a single number. `None` of no number.
 pub fn mean_std(numbers: &[f64]) -> Option<(f64, f64)> {
@@ -17,15 +17,34 @@ pub fn welch(a: &[f64], b: &[f64]) -> Option<f64> {
     let ((mean_a, std_a), (mean_b, std_b)) = (mean_std(a)?, mean_std(b)?);
     let (n_a, n_b) = (a.len() as f64, b.len() as f64);
     let (error_a, error_b) = (std_a.powi(2) / n_a, std_b.powi(2) / n_b);
-    let (difference, error) = (mean_a - mean_b, error_a + error_b);
+    let error = error_a + error_b;
+    let degrees = error * error / (error_a.powi(2) / (n_a - 1.0) + error_b.powi(2) / (n_b - 1.0));
+    Some(two_sided(mean_a - mean_b, error, degrees))
+}
+
+/// The same by Student's t-test with one variance for all `samples`, which `a` and `b` are among. Two numbers of each tell
+/// little of a sample's own variance, but all samples together tell of a common one. `None` without any spread to judge by.
+pub fn pooled(a: &[f64], b: &[f64], samples: &[Vec<f64>]) -> Option<f64> {
+    let (mean_a, mean_b) = (mean_std(a)?.0, mean_std(b)?.0);
+    let (mut squares, mut degrees) = (0.0, 0.0);
+    for sample in samples.iter().filter(|sample| sample.len() > 1) {
+        let n = sample.len() as f64 - 1.0;
+        squares += mean_std(sample)?.1.powi(2) * n;
+        degrees += n;
+    }
+    let error = squares / degrees * (1.0 / a.len() as f64 + 1.0 / b.len() as f64);
+    (degrees > 0.0).then(|| two_sided(mean_a - mean_b, error, degrees))
+}
+
+/// Probability of a difference at least this large, of which `error` is the variance, by Student's t.
+fn two_sided(difference: f64, error: f64, degrees: f64) -> f64 {
     if error <= f64::MIN_POSITIVE {
         // Without any spread, only equality is compatible with chance.
-        return Some(if difference == 0.0 { 1.0 } else { 0.0 });
+        return if difference == 0.0 { 1.0 } else { 0.0 };
     }
     let t_squared = difference * difference / error;
-    let degrees = error * error / (error_a.powi(2) / (n_a - 1.0) + error_b.powi(2) / (n_b - 1.0));
-    // The two-sided tail of Student's t is I(ν/(ν + t²); ν/2, 1/2).
-    Some(incomplete_beta(degrees / (degrees + t_squared), degrees / 2.0, 0.5))
+    // The two-sided tail is I(ν/(ν + t²); ν/2, 1/2).
+    incomplete_beta(degrees / (degrees + t_squared), degrees / 2.0, 0.5)
 }
 
 /// Regularized incomplete beta function I(x; a, b), by its continued fraction (DLMF 8.17.22).
@@ -93,10 +112,22 @@ mod tests {
         }
     }
 
+    /// With three degrees of freedom, P(|t| > t₀) has a closed form: 1 − 2/π·(θ + sin θ·cos θ), tan θ = t₀/√3.
+    #[test]
+    fn a_common_variance_is_that_of_all_samples() {
+        let samples = [vec![0.60, 0.64], vec![0.10, 0.12], vec![0.3, 0.4]];
+        let variance: f64 = (0.0008 + 0.0002 + 0.005) / 3.0;
+        let theta = (0.51 / variance.sqrt() / 3_f64.sqrt()).atan();
+        let expected = 1.0 - 2.0 / std::f64::consts::PI * (theta + theta.sin() * theta.cos());
+        let found = pooled(&samples[0], &samples[1], &samples).unwrap();
+        assert!((found - expected).abs() < 1e-9, "{found}, expected {expected}");
+    }
+
     #[test]
     fn samples_without_spread_or_of_one_are_no_division_by_zero() {
         assert_eq!(welch(&[1.0], &[2.0, 3.0]), None);
         assert_eq!(welch(&[1.0, 1.0], &[1.0, 1.0]), Some(1.0));
         assert_eq!(welch(&[1.0, 1.0], &[2.0, 2.0]), Some(0.0));
+        assert_eq!(pooled(&[1.0], &[2.0], &[vec![1.0], vec![2.0]]), None);
     }
 }
