@@ -53,7 +53,10 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let interrupt = Interrupt::listen().context("cannot listen for signals")?;
     let report = run_plan(&options, &interrupt).await?;
     match args.json {
-        true => terminal::print(&format!("{}\n", terminal::json(&serde_json::to_string_pretty(&report)?))),
+        true => terminal::print(&format!(
+            "{}\n",
+            terminal::json(&serde_json::to_string_pretty(&report)?)
+        )),
         false => terminal::print(&terminal::printable(&report.markdown())),
     }
     note!("the report is in {}", options.out.join("report.md").display());

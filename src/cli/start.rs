@@ -159,7 +159,9 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 /// Returns a positive duration given as seconds.
 fn timeout(flag: &str, seconds: f64) -> anyhow::Result<Duration> {
-    let timeout = Duration::try_from_secs_f64(seconds).ok().filter(|timeout| !timeout.is_zero());
+    let timeout = Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|timeout| !timeout.is_zero());
     timeout.with_context(|| format!("{flag} must be a positive number of seconds, got {seconds}"))
 }
 

@@ -46,7 +46,11 @@ impl Goal {
     /// Returns the outlook at a status; `was_up` says whether an engine ran since the wait began.
     pub fn outlook(self, status: &EngineStatusAnswer, was_up: bool) -> Outlook {
         // An engine that failed says why. One that nobody has started yet does not.
-        let has_failed = was_up || status.engine_status_detail.as_ref().is_some_and(|detail| !detail.is_empty());
+        let has_failed = was_up
+            || status
+                .engine_status_detail
+                .as_ref()
+                .is_some_and(|detail| !detail.is_empty());
         match (self, status.engine_status) {
             (Self::Offline, EngineStatus::Offline) | (Self::Rolling, EngineStatus::Rolling) => Outlook::Reached,
             (Self::Rolling | Self::Step(_), EngineStatus::Offline) if has_failed => Outlook::Offline,
@@ -79,14 +83,28 @@ mod tests {
             (Goal::Rolling, Booting, 0, Some("loading"), true, Outlook::Open),
             (Goal::Rolling, WeightSyncing, 3, None, true, Outlook::Open),
             (Goal::Rolling, Offline, 0, None, false, Outlook::Open),
-            (Goal::Rolling, Offline, 0, Some("does not compile"), false, Outlook::Offline),
+            (
+                Goal::Rolling,
+                Offline,
+                0,
+                Some("does not compile"),
+                false,
+                Outlook::Offline,
+            ),
             (Goal::Rolling, Offline, 0, None, true, Outlook::Offline),
             (Goal::Offline, Offline, 0, Some("done"), false, Outlook::Reached),
             (Goal::Offline, Rolling, 3, None, true, Outlook::Open),
             (Goal::Step(3), Rolling, 2, None, true, Outlook::Open),
             (Goal::Step(3), Rolling, 3, None, true, Outlook::Reached),
             (Goal::Step(3), WeightSyncing, 4, None, true, Outlook::Reached),
-            (Goal::Step(3), Offline, 0, Some("all 2 updates are done"), true, Outlook::Offline),
+            (
+                Goal::Step(3),
+                Offline,
+                0,
+                Some("all 2 updates are done"),
+                true,
+                Outlook::Offline,
+            ),
         ] {
             let status = EngineStatusAnswer {
                 engine_status: state,

@@ -30,7 +30,10 @@ mod tests {
     fn the_name_is_that_of_the_package_table() {
         for (manifest, name) in [
             ("[package]\nname = \"ajet-swarm\"\n", Some("ajet-swarm")),
-            ("# x\n[package]\nversion = \"1\"\nname='ajet-swarm' # ours\n", Some("ajet-swarm")),
+            (
+                "# x\n[package]\nversion = \"1\"\nname='ajet-swarm' # ours\n",
+                Some("ajet-swarm"),
+            ),
             ("[lib]\nname = \"ajet-swarm\"\n", None),
             ("[package]\n[lib]\nname = \"ajet-swarm\"\n", None),
             ("[package]\nname = 1\n", None),

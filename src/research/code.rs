@@ -19,7 +19,10 @@ pub fn copies(plan: &Plan, dir: &Path) -> Result<Vec<PathBuf>, ResearchError> {
     };
     let sources = Sources::find(code)?;
     let all = dir.join("code");
-    plan.variants.iter().map(|variant| copy(&sources, variant, &all)).collect()
+    plan.variants
+        .iter()
+        .map(|variant| copy(&sources, variant, &all))
+        .collect()
 }
 
 fn copy(sources: &Sources, variant: &Variant, all: &Path) -> Result<PathBuf, ResearchError> {
@@ -40,7 +43,9 @@ fn copy(sources: &Sources, variant: &Variant, all: &Path) -> Result<PathBuf, Res
     // A work tree of its own, since what is sent is what git tracks.
     git(&dir, ["init", "-q"]).map_err(|reason| patched(&dir, reason))?;
     if let Some(patch) = &variant.patch {
-        let path = patch.canonicalize().map_err(|error| ResearchError::file(patch, error))?;
+        let path = patch
+            .canonicalize()
+            .map_err(|error| ResearchError::file(patch, error))?;
         git(&dir, [OsStr::new("apply"), path.as_os_str()]).map_err(|reason| patched(patch, reason))?;
     }
     git(&dir, ["add", "--all", "--force"]).map_err(|reason| patched(&dir, reason))?;
@@ -71,7 +76,11 @@ mod tests {
         git(&code, ["add", "."]).unwrap();
         fs::write(code.join("untracked.rs"), "").unwrap();
         let patch = dir.path().join("a.patch");
-        fs::write(&patch, "--- a/src/a.rs\n+++ b/src/a.rs\n@@ -1,2 +1,2 @@\n one\n-two\n+three\n").unwrap();
+        fs::write(
+            &patch,
+            "--- a/src/a.rs\n+++ b/src/a.rs\n@@ -1,2 +1,2 @@\n one\n-two\n+three\n",
+        )
+        .unwrap();
         let text = "{job: j, steps: 1, seeds: [1], code: c, variants: [{name: base}, {name: new, patch: p}]}";
         let mut plan = Plan::parse(text).unwrap();
         plan.code = Some(code);
@@ -80,7 +89,10 @@ mod tests {
         for _ in 0..2 {
             let copies = copies(&plan, &out).unwrap();
             let text = |copy: &Path| fs::read_to_string(copy.join("src/a.rs")).unwrap();
-            assert_eq!((text(&copies[0]), text(&copies[1])), ("one\ntwo\n".into(), "one\nthree\n".into()));
+            assert_eq!(
+                (text(&copies[0]), text(&copies[1])),
+                ("one\ntwo\n".into(), "one\nthree\n".into())
+            );
             assert_eq!(Sources::find(&copies[1]).unwrap().files, ["Cargo.toml", "src/a.rs"]);
         }
         fs::write(&patch, "--- a/src/b.rs\n+++ b/src/b.rs\n@@ -1 +1 @@\n-x\n+y\n").unwrap();

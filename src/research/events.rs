@@ -42,13 +42,21 @@ mod tests {
             ("reward_mean", eval, None),
             ("eval_reward", eval, Some((4, 0.75))),
             ("eval_reward", step, None),
-            ("reward_mean", r#"{"event":"step","global_step":3,"reward_mean":null}"#, None),
+            (
+                "reward_mean",
+                r#"{"event":"step","global_step":3,"reward_mean":null}"#,
+                None,
+            ),
             ("reward_mean", "no JSON", None),
             ("reward_mean", "", None),
         ] {
             let plan = format!("{{job: j, steps: 9, seeds: [1], variants: [{{name: a}}], metric: {metric}}}");
             let found = read(line, &Plan::parse(&plan).unwrap());
-            assert_eq!(found.map(|found| (found.step, found.value)), expected, "{metric} in {line}");
+            assert_eq!(
+                found.map(|found| (found.step, found.value)),
+                expected,
+                "{metric} in {line}"
+            );
         }
     }
 }

@@ -129,7 +129,9 @@ impl Plan {
         for (number, variant) in self.variants.iter().enumerate() {
             let name = &variant.name;
             if !is_name(name) {
-                return Err(format!("variant name {name:?} must have 1 to 64 letters, digits, `_`, `-` or `.`"));
+                return Err(format!(
+                    "variant name {name:?} must have 1 to 64 letters, digits, `_`, `-` or `.`"
+                ));
             }
             if self.variants[..number].iter().any(|other| other.name == *name) {
                 return Err(format!("two variants are named {name:?}"));
@@ -138,17 +140,25 @@ impl Plan {
                 return Err(format!("variant {name:?} sets {key}, which the plan sets itself"));
             }
             if variant.patch.is_some() && self.code.is_none() {
-                return Err(format!("variant {name:?} has a patch; hint: name the checkout that it changes as `code`"));
+                return Err(format!(
+                    "variant {name:?} has a patch; hint: name the checkout that it changes as `code`"
+                ));
             }
         }
         if (1..self.seeds.len()).any(|at| self.seeds[..at].contains(&self.seeds[at])) {
             return Err("`seeds` has a number twice".into());
         }
-        if self.seconds.is_some_and(|seconds| !(seconds > 0.0 && seconds.is_finite())) {
+        if self
+            .seconds
+            .is_some_and(|seconds| !(seconds > 0.0 && seconds.is_finite()))
+        {
             return Err("`seconds` must be a positive number".into());
         }
         if !(self.significance > 0.0 && self.significance < 1.0) {
-            return Err(format!("`significance` must be between 0 and 1, got {}", self.significance));
+            return Err(format!(
+                "`significance` must be between 0 and 1, got {}",
+                self.significance
+            ));
         }
         Ok(())
     }
@@ -170,7 +180,11 @@ impl Plan {
 
     fn run(&self, name: &str, variant: &Variant, seed: u64) -> RunSpec {
         let experiment = format!("{name}_{}_seed_{seed}", variant.name);
-        let mut settings: Vec<String> = variant.set.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let mut settings: Vec<String> = variant
+            .set
+            .iter()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
         settings.extend([
             format!("ajet.experiment_name={experiment}"),
             format!("ajet.trainer_common.seed={seed}"),
@@ -220,10 +234,21 @@ variants:
     #[test]
     fn a_plan_has_a_run_of_each_variant_for_each_seed() {
         let plan = Plan::parse(PLAN).unwrap();
-        assert_eq!((plan.metric.as_str(), plan.last(), plan.significance), ("reward_mean", 3, 0.05));
+        assert_eq!(
+            (plan.metric.as_str(), plan.last(), plan.significance),
+            ("reward_mean", 3, 0.05)
+        );
         let runs = plan.runs("p");
         let names: Vec<_> = runs.iter().map(|run| run.name.as_str()).collect();
-        assert_eq!(names, ["baseline_seed_1", "no-learning_seed_1", "baseline_seed_2", "no-learning_seed_2"]);
+        assert_eq!(
+            names,
+            [
+                "baseline_seed_1",
+                "no-learning_seed_1",
+                "baseline_seed_2",
+                "no-learning_seed_2"
+            ]
+        );
         for setting in [
             "ajet.trainer_common.optim.lr=0",
             "roll.agent.user=\"{{ main_query }}\"",
@@ -232,7 +257,11 @@ variants:
             "ajet.trainer_common.total_training_steps=13",
             "roll.steps=12",
         ] {
-            assert!(runs[1].settings.iter().any(|given| given == setting), "{setting}: {:?}", runs[1].settings);
+            assert!(
+                runs[1].settings.iter().any(|given| given == setting),
+                "{setting}: {:?}",
+                runs[1].settings
+            );
         }
     }
 
@@ -246,7 +275,11 @@ variants:
             ("seeds: [1, 2]", "seeds: [1, 1]", "twice"),
             ("no-learning", "baseline", "two variants"),
             ("no-learning", "../x", "variant name"),
-            ("ajet.trainer_common.optim.lr", "roll.seed", "which the plan sets itself"),
+            (
+                "ajet.trainer_common.optim.lr",
+                "roll.seed",
+                "which the plan sets itself",
+            ),
             ("- name: baseline", "- {name: baseline, patch: a.patch}", "has a patch"),
             ("steps: 12", "steps: 12\nsignificance: 2", "between 0 and 1"),
             ("steps: 12", "steps: 12\nseconds: 0", "positive"),

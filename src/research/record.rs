@@ -135,7 +135,11 @@ impl Records {
     /// # Errors
     /// The disk fails.
     pub fn save(&self) -> Result<(), ResearchError> {
-        write(&self.dir, FILE, &serde_json::to_string_pretty(&self.runs).unwrap_or_default())
+        write(
+            &self.dir,
+            FILE,
+            &serde_json::to_string_pretty(&self.runs).unwrap_or_default(),
+        )
     }
 }
 

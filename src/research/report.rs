@@ -71,7 +71,11 @@ pub struct Report {
 impl Report {
     /// Compares the variants by the runs that ended.
     pub fn new(plan: &Plan, records: &[RunRecord]) -> Self {
-        let results: Vec<_> = plan.variants.iter().map(|variant| Results::new(plan, variant, records)).collect();
+        let results: Vec<_> = plan
+            .variants
+            .iter()
+            .map(|variant| Results::new(plan, variant, records))
+            .collect();
         let variants: Vec<_> = results.iter().map(|result| result.report(plan, &results)).collect();
         let failed = records.iter().filter_map(|record| match &record.state {
             RunState::Failed(reason) => Some((record.name.clone(), reason.clone())),
@@ -82,7 +86,11 @@ impl Report {
             metric: plan.metric.clone(),
             significance: plan.significance,
             runs: (done, records.len()),
-            conclusions: variants.iter().skip(1).map(|variant| variant.conclusion(plan)).collect(),
+            conclusions: variants
+                .iter()
+                .skip(1)
+                .map(|variant| variant.conclusion(plan))
+                .collect(),
             failed: failed.collect(),
             variants,
         }
@@ -111,7 +119,11 @@ impl Report {
         for variant in &self.variants {
             let _ = writeln!(text, "{:<24} {}", variant.name, curve(&variant.curve, range));
         }
-        let _ = writeln!(text, "```\n\n{:.4} (▁) to {:.4} (█), by step from left to right.", range.0, range.1);
+        let _ = writeln!(
+            text,
+            "```\n\n{:.4} (▁) to {:.4} (█), by step from left to right.",
+            range.0, range.1
+        );
         for (run, reason) in &self.failed {
             let _ = writeln!(text, "\nRun `{run}` failed: {reason}");
         }
@@ -120,7 +132,12 @@ impl Report {
 
     /// Smallest and largest value of all curves.
     fn range(&self) -> (f64, f64) {
-        let values = || self.variants.iter().flat_map(|variant| &variant.curve).map(|point| point.value);
+        let values = || {
+            self.variants
+                .iter()
+                .flat_map(|variant| &variant.curve)
+                .map(|point| point.value)
+        };
         match values().next() {
             Some(first) => (values().fold(first, f64::min), values().fold(first, f64::max)),
             None => (0.0, 0.0),
@@ -141,7 +158,9 @@ impl<'a> Results<'a> {
         let done = own.iter().filter(|record| record.state == RunState::Done);
         Self {
             variant,
-            values: done.filter_map(|record| Some((record.seed, record.final_value(plan)?))).collect(),
+            values: done
+                .filter_map(|record| Some((record.seed, record.final_value(plan)?)))
+                .collect(),
             curve: mean_curve(&own),
         }
     }
@@ -210,7 +229,9 @@ impl VariantReport {
 
     fn conclusion(&self, plan: &Plan) -> String {
         let (name, baseline, metric) = (&self.name, &plan.variants[0].name, &plan.metric);
-        let by = self.difference.map_or_else(String::new, |difference| format!("{:.4}", difference.abs()));
+        let by = self
+            .difference
+            .map_or_else(String::new, |difference| format!("{:.4}", difference.abs()));
         let p = self.p.unwrap_or(1.0);
         match self.verdict {
             Verdict::Better => format!("{name} is better than {baseline}: {metric} differs by {by} (p = {p:.4})"),
@@ -228,9 +249,17 @@ impl VariantReport {
 /// Averages curves at the steps that all of them have.
 fn mean_curve(records: &[&RunRecord]) -> Vec<Point> {
     let with_points: Vec<_> = records.iter().filter(|record| !record.points.is_empty()).collect();
-    let Some(first) = with_points.first() else { return Vec::new() };
+    let Some(first) = with_points.first() else {
+        return Vec::new();
+    };
     let mean_at = |step: u64| {
-        let at = |record: &&&RunRecord| record.points.iter().find(|point| point.step == step).map(|point| point.value);
+        let at = |record: &&&RunRecord| {
+            record
+                .points
+                .iter()
+                .find(|point| point.step == step)
+                .map(|point| point.value)
+        };
         let values: Option<Vec<f64>> = with_points.iter().map(at).collect();
         let value = mean_std(&values?)?.0;
         Some(Point { step, value })

@@ -44,7 +44,12 @@ impl Roll {
     pub fn start(&self) -> io::Result<RunningRoll> {
         let log = OpenOptions::new().create(true).append(true).open(&self.log)?;
         let mut command = Command::new(&self.program);
-        command.args(["supervise", "--"]).arg(&self.program).arg("roll").arg(&self.job).arg("--json");
+        command
+            .args(["supervise", "--"])
+            .arg(&self.program)
+            .arg("roll")
+            .arg(&self.job)
+            .arg("--json");
         for setting in &self.settings {
             command.args(["--set", setting]);
         }
@@ -71,7 +76,9 @@ impl RunningRoll {
     /// # Errors
     /// `act` does.
     pub async fn each_line<E>(&mut self, mut act: impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
-        let Some(stdout) = self.child.stdout.take() else { return Ok(()) };
+        let Some(stdout) = self.child.stdout.take() else {
+            return Ok(());
+        };
         let mut lines = BufReader::new(stdout).lines();
         while let Ok(Some(line)) = lines.next_line().await {
             act(&line)?;
@@ -108,7 +115,9 @@ impl RunningRoll {
 fn last_words(log: &Path) -> String {
     let text = fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text[text.len().saturating_sub(64 * 1024)..]).into_owned();
-    let from = text.rfind("error: ").unwrap_or(text.trim_end().rfind('\n').map_or(0, |at| at + 1));
+    let from = text
+        .rfind("error: ")
+        .unwrap_or(text.trim_end().rfind('\n').map_or(0, |at| at + 1));
     let words: Vec<_> = text[from..].split_whitespace().collect();
     words.join(" ").chars().take(LAST_WORDS).collect()
 }
@@ -122,7 +131,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("log");
         for (text, words) in [
-            ("started\nerror: no batch\nhint: more tasks\n", "error: no batch hint: more tasks"),
+            (
+                "started\nerror: no batch\nhint: more tasks\n",
+                "error: no batch hint: more tasks",
+            ),
             ("error: old\nfine\nerror: new\n", "error: new"),
             ("started\ngone\n", "gone"),
             ("", ""),

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
 
+use super::code;
 use super::error::ResearchError;
 use super::events;
 use super::plan::{Plan, RunSpec};
 use super::record::{Records, RunState, write};
 use super::report::Report;
 use super::roll_process::Roll;
-use super::code;
 use crate::client::SwarmClient;
 use crate::roll::Interrupt;
 use crate::terminal::note;
@@ -79,7 +79,9 @@ pub async fn run(options: &Options, interrupt: &Interrupt) -> Result<Report, Res
 /// Returns the name of a plan: its file's, as far as it fits an experiment's.
 fn name_of(path: &Path) -> String {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-    stem.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
+    stem.chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
+        .collect()
 }
 
 impl Research<'_> {
@@ -131,7 +133,10 @@ impl Research<'_> {
         let mut records = self.records();
         let record = &mut records.runs[number];
         record.attempts += 1;
-        let left = self.plan.seconds.map(|seconds| Duration::from_secs_f64((seconds - record.seconds).max(0.0)));
+        let left = self
+            .plan
+            .seconds
+            .map(|seconds| Duration::from_secs_f64((seconds - record.seconds).max(0.0)));
         let name = record.name.clone();
         records.save()?;
         Ok((name, left))
@@ -140,7 +145,11 @@ impl Research<'_> {
     async fn roll(&self, number: usize, server: Option<&str>, left: Option<Duration>) -> Result<Ending, ResearchError> {
         let run = &self.runs[number];
         let mut settings = run.settings.clone();
-        let variant = self.plan.variants.iter().position(|variant| variant.name == run.variant);
+        let variant = self
+            .plan
+            .variants
+            .iter()
+            .position(|variant| variant.name == run.variant);
         if let Some(code) = variant.and_then(|variant| self.codes.get(variant)) {
             settings.push(format!("roll.sync_code={}", serde_json::json!(code)));
         }
@@ -240,13 +249,19 @@ echo "{\"event\":\"step\",\"global_step\":2,\"reward_mean\":$value}""#;
         for _ in 0..2 {
             let report = run_all(&options).await;
             assert_eq!(report.runs, (4, 4));
-            assert!(report.conclusions[0].starts_with("none is worse than base"), "{report:?}");
+            assert!(
+                report.conclusions[0].starts_with("none is worse than base"),
+                "{report:?}"
+            );
         }
         let calls = std::fs::read_to_string(dir.path().join("calls")).unwrap();
         assert_eq!(calls.lines().count(), 4, "{calls}");
         let first = calls.lines().next().unwrap();
         assert!(first.starts_with("supervise -- "), "{first}");
-        assert!(first.contains("job.yaml --json") && first.contains("--set ajet.experiment_name=lr_base_seed_1"), "{first}");
+        assert!(
+            first.contains("job.yaml --json") && first.contains("--set ajet.experiment_name=lr_base_seed_1"),
+            "{first}"
+        );
         let markdown = std::fs::read_to_string(options.out.join("report.md")).unwrap();
         assert!(markdown.contains("| none | 2 | 0.1200 ± 0.0283 |"), "{markdown}");
         assert!(options.out.join("report.json").exists());
@@ -254,10 +269,15 @@ echo "{\"event\":\"step\",\"global_step\":2,\"reward_mean\":$value}""#;
 
     #[tokio::test]
     async fn a_failed_run_is_named_and_tried_again() {
-        let (dir, options) = world(&format!("[ -e fixed ] || {{ echo 'error: no server' >&2; exit 1; }}\n{ROLL}"));
+        let (dir, options) = world(&format!(
+            "[ -e fixed ] || {{ echo 'error: no server' >&2; exit 1; }}\n{ROLL}"
+        ));
         let report = run_all(&options).await;
         assert_eq!((report.runs, report.failed.len()), ((0, 4), 4));
-        assert_eq!(report.failed[0], ("base_seed_1".to_owned(), "error: no server".to_owned()));
+        assert_eq!(
+            report.failed[0],
+            ("base_seed_1".to_owned(), "error: no server".to_owned())
+        );
         std::fs::write(dir.path().join("fixed"), "").unwrap();
         assert_eq!(run_all(&options).await.runs, (4, 4));
     }

@@ -273,14 +273,21 @@ fn a_server_is_looked_at_given_code_and_stopped_from_the_command_line() {
     let directory = sources.path().to_str().unwrap();
     std::fs::write(sources.path().join("Cargo.toml"), "[package]\nname = \"ajet-swarm\"\n").unwrap();
     for args in [["init", "-q"], ["add", "Cargo.toml"]] {
-        let git = std::process::Command::new("git").arg("-C").arg(directory).args(args).status();
+        let git = std::process::Command::new("git")
+            .arg("-C")
+            .arg(directory)
+            .args(args)
+            .status();
         assert!(git.unwrap().success());
     }
     let (code, out, err) = asked(&["sync-code", "--dry-run", directory], port);
     assert_eq!((code, out.as_str()), (0, "ajet/Cargo.toml\n"), "{err}");
     let (code, out, err) = asked(&["sync-code", directory], port);
     assert_eq!((code, out.as_str()), (1, ""), "{err}");
-    assert!(err.contains("no access token") && err.contains("--allow-code-sync"), "{err}");
+    assert!(
+        err.contains("no access token") && err.contains("--allow-code-sync"),
+        "{err}"
+    );
     let (code, _, err) = asked(&["status", "--wait", "rolling", "--timeout", "0"], port);
     assert_eq!(code, 3, "{err}");
 

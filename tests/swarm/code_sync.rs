@@ -70,7 +70,10 @@ impl World {
         loop {
             let sent = send(&self.swarm, archive.clone()).await;
             // Another test's fork may hold the script open for writing for a moment.
-            if !sent.1["detail"].as_str().is_some_and(|detail| detail.contains("Text file busy")) {
+            if !sent.1["detail"]
+                .as_str()
+                .is_some_and(|detail| detail.contains("Text file busy"))
+            {
                 return sent;
             }
         }
@@ -109,9 +112,19 @@ async fn synced_code_is_built_and_run_until_the_built_in_engine_is_wanted_again(
 
     let (_, listed) = world.swarm.get("/sync_train_code").await;
     let snapshot = &listed["snapshots"][0];
-    assert_eq!((&snapshot["path"], &snapshot["files"]), (&json!(path), &json!(3)), "{listed}");
-    assert_eq!((&snapshot["is_built"], &snapshot["is_selected"]), (&json!(true), &json!(true)));
-    assert!(listed["build_log"].as_str().unwrap().contains("Compiling ajet-swarm"), "{listed}");
+    assert_eq!(
+        (&snapshot["path"], &snapshot["files"]),
+        (&json!(path), &json!(3)),
+        "{listed}"
+    );
+    assert_eq!(
+        (&snapshot["is_built"], &snapshot["is_selected"]),
+        (&json!(true), &json!(true))
+    );
+    assert!(
+        listed["build_log"].as_str().unwrap().contains("Compiling ajet-swarm"),
+        "{listed}"
+    );
 
     world.swarm.post("/stop_engine", json!({})).await;
     let client = SwarmClient::new(&world.swarm.url).unwrap();
@@ -129,9 +142,15 @@ async fn a_build_that_fails_is_explained_and_the_next_one_is_run() {
     let world = World::new().await;
     world.sent(engine("broken")).await;
     let reason = world.failed_start().await;
-    assert_eq!(reason, "the synced training code does not compile: error: cannot find value `x`");
+    assert_eq!(
+        reason,
+        "the synced training code does not compile: error: cannot find value `x`"
+    );
     let (_, listed) = world.swarm.get("/sync_train_code").await;
-    assert!(listed["build_log"].as_str().unwrap().contains("here and there"), "{listed}");
+    assert!(
+        listed["build_log"].as_str().unwrap().contains("here and there"),
+        "{listed}"
+    );
     let (_, logs) = world.swarm.get("/get_verbose_logs").await;
     assert_eq!(logs["entries"][0]["tag"], "build", "{logs}");
 
@@ -139,10 +158,16 @@ async fn a_build_that_fails_is_explained_and_the_next_one_is_run() {
     world.swarm.engines.behave(|engine| engine.contract_version = 4711);
     world.sent(engine("contract")).await;
     let reason = world.failed_start().await;
-    assert!(reason.contains("version 4711") && reason.contains("same version as the server's"), "{reason}");
+    assert!(
+        reason.contains("version 4711") && reason.contains("same version as the server's"),
+        "{reason}"
+    );
     world.swarm.engines.behave(|engine| *engine = Default::default());
 
-    world.swarm.engines.behave(|engine| engine.boot_error = Some("the advantage panicked".into()));
+    world
+        .swarm
+        .engines
+        .behave(|engine| engine.boot_error = Some("the advantage panicked".into()));
     world.sent(engine("panics")).await;
     assert!(world.failed_start().await.contains("the advantage panicked"));
     world.swarm.engines.behave(|engine| *engine = Default::default());
@@ -233,7 +258,10 @@ async fn what_cannot_be_run_here_is_refused_and_never_a_success() {
         (b"no zip".to_vec(), "as a zip archive"),
         (zipped(&[("../../evil", "")]), "plain relative path"),
         (zipped(&[]), "no files"),
-        (zipped(&[("ajet/__init__.py", ""), ("ajet/launcher.py", "")]), "only AgentJet's Python package"),
+        (
+            zipped(&[("ajet/__init__.py", ""), ("ajet/launcher.py", "")]),
+            "only AgentJet's Python package",
+        ),
         (zipped(&[("Cargo.toml", "")]), "outside of the top folder"),
     ] {
         let refused = world.send(archive).await;

@@ -58,7 +58,9 @@ impl Sources {
         let (mut files, mut left_out) = (BTreeSet::new(), BTreeSet::new());
         for entry in git_files(&root, &["--cached", "--stage"])? {
             // Such as `100644 1f7a… 0<TAB>src/main.rs`.
-            let Some((head, path)) = entry.split_once('\t') else { continue };
+            let Some((head, path)) = entry.split_once('\t') else {
+                continue;
+            };
             match root.join(path).symlink_metadata() {
                 Ok(found) if found.is_file() && head.starts_with(REGULAR) => files.insert(path.to_owned()),
                 Ok(_) => left_out.insert(path.to_owned()),
@@ -100,13 +102,24 @@ fn git_files(dir: &Path, which: &[&str]) -> Result<Vec<String>, SourcesError> {
         dir: dir.to_owned(),
         reason,
     };
-    let output = Command::new("git").arg("-C").arg(dir).args(["ls-files", "-z"]).args(which).output();
+    let output = Command::new("git")
+        .arg("-C")
+        .arg(dir)
+        .args(["ls-files", "-z"])
+        .args(which)
+        .output();
     let output = output.map_err(|error| failed(error.to_string()))?;
     if !output.status.success() {
-        return Err(failed(String::from_utf8_lossy(&output.stderr).trim().replace('\n', " ")));
+        return Err(failed(
+            String::from_utf8_lossy(&output.stderr).trim().replace('\n', " "),
+        ));
     }
     let names = String::from_utf8(output.stdout).map_err(|_| failed("a file name is not valid UTF-8".into()))?;
-    Ok(names.split('\0').filter(|name| !name.is_empty()).map(str::to_owned).collect())
+    Ok(names
+        .split('\0')
+        .filter(|name| !name.is_empty())
+        .map(str::to_owned)
+        .collect())
 }
 
 #[cfg(test)]

@@ -34,7 +34,14 @@ fn names(sources: &Sources) -> Vec<String> {
     zip.file_names().map(|name| name.unwrap().into_owned()).collect()
 }
 
-const FILES: [&str; 6] = ["Cargo.toml", ".gitignore", "src/main.rs", "src/new.rs", "notes.tmp", "target/built"];
+const FILES: [&str; 6] = [
+    "Cargo.toml",
+    ".gitignore",
+    "src/main.rs",
+    "src/new.rs",
+    "notes.tmp",
+    "target/built",
+];
 
 #[test]
 fn tracked_files_are_sent_and_untracked_ones_named_whatever_the_layout() {
@@ -50,7 +57,10 @@ fn tracked_files_are_sent_and_untracked_ones_named_whatever_the_layout() {
             let sources = Sources::find(&dir.path().join(asked)).unwrap();
             assert_eq!(sources.root, root, "{prefix:?} {asked:?}");
             assert_eq!(sources.left_out, ["src/new.rs"]);
-            assert_eq!(names(&sources), ["ajet/.gitignore", "ajet/Cargo.toml", "ajet/src/main.rs"]);
+            assert_eq!(
+                names(&sources),
+                ["ajet/.gitignore", "ajet/Cargo.toml", "ajet/src/main.rs"]
+            );
         }
     }
 }
@@ -59,7 +69,11 @@ fn tracked_files_are_sent_and_untracked_ones_named_whatever_the_layout() {
 fn the_work_tree_counts_and_not_the_last_commit() {
     let dir = checkout("", &FILES, &["Cargo.toml", "src/main.rs", "src/new.rs"]);
     let before = pack(&Sources::find(dir.path()).unwrap()).unwrap();
-    assert_eq!(pack(&Sources::find(dir.path()).unwrap()).unwrap(), before, "the same bytes");
+    assert_eq!(
+        pack(&Sources::find(dir.path()).unwrap()).unwrap(),
+        before,
+        "the same bytes"
+    );
     std::fs::write(dir.path().join("src/main.rs"), "changed").unwrap();
     std::fs::remove_file(dir.path().join("src/new.rs")).unwrap();
     std::os::unix::fs::symlink("/etc/passwd", dir.path().join("src/link.rs")).unwrap();
@@ -71,7 +85,11 @@ fn the_work_tree_counts_and_not_the_last_commit() {
     assert_eq!(names(&sources), ["ajet/Cargo.toml", "ajet/src/main.rs"]);
     std::fs::write(dir.path().join("src/main.rs"), "src/main.rs").unwrap();
     std::fs::write(dir.path().join("src/new.rs"), "src/new.rs").unwrap();
-    assert_eq!(pack(&Sources::find(dir.path()).unwrap()).unwrap(), before, "the same files");
+    assert_eq!(
+        pack(&Sources::find(dir.path()).unwrap()).unwrap(),
+        before,
+        "the same files"
+    );
 }
 
 #[test]

@@ -65,8 +65,17 @@ impl Builder {
     pub async fn check_cargo(&self, dir: &Path) -> Result<(), CodeError> {
         let run = cargo(&self.cargo).arg("--version").current_dir(dir).output();
         let output = match timeout(VERSION_TIMEOUT, run).await {
-            Err(_) => return Err(CodeError::NoCargo(format!("cargo --version did not end within {VERSION_TIMEOUT:?}"))),
-            Ok(Err(error)) => return Err(CodeError::NoCargo(format!("cannot run {}: {error}", self.cargo.display()))),
+            Err(_) => {
+                return Err(CodeError::NoCargo(format!(
+                    "cargo --version did not end within {VERSION_TIMEOUT:?}"
+                )));
+            }
+            Ok(Err(error)) => {
+                return Err(CodeError::NoCargo(format!(
+                    "cannot run {}: {error}",
+                    self.cargo.display()
+                )));
+            }
             Ok(Ok(output)) => output,
         };
         match output.status.success() {
@@ -158,7 +167,10 @@ impl Builder {
 /// Returns a command without the server's secrets, as the engine has none.
 fn cargo(program: &Path) -> Command {
     let mut command = Command::new(program);
-    command.env_remove(TOKEN_VARIABLE).stdin(Stdio::null()).kill_on_drop(true);
+    command
+        .env_remove(TOKEN_VARIABLE)
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
     command
 }
 

@@ -18,7 +18,10 @@ fn world(script: &str) -> World {
     fs::write(&cargo, script).unwrap();
     fs::set_permissions(&cargo, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
     let root = dir.path().join("code");
-    let snapshot = Unpacked::new(&as_file(&raw_zip(&engine_entries())), &root).unwrap().store(&root).unwrap();
+    let snapshot = Unpacked::new(&as_file(&raw_zip(&engine_entries())), &root)
+        .unwrap()
+        .store(&root)
+        .unwrap();
     let builder = Builder {
         cargo,
         root,
@@ -69,7 +72,10 @@ async fn an_engine_is_built_once_with_progress_and_kept_with_its_snapshot() {
     assert_eq!(progress.into_inner().unwrap(), expected);
     assert_eq!(lines.into_inner().unwrap(), ["Compiling ajet-swarm"]);
     assert!(world.log().contains("warning: unused\n"), "{}", world.log());
-    assert!(world.builder.root.join("build/ajet/src/main.rs").is_file(), "built in one place");
+    assert!(
+        world.builder.root.join("build/ajet/src/main.rs").is_file(),
+        "built in one place"
+    );
     assert_eq!(world.build().await.unwrap(), engine);
     let builds = fs::read_to_string(world.builder.root.join("build/builds")).unwrap();
     assert_eq!(builds.lines().count(), 1, "what is built is not built again");
@@ -82,7 +88,11 @@ async fn failures_are_sentences_and_their_output_is_kept() {
 "rendered":"error[E0308]: mismatched types\n"}}' | tr -d '\n'; echo
 echo 'error: could not compile `ajet-swarm`' >&2; exit 101"#;
     for (script, reason, logged) in [
-        (compile, "error[E0308]: mismatched types (src/a.rs:7:2)", "error[E0308]: mismatched types"),
+        (
+            compile,
+            "error[E0308]: mismatched types (src/a.rs:7:2)",
+            "error[E0308]: mismatched types",
+        ),
         (
             "echo 'error: the lock file needs to be updated' >&2; echo '  but --locked was passed' >&2; exit 101",
             "error: the lock file needs to be updated but --locked was passed",
@@ -133,7 +143,8 @@ async fn a_build_that_is_given_up_ends_with_all_that_it_started() {
 
 #[tokio::test]
 async fn a_build_has_no_secret_of_the_server_and_low_priority() {
-    let world = world("echo \"error: token ${AJET_SWARM_TOKEN-none} priority $(ps -o ni= -p $$ | tr -d ' ')\" >&2; exit 1");
+    let world =
+        world("echo \"error: token ${AJET_SWARM_TOKEN-none} priority $(ps -o ni= -p $$ | tr -d ' ')\" >&2; exit 1");
     let error = world.build().await.unwrap_err().to_string();
     assert!(error.contains("token none priority"), "{error}");
 }
@@ -143,7 +154,10 @@ async fn a_missing_or_broken_cargo_is_named() {
     let mut world = world("echo 'no toolchain installed' >&2; exit 1");
     let check = async |builder: &Builder| builder.check_cargo(world.dir.path()).await.unwrap_err().to_string();
     let broken = check(&world.builder).await;
-    assert!(broken.contains("no toolchain installed") || broken.contains("busy"), "{broken}");
+    assert!(
+        broken.contains("no toolchain installed") || broken.contains("busy"),
+        "{broken}"
+    );
     let missing = Builder {
         cargo: "/no/such/cargo".into(),
         ..world.builder.clone()

@@ -93,7 +93,10 @@ impl Diagnostic {
     }
 
     fn summary(&self) -> String {
-        let code = self.code.as_ref().map_or(String::new(), |code| format!("[{}]", code.code));
+        let code = self
+            .code
+            .as_ref()
+            .map_or(String::new(), |code| format!("[{}]", code.code));
         let place = self.spans.iter().find(|span| span.is_primary);
         let place = place.map_or(String::new(), |span| {
             format!(" ({}:{}:{})", span.file_name, span.line_start, span.column_start)
@@ -144,9 +147,11 @@ mod tests {
         let path = "/t/synced/ajet-swarm".into();
         let name = "ajet-swarm".to_owned();
         assert_eq!(message(program), Some(Message::Program { name, path }));
-        let warning = r#"{"reason":"compiler-message","message":{"level":"warning","message":"unused","rendered":"w"}}"#;
+        let warning =
+            r#"{"reason":"compiler-message","message":{"level":"warning","message":"unused","rendered":"w"}}"#;
         assert_eq!(message(warning), Some(Message::Warning("w".into())));
-        let internal = r#"{"reason":"compiler-message","message":{"level":"error: internal compiler error","message":"m"}}"#;
+        let internal =
+            r#"{"reason":"compiler-message","message":{"level":"error: internal compiler error","message":"m"}}"#;
         assert!(matches!(message(internal), Some(Message::Error { .. })));
         for other in [
             r#"{"reason":"compiler-artifact","target":{"name":"serde"},"executable":null}"#,
@@ -163,7 +168,10 @@ mod tests {
     fn progress_is_that_of_the_bar() {
         let read = |line: &str| progress(line).map(|progress| (progress.done, progress.total, progress.running));
         for (line, expected) in [
-            ("    Building [===>     ] 12/345: serde, syn", Some((12, 345, "serde, syn".to_owned()))),
+            (
+                "    Building [===>     ] 12/345: serde, syn",
+                Some((12, 345, "serde, syn".to_owned())),
+            ),
             ("    Building [========>] 345/346", Some((345, 346, String::new()))),
             ("   Compiling serde v1.0.0", None),
             ("    Building [", None),

@@ -60,7 +60,9 @@ pub enum CodeError {
     #[error("the zip archive unpacks to more than the maximum of {UNPACKED_BYTES} bytes")]
     TooLarge,
     /// The files are not an engine that can be built here.
-    #[error("this server cannot run the snapshot: {0}; hint: send the sources of ajet-swarm with `ajet-swarm sync-code`")]
+    #[error(
+        "this server cannot run the snapshot: {0}; hint: send the sources of ajet-swarm with `ajet-swarm sync-code`"
+    )]
     NotAnEngine(String),
     /// Nothing here builds Rust code.
     #[error(

@@ -209,7 +209,10 @@ fn remove_old(root: &Path, selected: &Snapshot) {
 /// Removes what killed servers left half unpacked.
 fn remove_unfinished(root: &Path) {
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
-        let age = entry.metadata().ok().and_then(|found| found.modified().ok()?.elapsed().ok());
+        let age = entry
+            .metadata()
+            .ok()
+            .and_then(|found| found.modified().ok()?.elapsed().ok());
         if entry.file_name().to_string_lossy().starts_with(UNPACKING)
             && age.is_some_and(|age| age > LEFT_OVER)
             && let Err(error) = fs::remove_dir_all(entry.path())

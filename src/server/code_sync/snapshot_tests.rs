@@ -141,7 +141,10 @@ const LIES: [(Change, &str); 16] = [
     (|entry| entry.method = 93, "not compressed with deflate"),
     (|entry| entry.method = 99, "not compressed with deflate"),
     (|entry| entry.name = b"ajet/\xff\xfe".to_vec(), "plain relative"),
-    (|entry| entry.name = [b"ajet/".as_slice(), &[b'x'; 2000]].concat(), "plain relative"),
+    (
+        |entry| entry.name = [b"ajet/".as_slice(), &[b'x'; 2000]].concat(),
+        "plain relative",
+    ),
 ];
 
 /// Bytes that are no archive, or one of something else.
@@ -172,13 +175,19 @@ fn others() -> Vec<(Vec<u8>, &'static str)> {
         (named(&["ajet/"]), "neither a file nor a directory"),
         (too_many, "65534 entries"),
         (raw_zip(&bomb), "times its compressed size"),
-        (named(&["ajet/__init__.py", "ajet/launcher.py"]), "only AgentJet's Python package"),
+        (
+            named(&["ajet/__init__.py", "ajet/launcher.py"]),
+            "only AgentJet's Python package",
+        ),
         (named(&["ajet/README.md"]), "no ajet/Cargo.toml"),
         (raw_zip(&foreign), "\"malware\""),
         (raw_zip(&engine_entries()[..1]), "no ajet/Cargo.lock"),
         (raw_zip(&engine_entries()[..2]), "no ajet/src/main.rs"),
         (raw_zip(&engine_entries()[1..]), "no ajet/Cargo.toml"),
-        (named(&["ajet/Cargo.toml/x", "ajet/Cargo.lock", "ajet/src/main.rs"]), "no ajet/Cargo.toml"),
+        (
+            named(&["ajet/Cargo.toml/x", "ajet/Cargo.lock", "ajet/src/main.rs"]),
+            "no ajet/Cargo.toml",
+        ),
     ]
 }
 
@@ -189,7 +198,9 @@ fn hostile() -> Vec<(Vec<u8>, &'static str)> {
         raw_zip(&entries)
     };
     let named = PATHS.iter().chain(&COLLISIONS);
-    let mut all: Vec<_> = named.map(|(name, said)| (with(RawEntry::file(name, "x")), *said)).collect();
+    let mut all: Vec<_> = named
+        .map(|(name, said)| (with(RawEntry::file(name, "x")), *said))
+        .collect();
     for mode in MODES {
         let link = RawEntry::file("ajet/link", "/etc/passwd");
         all.push((with(RawEntry { mode, ..link }), "neither a file nor a directory"));
@@ -213,8 +224,16 @@ fn a_hundred_hostile_archives_are_refused_and_leave_nothing_behind() {
         let outcome = Unpacked::new(&as_file(&bytes), &root).map(|_| ());
         let error = outcome.expect_err(&format!("archive {number}, which should be refused for {said:?}"));
         assert!(error.to_string().contains(said), "archive {number}, {said:?}: {error}");
-        assert_eq!(fs::read_dir(&root).unwrap().count(), 0, "archive {number} left something");
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "archive {number} led outside");
+        assert_eq!(
+            fs::read_dir(&root).unwrap().count(),
+            0,
+            "archive {number} left something"
+        );
+        assert_eq!(
+            fs::read_dir(dir.path()).unwrap().count(),
+            1,
+            "archive {number} led outside"
+        );
     }
     store(&root, &engine_entries()).unwrap();
 }

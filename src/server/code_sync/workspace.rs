@@ -73,7 +73,12 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        for (path, text) in [("a.rs", "1"), ("deep/b.rs", "old"), ("deep/gone.rs", "x"), ("gone/d", "x")] {
+        for (path, text) in [
+            ("a.rs", "1"),
+            ("deep/b.rs", "old"),
+            ("deep/gone.rs", "x"),
+            ("gone/d", "x"),
+        ] {
             let path = to.join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();

@@ -16,7 +16,10 @@ const TAG: &str = "build";
 ///
 /// Returns why there is no engine, as a sentence.
 pub async fn build(shared: &Shared, code: &Snapshot, generation: u64) -> Result<PathBuf, String> {
-    tracing::info!("[start_engine] Using synced training code from {}", code.code_path().display());
+    tracing::info!(
+        "[start_engine] Using synced training code from {}",
+        code.code_path().display()
+    );
     let began = Instant::now();
     let detail = |detail: String| shared.with(|core, _| core.boot_detail(generation, detail));
     detail("building the synced training code".into());
@@ -26,7 +29,11 @@ pub async fn build(shared: &Shared, code: &Snapshot, generation: u64) -> Result<
             progress.done,
             progress.total,
             began.elapsed().as_secs(),
-            if progress.running.is_empty() { String::new() } else { format!(" ({})", progress.running) }
+            if progress.running.is_empty() {
+                String::new()
+            } else {
+                format!(" ({})", progress.running)
+            }
         )),
         Event::Line(line) => tracing::info!("build: {line}"),
         Event::Error(rendered) => {
@@ -40,7 +47,10 @@ pub async fn build(shared: &Shared, code: &Snapshot, generation: u64) -> Result<
         () = stopped(shared, generation) => Err("the engine was stopped during its build".into()),
     };
     if built.is_ok() {
-        tracing::info!("built the synced training code in {:.1} s", began.elapsed().as_secs_f64());
+        tracing::info!(
+            "built the synced training code in {:.1} s",
+            began.elapsed().as_secs_f64()
+        );
         detail("starting the engine of the synced training code".into());
     }
     built

@@ -44,7 +44,9 @@ pub async fn sync_train_code(
 pub async fn list(State(shared): State<Arc<Shared>>) -> Result<Json<SyncedCodeAnswer>, Error> {
     let read = tokio::task::spawn_blocking(move || {
         let selected = shared.code.selected();
-        let log = selected.as_ref().map(|snapshot| read_text(&snapshot.build_log(), DOCUMENT_BYTES));
+        let log = selected
+            .as_ref()
+            .map(|snapshot| read_text(&snapshot.build_log(), DOCUMENT_BYTES));
         let describe = |snapshot: Snapshot| SyncedSnapshot {
             path: path_of(&snapshot),
             files: snapshot.description.files,

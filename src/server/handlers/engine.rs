@@ -103,10 +103,7 @@ pub async fn start(State(shared): Server, headers: HeaderMap) -> Result<Json<Sta
         Ok::<_, Error>(pid)
     });
     let pid = started.await.map_err(|error| Error::Internal(error.to_string()))??;
-    Ok(Json(StartEngineAnswer {
-        success: true,
-        pid,
-    }))
+    Ok(Json(StartEngineAnswer { success: true, pid }))
 }
 
 /// Handles `POST /stop_engine`: answers when the process has ended.
