@@ -105,6 +105,10 @@ function update() {
 
 /** @param {import('./protocol.mjs').Status} status */
 function refreshHistory({ experiment, engine: state, latest_eval }) {
+  if (!experiment) {
+    app.history.loaded = true;
+    return;
+  }
   const isOffline = state.status === 'ENGINE.OFFLINE';
   const wanted = `${experiment?.name} ${state.global_step} ${isOffline} ${latest_eval?.global_step}`;
   const { error } = app.history;

@@ -15,74 +15,46 @@ const PAGE = 100;
 /** Time between two loads of a page that follows the training, in milliseconds. */
 const FOLLOW_PAUSE = 2000;
 
+/** What is shown, as in the address. */
+const DEFAULTS = {
+  show: 'finished',
+  type: '',
+  step: '',
+  task: '',
+  client: '',
+  run: '',
+  sort: '-ended',
+  offset: '0',
+};
+
 /**
  * @param {import('./view.mjs').App} app
  * @param {import('../router.mjs').Address} place
  * @returns {import('./view.mjs').View}
  */
 export function episodes(app, { query }) {
-  const state = {
-    show: 'finished',
-    type: '',
-    step: '',
-    task: '',
-    client: '',
-    run: '',
-    sort: '-ended',
-    offset: '0',
-    ...query,
-  };
+  const state = { ...DEFAULTS, ...query };
   const finished = finishedTable(state.run, (id, descending) => change({ sort: `${descending ? '-' : ''}${id}` }));
   const running = runningTable(app);
+  const fields = filterFields(state, change);
   const note = h('p', { class: 'muted', role: 'status' }, 'Loading…');
-  const previous = h('button', { type: 'button', onclick: () => turn(-1) }, '← Newer');
-  const next = h('button', { type: 'button', onclick: () => turn(1) }, 'Older →');
+  const previous = h('button', { type: 'button', onclick: () => turn(-1) }, '← Previous');
+  const next = h('button', { type: 'button', onclick: () => turn(1) }, 'Next →');
   const pager = h('div', { class: 'pager' }, previous, note, next);
-  const step = h('input', {
-    type: 'number',
-    min: 0,
-    value: state.step,
-    placeholder: 'any',
-    onchange: () => change({ step: step.value }),
-  });
-  const client = h('input', {
-    type: 'search',
-    value: state.client,
-    placeholder: 'any',
-    onchange: () => change({ client: client.value.trim() }),
-  });
-  const fields = h(
-    'div',
-    { class: 'toolbar fields' },
-    segmented(
-      'Type',
-      [
-        ['', 'All'],
-        ['train', 'Train'],
-        ['eval', 'Eval'],
-      ],
-      state.type,
-      (type) => change({ type }),
-    ).element,
-    h('label', {}, 'Step', step),
-    h('label', {}, 'Client', client),
-  );
+  const which = /** @type {[string, string][]} */ ([
+    ['finished', 'Finished'],
+    ['running', 'Running'],
+  ]);
   const element = h(
     'div',
     { class: 'view episodes' },
     h(
       'div',
       { class: 'toolbar' },
-      segmented(
-        'Which',
-        [
-          ['finished', 'Finished'],
-          ['running', 'Running'],
-        ],
-        state.show,
-        (which) => change({ show: which }),
-      ).element,
+      segmented('Which', which, state.show, (shown) => change({ show: shown })).element,
       searchField('Filter by task', state.task, (task) => change({ task })),
+      state.run &&
+        h('span', {}, `of ${oneLine(state.run, 60)} `, h('a', { href: address('episodes') }, 'show the current run')),
     ),
     fields,
     finished.element,
@@ -90,14 +62,16 @@ export function episodes(app, { query }) {
     pager,
   );
   let aborter = new AbortController();
+  let isDue = true;
   let loadedFor = '';
-  let loadedAt = Date.now();
+  let loadedAt = 0;
 
   /** @param {Partial<typeof state>} changed */
   function change(changed) {
     Object.assign(state, { offset: '0' }, changed);
-    replaceQuery({ ...state, offset: state.offset === '0' ? '' : state.offset });
-    load();
+    const defaults = new Map(Object.entries(DEFAULTS));
+    replaceQuery(Object.fromEntries(Object.entries(state).filter(([name, value]) => value !== defaults.get(name))));
+    isDue = true;
     update();
   }
 
@@ -110,58 +84,61 @@ export function episodes(app, { query }) {
   }
 
   async function load() {
-    if (state.show === 'running') return;
     aborter.abort();
     aborter = new AbortController();
+    const { signal } = aborter;
     const { show: _, ...filters } = state;
     try {
-      /** @type {import('../protocol.mjs').Episodes} */
-      const page = await getJson('/episodes', { query: { ...filters, limit: PAGE }, signal: aborter.signal });
-      const first = Number(state.offset);
-      finished.set(page.episodes, 'No finished episode matches. Change the filters, or look at the running ones.');
-      finished.setSort(state.sort.replace('-', ''), state.sort.startsWith('-'));
-      setText(
-        note,
-        page.total === 0
-          ? ''
-          : `${number(first + 1)} to ${number(first + page.episodes.length)} of ${plural(page.total, 'episode')}`,
-      );
-      previous.disabled = first === 0;
-      next.disabled = first + PAGE >= page.total;
+      showPage(await getJson('/episodes', { query: { ...filters, limit: PAGE }, signal }));
     } catch (error) {
-      if (!aborter.signal.aborted) setText(note, `Cannot load the episodes: ${oneLine(messageOf(error), 300)}`);
+      if (!signal.aborted) setText(note, `Cannot load the episodes: ${oneLine(messageOf(error), 300)}`);
     }
+  }
+
+  /** @param {import('../protocol.mjs').Episodes} page */
+  function showPage({ episodes: rows, total }) {
+    const first = Number(state.offset);
+    const range = `${number(first + 1)} to ${number(first + rows.length)}`;
+    finished.set(rows, 'No finished episode matches. Change the filters, or look at the running ones.');
+    finished.setSort(state.sort.replace('-', ''), state.sort.startsWith('-'));
+    setText(note, total === 0 ? '' : `${range} of ${plural(total, 'episode')}`);
+    previous.disabled = first === 0;
+    next.disabled = first + PAGE >= total;
   }
 
   function update() {
     const isRunning = state.show === 'running';
+    for (const part of [finished.element, fields, previous, next]) show(part, !isRunning);
     show(running.element, isRunning);
-    show(finished.element, !isRunning);
-    show(fields, !isRunning);
-    show(previous, !isRunning);
-    show(next, !isRunning);
     const { status } = app.store;
-    if (isRunning && status) showRunning(status);
-    // The first page of the newest follows the training; other pages stand still while somebody reads them.
-    const current = `${status?.engine.global_step} ${status?.engine.status}`;
-    const follows = !isRunning && state.offset === '0' && state.sort === '-ended' && !document.hidden;
-    if (!follows || current === loadedFor || Date.now() - loadedAt < FOLLOW_PAUSE) return;
-    [loadedFor, loadedAt] = [current, Date.now()];
-    load();
+    if (!status) return;
+    if (isRunning) showRunning(status);
+    else if (!status.experiment && !state.run) showPage({ episodes: [], total: 0 });
+    else if (isDue || followsNow(status)) {
+      isDue = false;
+      loadedAt = Date.now();
+      load();
+    }
+  }
+
+  /**
+   * The first page of the newest follows the training; other pages stand still while somebody reads them.
+   * @param {import('../protocol.mjs').Status} status
+   */
+  function followsNow({ engine }) {
+    const follows = state.offset === '0' && state.sort === '-ended' && !document.hidden;
+    const current = `${engine.global_step} ${engine.status}`;
+    if (!follows || current === loadedFor || Date.now() - loadedAt < FOLLOW_PAUSE) return false;
+    loadedFor = current;
+    return true;
   }
 
   /** @param {import('../protocol.mjs').Status} status */
   function showRunning(status) {
     const word = state.task.toLowerCase();
-    const rows = status.running.filter((one) =>
-      `${one.task_id} ${one.client_uuid} ${one.episode_uuid}`.toLowerCase().includes(word),
-    );
-    running.set(
-      rows,
-      status.running_total === 0
-        ? 'No episode runs. Agents claim them while the engine is rolling.'
-        : 'No running episode matches.',
-    );
+    const rows = status.running.filter((one) => searched(one).includes(word));
+    const none = 'No episode runs. Agents claim them while the engine is rolling.';
+    running.set(rows, status.running_total === 0 ? none : 'No running episode matches.');
     const more = status.running_total - status.running.length;
     setText(
       note,
@@ -169,8 +146,38 @@ export function episodes(app, { query }) {
     );
   }
 
-  load();
   return { element, update, step: turn, destroy: () => aborter.abort() };
+}
+
+/** @param {RunningEpisode} episode */
+function searched({ task_id, client_uuid, episode_uuid }) {
+  return `${task_id} ${client_uuid} ${episode_uuid}`.toLowerCase();
+}
+
+/**
+ * Filters of the finished episodes besides the task.
+ * @param {typeof DEFAULTS} state
+ * @param {(changed: Partial<typeof DEFAULTS>) => void} change
+ */
+function filterFields(state, change) {
+  const types = /** @type {[string, string][]} */ ([
+    ['', 'All'],
+    ['train', 'Train'],
+    ['eval', 'Eval'],
+  ]);
+  /** @param {'step' | 'client'} name @param {string} type */
+  const field = (name, type) => {
+    const onchange = () => change({ [name]: input.value.trim() });
+    const input = h('input', { type, min: 0, value: state[name], placeholder: 'any', onchange });
+    return input;
+  };
+  return h(
+    'div',
+    { class: 'toolbar fields' },
+    segmented('Type', types, state.type, (type) => change({ type })).element,
+    h('label', {}, 'Step', field('step', 'number')),
+    h('label', {}, 'Client', field('client', 'search')),
+  );
 }
 
 /** @param {string} run @param {(id: string, descending: boolean) => void} onSort */

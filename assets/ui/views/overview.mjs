@@ -250,6 +250,7 @@ function notableEpisodes(app) {
   let askedAt = 0;
   /** @param {Status} status */
   function update({ engine, experiment }) {
+    if (!experiment) return fill(list, h('p', { class: 'empty' }, 'Episodes are listed here when they have ended.'));
     const key = `${experiment?.name} ${engine.global_step}`;
     if (key === asked || document.hidden || Date.now() - askedAt < NOTABLE_PAUSE) return;
     [asked, askedAt] = [key, Date.now()];

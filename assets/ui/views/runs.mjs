@@ -5,7 +5,7 @@ import { Chart, legend } from '../charts.mjs';
 import { fill, h, setText, show } from '../dom.mjs';
 import { fixed, number, time } from '../format.mjs';
 import { History } from '../history.mjs';
-import { replaceQuery } from '../router.mjs';
+import { address, replaceQuery } from '../router.mjs';
 import { last } from '../series.mjs';
 import { oneLine } from '../text.mjs';
 import { messageOf, panel, startHint } from './view.mjs';
@@ -115,7 +115,8 @@ export function runs(app, { query }) {
           h(
             'span',
             { class: 'muted number' },
-            `step ${number(run.last_step)} · reward ${fixed(run.reward_mean)} · ${time(run.changed)}`,
+            `step ${number(run.last_step)} · reward ${fixed(run.reward_mean)} · ${time(run.changed)} · `,
+            h('a', { href: address('episodes', { run: run.name }) }, 'episodes'),
           ),
         );
       }),

@@ -127,7 +127,7 @@ MESSAGES = [
     },
     {
         "role": "assistant",
-        "content": "In `_cstack` the right matrix is 1:\n\n    cright[:, -right.shape[1]:] = 1\n\nIt must be `= right`.",
+        "content": "In `_cstack` the right matrix is 1:\n\n    cright[:, -n:] = 1\n\nIt must be `= right`.",
         "tool_calls": [
             {
                 "id": "2",
@@ -457,15 +457,16 @@ class Handler(BaseHTTPRequestHandler):
             return self.json({"detail": "this server requires an access token"}, 401)
         if url.path == "/status/stream":
             return self.stream()
+        if OPTIONS.mode == "offline" and url.path.startswith(("/history", "/episodes")):
+            return self.json({"detail": "no experiment has been started"}, 404)
         if url.path.startswith("/episodes/"):
             return self.json(detail(unquote(url.path.removeprefix("/episodes/")), "tokens" in query))
+        none = OPTIONS.mode in ("offline", "booting")
         answers = {
             "/status": lambda: status(OPTIONS.mode),
-            "/history": lambda: (
-                history(query) if OPTIONS.mode in ("rolling", "updating") else {"run": "", "steps": [], "next": None}
-            ),
-            "/runs": lambda: RUNS if OPTIONS.mode != "offline" else {"runs": []},
-            "/episodes": lambda: episodes(query) if OPTIONS.mode != "offline" else {"episodes": [], "total": 0},
+            "/history": lambda: {"run": "", "steps": [], "next": None} if none else history(query),
+            "/runs": lambda: {"runs": []} if none else RUNS,
+            "/episodes": lambda: {"episodes": [], "total": 0} if none else episodes(query),
         }
         answer = answers.get(url.path)
         return self.json(answer()) if answer else self.json({"detail": f"no such endpoint: {url.path}"}, 404)
