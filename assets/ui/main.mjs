@@ -39,7 +39,6 @@ const HISTORY_RETRY = 5000;
 const app = { store: new Store(), history: new History() };
 /** @type {import('./views/view.mjs').View | null} */
 let view = null;
-let current = '';
 let title = '';
 
 const frame = buildFrame();
@@ -65,9 +64,8 @@ function openView() {
   }
   if (location.hash === '#main') return; // the skip link
   const place = parse(location.hash);
-  const isEpisode = place.view === 'episode' && place.id !== '';
-  current = isEpisode ? 'episodes' : ORDER.includes(place.view) ? place.view : 'overview';
-  const chosen = isEpisode ? EPISODE : VIEWS[current];
+  const current = navigated(place);
+  const chosen = isEpisode(place) ? EPISODE : VIEWS[current];
   view?.destroy?.();
   view = chosen.open(app, place);
   title = chosen.title;
@@ -81,6 +79,20 @@ function openView() {
   }
   scrollTo(0, 0);
   app.store.changed();
+}
+
+/** @param {import('./router.mjs').Address} place */
+function isEpisode({ view: name, id }) {
+  return name === 'episode' && id !== '';
+}
+
+/**
+ * Returns the entry of the navigation that an address belongs to.
+ * @param {import('./router.mjs').Address} place
+ */
+function navigated(place) {
+  if (isEpisode(place)) return 'episodes';
+  return ORDER.includes(place.view) ? place.view : 'overview';
 }
 
 let historyFor = '';
@@ -138,7 +150,8 @@ function showConnection() {
  * @returns {boolean} Whether it did something.
  */
 function run(command) {
-  const place = ORDER.indexOf(current);
+  // By the address: the view itself changes a moment later.
+  const place = ORDER.indexOf(navigated(parse(location.hash)));
   switch (command) {
     case 'help':
       return toggleHelp();
@@ -169,9 +182,9 @@ function go(name) {
 }
 
 function goBack() {
-  const isEpisode = parse(location.hash).view === 'episode';
-  if (isEpisode) history.back();
-  return isEpisode;
+  const goes = isEpisode(parse(location.hash));
+  if (goes) history.back();
+  return goes;
 }
 
 function toggleHelp() {
