@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::engine::boot::{Options, run as run_engine};
+use crate::engine::boot::{Options, Purpose, run as run_engine};
 
 /// Maximum lifetime of an engine after its server is gone, whatever it is doing. Others wait for its directory, and the
 /// files on disk are consistent at any moment.
@@ -25,6 +25,12 @@ pub struct Args {
     /// Directory of checkpoints, journal and metrics.
     #[arg(long)]
     experiment_dir: PathBuf,
+    /// Sample only, without a trainer.
+    #[arg(long)]
+    sampling_only: bool,
+    /// LoRA adapter on the model.
+    #[arg(long, value_name = "DIR", requires = "sampling_only")]
+    adapter: Option<PathBuf>,
 }
 
 /// Runs an engine until it ends.
@@ -37,6 +43,10 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         socket: args.socket,
         config: args.config,
         experiment_dir: args.experiment_dir,
+        purpose: match args.sampling_only {
+            true => Purpose::Sampling { adapter: args.adapter },
+            false => Purpose::Training,
+        },
     };
     // Beyond the limit of `ulimit -f`, a write must fail as on a full disk instead of ending the process.
     let _handled = signal(SignalKind::from_raw(nix::libc::SIGXFSZ))?;

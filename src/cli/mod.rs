@@ -6,16 +6,20 @@ use clap::{Parser, Subcommand};
 
 use crate::{note, terminal};
 
+pub mod access;
 pub mod bench;
+pub mod chat;
 pub mod engine;
 pub mod export;
 pub mod fetch;
 pub mod job;
 pub mod log;
+pub mod model_server;
 pub mod overwatch;
 pub mod prompt_tokens;
 pub mod research;
 mod roll;
+pub mod serve;
 pub mod server_url;
 pub mod start;
 pub mod status;
@@ -67,6 +71,10 @@ pub enum Command {
     Job(job::Args),
     /// Fetch a checkpoint from a server to this machine.
     Fetch(fetch::Args),
+    /// Serve a trained model by OpenAI's and Anthropic's APIs, without training.
+    Serve(serve::Args),
+    /// Talk to a trained model.
+    Chat(chat::Args),
     /// Export a checkpoint as a model for Python's transformers and peft.
     Export(export::Args),
     /// Measure sampling or training on this machine.
@@ -109,6 +117,8 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Research(args) => research::run(args).await,
         Command::Job(args) => job::run(args).await,
         Command::Fetch(args) => fetch::run(args).await,
+        Command::Serve(args) => serve::run(args).await,
+        Command::Chat(args) => chat::run(args).await,
         Command::Export(args) => export::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Engine(args) => engine::run(args).await,

@@ -11,8 +11,8 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail};
 use tokio::net::TcpListener;
 
+use super::access::{Access, AccessToken};
 use super::engine::ABANDONED;
-use super::server_url::read_token;
 use crate::client::SwarmClient;
 use crate::config::small_file::{DOCUMENT_BYTES, read_given_text};
 use crate::config::{Strictness, experiment, load_over};
@@ -20,7 +20,7 @@ use crate::protocol::swarm::DEFAULT_PORT;
 use crate::roll::{EndSignals, STAY};
 use crate::server::engine::resume;
 use crate::server::http::tls;
-use crate::server::{ChildLauncher, CodeAccess, CodeOptions, Hosts, Limits, Options, Server, TOKEN_VARIABLE, Token};
+use crate::server::{ChildLauncher, CodeAccess, CodeOptions, Hosts, Limits, Options, Server};
 use crate::terminal;
 
 /// Python clients that start a server wait for this line in its output.
@@ -39,19 +39,8 @@ pub struct Args {
     /// Port to listen on; 0 selects a free one.
     #[arg(long, value_name = "PORT", default_value_t = DEFAULT_PORT)]
     swarm_port: u16,
-    /// Address to listen on. Any non-loopback address requires a token, or --insecure.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
-    host: IpAddr,
-    /// File with the access token that clients must send; also settable as AJET_SWARM_TOKEN.
-    #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
-    /// Allow access without a token: everyone who reaches the port can use the GPU and read and control the training.
-    #[arg(long, conflicts_with = "token_file")]
-    insecure: bool,
-    /// Host name under which clients reach a server without a token, such as that of a container or reverse proxy.
-    /// Repeatable. IP addresses, localhost and this machine's name are always accepted.
-    #[arg(long, value_name = "NAME")]
-    allowed_host: Vec<String>,
+    #[command(flatten)]
+    access: Access,
     /// Serve TLS: file with the certificate chain (PEM). Clients use https://.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -112,7 +101,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     }
     let default_config = args.conf.as_deref().map(default_config).transpose()?;
-    let (token, made) = token(&args)?;
+    let token = args.access.token()?;
     let interrupted = resume::latest(Path::new(experiment::BASE));
     let start_with = args
         .resume
@@ -135,10 +124,10 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let shutdown_signal = shutdown_signal(args.end_with_stdin)?;
     let port = listener.local_addr()?.port();
     let offer = interrupted.filter(|_| args.resume.is_none());
-    banner(&args, port, made.as_deref(), token.is_some(), offer.as_deref());
+    banner(&args, port, token.as_ref(), offer.as_deref());
     let options = Options {
-        token,
-        hosts: Hosts::new(args.allowed_host),
+        token: token.map(|token| token.token),
+        hosts: Hosts::new(args.access.allowed_host),
         default_config,
         code,
         boot_timeout,
@@ -215,27 +204,8 @@ fn interrupted_config(given: Option<&Path>, latest: Option<&Path>) -> anyhow::Re
     resume::config(dir).map_err(|reason| anyhow!("--continue: {reason}"))
 }
 
-/// Returns the token that clients need, and its text if it was generated here.
-fn token(args: &Args) -> anyhow::Result<(Option<Token>, Option<String>)> {
-    if let Some(path) = &args.token_file {
-        let shown = path.display();
-        let token = Token::new(&read_token(path)?).with_context(|| format!("invalid token in --token-file {shown}"))?;
-        return Ok((Some(token), None));
-    }
-    if let Some(text) = std::env::var_os(TOKEN_VARIABLE).filter(|text| !text.is_empty() && !args.insecure) {
-        let token =
-            Token::new(&text.to_string_lossy()).with_context(|| format!("invalid token in {TOKEN_VARIABLE}"))?;
-        return Ok((Some(token), None));
-    }
-    if args.host.is_loopback() || args.insecure {
-        return Ok((None, None));
-    }
-    let (token, text) = Token::random();
-    Ok((Some(token), Some(text)))
-}
-
 async fn listen(args: &Args) -> anyhow::Result<TcpListener> {
-    let (host, port) = (args.host, args.swarm_port);
+    let (host, port) = (args.access.host, args.swarm_port);
     let error = match TcpListener::bind((host, port)).await {
         Ok(listener) => return Ok(listener),
         Err(error) => error,
@@ -262,15 +232,16 @@ async fn listen(args: &Args) -> anyhow::Result<TcpListener> {
     bail!("port {port} is in use by another program\nhint: choose another port with --swarm-port");
 }
 
-fn banner(args: &Args, port: u16, made_token: Option<&str>, needs_token: bool, interrupted: Option<&Path>) {
+fn banner(args: &Args, port: u16, token: Option<&AccessToken>, interrupted: Option<&Path>) {
+    let host = args.access.host;
     let scheme = if args.tls_cert.is_some() { "https" } else { "http" };
     let local = format!("{scheme}://127.0.0.1:{port}");
     let mut lines = vec![
         format!("ajet-swarm {}", env!("CARGO_PKG_VERSION")),
         SERVING.to_owned(),
-        format!("  listening on   {} port {port}", args.host),
+        format!("  listening on   {host} port {port}"),
     ];
-    if args.host.is_loopback() {
+    if host.is_loopback() {
         lines.push(format!("  here           {local}"));
         lines.push(format!(
             "  from a laptop  ssh -N -L {port}:127.0.0.1:{port} USER@THIS-MACHINE, then {scheme}://localhost:{port} there,"
@@ -279,17 +250,21 @@ fn banner(args: &Args, port: u16, made_token: Option<&str>, needs_token: bool, i
     } else {
         lines.push(format!("  from anywhere  {scheme}://THIS-MACHINE:{port}"));
     }
-    match (made_token, needs_token) {
-        (Some(token), _) => lines.push(format!(
-            "  token          {token} (shown once): clients use {scheme}://THIS-MACHINE:{port}/t/{token}"
+    match token {
+        Some(AccessToken {
+            text,
+            is_generated: true,
+            ..
+        }) => lines.push(format!(
+            "  token          {text} (shown once): clients use {scheme}://THIS-MACHINE:{port}/t/{text}"
         )),
-        (None, true) => lines.push(format!(
+        Some(_) => lines.push(format!(
             "  token          required: clients use {scheme}://THIS-MACHINE:{port}/t/TOKEN"
         )),
-        (None, false) if !args.host.is_loopback() => {
+        None if !host.is_loopback() => {
             lines.push("  token          none: everyone who reaches this port controls the training".into());
         }
-        (None, false) => {}
+        None => {}
     }
     if let Some(dir) = interrupted {
         let dir = dir.display();

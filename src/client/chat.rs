@@ -113,12 +113,28 @@ impl ModelApi {
         format!("{}{call}", self.base_url)
     }
 
+    /// Creates a POST request.
+    pub(super) fn post(&self, call: &str) -> reqwest::RequestBuilder {
+        self.http.post(self.to(call))
+    }
+
     /// Returns the answer to a call, retrying while the model is busy or unreachable.
     async fn answer<A: DeserializeOwned>(
         &self,
         call: &'static str,
         request: impl Fn() -> reqwest::RequestBuilder,
     ) -> Result<A, ClientError> {
+        let answer = self.begin(call, request).await?;
+        let body = answer.bytes().await.map_err(|error| self.unreachable(&error))?;
+        serde_json::from_slice(&body).map_err(|error| self.unexpected(call, error.to_string()))
+    }
+
+    /// Returns the answer to a call, whose body is not read yet; retries as [`ModelApi::answer`] does.
+    pub(super) async fn begin(
+        &self,
+        call: &'static str,
+        request: impl Fn() -> reqwest::RequestBuilder,
+    ) -> Result<reqwest::Response, ClientError> {
         let mut tried = 1;
         let answer = loop {
             let pause = match request().bearer_auth(&self.api_key).send().await {
@@ -133,22 +149,26 @@ impl ModelApi {
             tried += 1;
         };
         let status = answer.status();
-        let body = answer.bytes().await.map_err(|error| self.unreachable(&error))?;
-        if !status.is_success() {
-            let detail = match serde_json::from_slice::<ErrorBody>(&body) {
-                Ok(error) => error.error.message,
-                Err(_) => String::from_utf8_lossy(&body).chars().take(300).collect(),
-            };
-            return Err(self.refused(call, status.as_u16(), detail));
+        if status.is_success() {
+            return Ok(answer);
         }
-        serde_json::from_slice(&body).map_err(|error| ClientError::Answer {
-            url: blank_token(&self.base_url),
-            call,
-            reason: error.to_string(),
-        })
+        let body = answer.bytes().await.map_err(|error| self.unreachable(&error))?;
+        let detail = match serde_json::from_slice::<ErrorBody>(&body) {
+            Ok(error) => error.error.message,
+            Err(_) => String::from_utf8_lossy(&body).chars().take(300).collect(),
+        };
+        Err(self.refused(call, status.as_u16(), detail))
     }
 
-    fn refused(&self, call: &'static str, status: u16, detail: String) -> ClientError {
+    pub(super) fn unexpected(&self, call: &'static str, reason: String) -> ClientError {
+        ClientError::Answer {
+            url: blank_token(&self.base_url),
+            call,
+            reason,
+        }
+    }
+
+    pub(super) fn refused(&self, call: &'static str, status: u16, detail: String) -> ClientError {
         match self.is_swarm {
             true => ClientError::Refused { call, status, detail },
             false => ClientError::Api {
@@ -161,7 +181,11 @@ impl ModelApi {
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> ClientError {
-        let (url, reason) = (blank_token(&self.base_url), root_cause(error));
+        self.unreachable_because(root_cause(error))
+    }
+
+    pub(super) fn unreachable_because(&self, reason: String) -> ClientError {
+        let url = blank_token(&self.base_url);
         match self.is_swarm {
             true => ClientError::Unreachable { url, reason },
             false => ClientError::ApiUnreachable { url, reason },

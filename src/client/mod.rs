@@ -29,6 +29,7 @@
 //! ```
 
 mod chat;
+mod chat_stream;
 pub mod checkpoints;
 mod code;
 mod engine;
@@ -48,6 +49,7 @@ use serde_json::json;
 use tokio_util::task::TaskTracker;
 
 pub use chat::ModelApi;
+pub use chat_stream::ChatStream;
 pub use code::{Sources, SourcesError, pack as pack_sources};
 pub use engine::Started;
 pub use episode::{BeginEpisode, EndOutcome, Episode};

@@ -19,7 +19,9 @@ use super::events::EventHub;
 use super::load;
 use super::metrics::step_log::{self, StepLog};
 use super::model_thread::{self, ModelThread};
+use super::sampling_worker::SamplingWorker;
 use super::server::{App, End, router};
+use super::session::registry::Sessions;
 use super::session::{ChatBackend, ChatSettings, Script};
 use super::storage::checkpoint::{Checkpoint, CheckpointStore};
 use super::storage::durable;
@@ -47,6 +49,20 @@ pub struct Options {
     pub config: PathBuf,
     /// Directory of checkpoints, journal and metrics.
     pub experiment_dir: PathBuf,
+    /// What the engine does.
+    pub purpose: Purpose,
+}
+
+/// Purpose of an engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Samples and trains.
+    Training,
+    /// Only samples: it loads no trainer, and records no episode.
+    Sampling {
+        /// Directory of a LoRA adapter on the configured model.
+        adapter: Option<PathBuf>,
+    },
 }
 
 /// Reason why an engine ended, as a sentence.
@@ -82,7 +98,7 @@ pub async fn run(options: Options, abandoned: impl Future<Output = ()>) -> Resul
     let closing = CancellationToken::new();
     let serving = axum::serve(listener, router(app.clone())).with_graceful_shutdown(closing.clone().cancelled_owned());
     let serving = tokio::spawn(serving.into_future());
-    tokio::spawn(boot_or_fail(app.clone(), config, options.experiment_dir.clone()));
+    tokio::spawn(boot_or_fail(app.clone(), config, options.clone()));
 
     let why = tokio::select! {
         why = ends.recv() => why.unwrap_or(End::Abandoned), // unreachable: `app` holds a sender
@@ -126,8 +142,8 @@ fn listen(socket: &Path) -> Result<UnixListener, EngineError> {
     UnixListener::bind(socket).map_err(|e| EngineError(format!("cannot serve {}: {e}", socket.display())))
 }
 
-async fn boot_or_fail(app: Arc<App>, config: Ajet, experiment_dir: PathBuf) {
-    let booted = tokio::spawn(boot(app.clone(), config, experiment_dir)).await;
+async fn boot_or_fail(app: Arc<App>, config: Ajet, options: Options) {
+    let booted = tokio::spawn(boot(app.clone(), config, options)).await;
     let failed = match booted {
         Ok(Ok(())) => return,
         Ok(Err(error)) => error.to_string(),
@@ -136,7 +152,12 @@ async fn boot_or_fail(app: Arc<App>, config: Ajet, experiment_dir: PathBuf) {
     let _ = app.end.send(End::Failed(failed)); // the engine is already ending
 }
 
-async fn boot(app: Arc<App>, mut config: Ajet, experiment_dir: PathBuf) -> Result<(), EngineError> {
+async fn boot(app: Arc<App>, mut config: Ajet, options: Options) -> Result<(), EngineError> {
+    let Options {
+        experiment_dir,
+        purpose,
+        ..
+    } = options;
     let hub = app.hub.clone();
     hub.phase(EnginePhase::Booting, 0, Some("looking for a checkpoint".into()));
     let finding = (config.clone(), experiment_dir.clone(), hub.clone());
@@ -145,7 +166,15 @@ async fn boot(app: Arc<App>, mut config: Ajet, experiment_dir: PathBuf) -> Resul
     let saved_step = start.checkpoint.as_ref().map_or(0, |c| c.manifest.global_step);
 
     let (build_config, build_hub) = (config.clone(), hub.clone());
-    let thread = model_thread::spawn(move || ModelWorker::build(&build_config, start.checkpoint.as_ref(), build_hub));
+    let records = purpose == Purpose::Training;
+    let thread = match purpose {
+        Purpose::Training => {
+            model_thread::spawn(move || ModelWorker::build(&build_config, start.checkpoint.as_ref(), build_hub))
+        }
+        Purpose::Sampling { adapter } => {
+            model_thread::spawn(move || SamplingWorker::build(&build_config, adapter.as_deref(), &build_hub))
+        }
+    };
     let (handle, info) = wait_until_built(thread.map_err(EngineError::new)?, &app).await?;
     limit_context(&mut config, &info, &hub);
     let hello = Hello {
@@ -175,6 +204,10 @@ async fn boot(app: Arc<App>, mut config: Ajet, experiment_dir: PathBuf) -> Resul
         hub: hub.clone(),
         model: handle,
         backend: Arc::new(backend.map_err(EngineError)?),
+        sessions: match records {
+            true => Sessions::default(),
+            false => Sessions::unrecorded(),
+        },
         ledger: start.ledger,
         checkpoints: start.checkpoints,
         trajectories: Trajectories::new(&experiment_dir, config.trainer_common.save_trajectory_as_json_file),

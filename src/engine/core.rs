@@ -66,6 +66,8 @@ pub struct Parts {
     pub model: ModelHandle,
     /// Backend of the sessions.
     pub backend: Arc<ChatBackend>,
+    /// Sessions, none yet.
+    pub sessions: Sessions,
     /// Journal and pool.
     pub ledger: Ledger,
     /// Checkpoints.
@@ -93,7 +95,7 @@ impl Core {
             hub: parts.hub,
             model: parts.model,
             backend: parts.backend,
-            sessions: Sessions::default(),
+            sessions: parts.sessions,
             ledger: Mutex::new(parts.ledger),
             checkpoints: parts.checkpoints,
             trajectories: parts.trajectories,

@@ -78,6 +78,18 @@ fn write_values(directory: &Path, tensors: Vec<(String, Tensor)>) -> Result<()> 
         .map_err(|e| ModelError::file(path.display().to_string(), e))
 }
 
+/// Returns the model that an adapter directory names as its base: a directory or hub id.
+///
+/// # Errors
+/// `adapter_config.json` is missing or damaged, or names none.
+pub fn base_model(directory: &Path) -> Result<String> {
+    const KEY: &str = "base_model_name_or_path";
+    let (path, config) = config_file(directory)?;
+    let base = config[KEY].as_str().filter(|base| !base.is_empty());
+    base.map(str::to_owned)
+        .ok_or_else(|| ModelError::file(path.display().to_string(), format!("`{KEY}` is missing")))
+}
+
 /// The shape of the adapters in a directory.
 ///
 /// # Errors

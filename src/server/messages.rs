@@ -39,6 +39,7 @@ fn requests() {
         },
         Error::Busy(_) => Error::Busy("the memory for request bodies is exhausted".into()),
         Error::EngineUnreachable(_) => Error::EngineUnreachable("it is not running".into()),
+        Error::ModelNotReady(_) => Error::ModelNotReady("[ENGINE.BOOTING]: loading the weights 40%".into()),
         Error::BrokenOff(_) => Error::BrokenOff("the connection was closed".into()),
         Error::Engine { .. } => Error::Engine {
             status: StatusCode::BAD_REQUEST,

@@ -16,6 +16,8 @@ pub struct Options {
     pub token: Option<Token>,
     /// Host names accepted without a token.
     pub hosts: Hosts,
+    /// Name of the model, if the server only serves it: no swarm API, and no episode keys on the model API.
+    pub serving: Option<String>,
     /// YAML configuration that provides the keys missing in a synced one.
     pub default_config: Option<String>,
     /// Minimum duration of states that slow pollers must see.
@@ -52,6 +54,7 @@ impl Default for Options {
         Self {
             token: None,
             hosts: Hosts::default(),
+            serving: None,
             default_config: None,
             slow_poll: Duration::from_secs(6),
             min_poll_interval: Duration::from_millis(1200),

@@ -8,4 +8,5 @@ mod main_job;
 mod overwatch;
 mod python_client;
 mod restarts;
+mod serve;
 mod start;

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use indexmap::IndexMap;
+use uuid::Uuid;
 
 use super::{ChatBackend, ChatError, ConversationTooLarge, EpisodeRecord, Session, conversations};
 use crate::protocol::swarm::EpisodeConversations;
@@ -20,11 +21,26 @@ enum Entry {
 #[derive(Default)]
 pub struct Sessions {
     entries: Mutex<HashMap<String, Entry>>,
+    /// Whether each call has a session of its own, which ends with it.
+    unrecorded: bool,
 }
 
 impl Sessions {
+    /// Creates a registry for an engine that does not train: each call has a session of its own, of which nothing is
+    /// kept.
+    pub fn unrecorded() -> Self {
+        Self {
+            unrecorded: true,
+            ..Self::default()
+        }
+    }
+
     /// Returns the session of an episode, started with its first call.
     pub fn running(&self, episode_uuid: &str, backend: &Arc<ChatBackend>) -> Result<Arc<Session>, ChatError> {
+        if self.unrecorded {
+            // Another id for each, since it seeds the sampling.
+            return Ok(Session::new(backend.clone(), Uuid::new_v4().to_string()));
+        }
         let mut entries = self.lock();
         let begin = || Entry::Running(Session::new(backend.clone(), episode_uuid));
         match entries.entry(episode_uuid.to_owned()).or_insert_with(begin) {

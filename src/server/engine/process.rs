@@ -1,6 +1,7 @@
 //! Engine processes: starting, watching and ending them.
 
 use std::collections::VecDeque;
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
@@ -104,6 +105,7 @@ impl EngineHandle {
 #[derive(Debug)]
 pub struct ChildLauncher {
     program: PathBuf,
+    arguments: Vec<OsString>,
 }
 
 impl ChildLauncher {
@@ -118,7 +120,16 @@ impl ChildLauncher {
 
     /// Creates a launcher that runs `program` as the engine.
     pub fn new(program: PathBuf) -> Self {
-        Self { program }
+        Self {
+            program,
+            arguments: Vec::new(),
+        }
+    }
+
+    /// Adds arguments to those that every engine gets.
+    pub fn with_arguments(mut self, arguments: impl IntoIterator<Item = OsString>) -> Self {
+        self.arguments.extend(arguments);
+        self
     }
 }
 
@@ -137,6 +148,7 @@ impl EngineLauncher for ChildLauncher {
             .arg(&config)
             .arg("--experiment-dir")
             .arg(&launch.experiment_dir)
+            .args(&self.arguments)
             // The engine does not need the server's access token.
             .env_remove(TOKEN_VARIABLE)
             .env(ARENAS_VARIABLE, arenas)

@@ -121,7 +121,7 @@ pub async fn stop_for_good(shared: &Shared) {
     }
 }
 
-/// Starts an engine without a client, with the configuration of an earlier server.
+/// Starts an engine without a client, with the configuration of an earlier server or of the model to serve.
 pub async fn start_with(shared: &Arc<Shared>, config_yaml: String) {
     let config = shared
         .config_checks
@@ -132,7 +132,11 @@ pub async fn start_with(shared: &Arc<Shared>, config_yaml: String) {
         Err(error) => Err(error),
     };
     if let Err(error) = started {
-        let reason = format!("cannot resume the experiment: {error}");
+        let what = match shared.options.serving {
+            Some(_) => "load the model",
+            None => "resume the experiment",
+        };
+        let reason = format!("cannot {what}: {error}");
         tracing::error!("{reason}");
         shared.with(|core, _| core.start_failed(reason));
     }

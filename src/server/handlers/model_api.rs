@@ -23,7 +23,7 @@ use crate::protocol::openai::{ErrorBody, ErrorObject};
 use crate::protocol::responses::ResponsesRequest;
 use crate::protocol::swarm::EpisodeType;
 use crate::server::engine::client::{EngineAnswer, EngineClient};
-use crate::server::http::auth::bearer;
+use crate::server::handlers::episode_key;
 use crate::server::http::blocking_pool::run_blocking;
 use crate::server::http::body::{self, CHAT_BYTES};
 use crate::server::http::error::{Error, ModelApiError};
@@ -90,7 +90,7 @@ async fn begin<T: DeserializeOwned + Send + 'static>(
     api: Api,
     request: Request,
 ) -> Result<(InFlight, T), Error> {
-    let key = bearer(request.headers()).ok_or(Error::KeyMissing)?.to_owned();
+    let key = episode_key(shared, request.headers())?;
     // Before the body is read: receiving a large body is activity too.
     let in_flight = InFlight::begin(shared, &key)?;
     let body = body::read(request, shared, CHAT_BYTES).await?;
@@ -172,14 +172,14 @@ pub async fn kept_response(
     Path(id): Path<String>,
     headers: HeaderMap,
 ) -> Result<Json<Value>, ModelApiError> {
-    let key = bearer(&headers).ok_or(Error::KeyMissing)?;
-    Ok(Json(shared.with(|core, _| core.kept_response(key, &id))?))
+    let key = episode_key(&shared, &headers)?;
+    Ok(Json(shared.with(|core, _| core.kept_response(&key, &id))?))
 }
 
 /// Handles `GET /v1/episode/conversations`, which counts as activity of the episode, as an LLM request does.
 pub async fn conversations(State(shared): Server, headers: HeaderMap) -> Result<Response, ModelApiError> {
-    let key = bearer(&headers).ok_or(Error::KeyMissing)?;
-    let in_flight = InFlight::begin(&shared, key)?;
+    let key = episode_key(&shared, &headers)?;
+    let in_flight = InFlight::begin(&shared, &key)?;
     let answer = in_flight.engine()?.conversations(&in_flight.episode).await;
     let bytes = answer.map_err(Error::from)?.into_bytes_stream().inspect(move |_| {
         // Owned by the stream, so that the episode is busy until the answer is complete.

@@ -1,4 +1,4 @@
-//! Handlers of `GET /v1/models`: the model in training, in OpenAI's or Anthropic's format.
+//! Handlers of `GET /v1/models`: the model in training or served, in OpenAI's or Anthropic's format.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use serde_json::{Value, json};
 
-use crate::server::http::auth::bearer;
+use crate::server::handlers::episode_key;
 use crate::server::http::error::{Error, ModelApiError};
 use crate::server::shared::Shared;
 
@@ -38,9 +38,12 @@ pub async fn one(
 
 /// Returns the name of the model in training, if the caller may see it.
 fn model(shared: &Shared, headers: &HeaderMap) -> Result<Option<String>, Error> {
+    if let Some(served) = &shared.options.serving {
+        return Ok(Some(public_name(served)));
+    }
     if shared.options.token.is_none() {
-        let key = bearer(headers).ok_or(Error::KeyMissing)?;
-        shared.with(|core, _| core.check_key(key))?;
+        let key = episode_key(shared, headers)?;
+        shared.with(|core, _| core.check_key(&key))?;
     }
     Ok(shared.with(|core, _| core.model()).map(|path| public_name(&path)))
 }

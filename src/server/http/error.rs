@@ -111,6 +111,9 @@ pub enum Error {
     /// The engine closed the connection within an answer.
     #[error("the engine's answer ended early: {0}; hint: try again")]
     BrokenOff(String),
+    /// A server that only serves a model has not loaded it.
+    #[error("the model is not ready: {0}; hint: try again shortly")]
+    ModelNotReady(String),
     /// The engine refused the request.
     #[error("{message}")]
     Engine {
@@ -219,7 +222,9 @@ impl Error {
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyStalled { .. } | Self::BodySlow { .. } => StatusCode::REQUEST_TIMEOUT,
             Self::TooManyCalls { .. } | Self::EpisodeCalls { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Self::EngineUnreachable(_) | Self::BrokenOff(_) | Self::Busy(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::EngineUnreachable(_) | Self::ModelNotReady(_) | Self::BrokenOff(_) | Self::Busy(_) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Self::Engine { status, .. } => *status,
             Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
@@ -230,7 +235,7 @@ impl Error {
         match self {
             Self::KeyMissing | Self::KeyUnknown | Self::TokenMissing => Some("invalid_api_key"),
             Self::EpisodeGone => Some("episode_not_found"),
-            Self::EngineUnreachable(_) | Self::BrokenOff(_) => Some("engine_unavailable"),
+            Self::EngineUnreachable(_) | Self::ModelNotReady(_) | Self::BrokenOff(_) => Some("engine_unavailable"),
             Self::TooManyCalls { .. } | Self::EpisodeCalls { .. } => Some("rate_limit_exceeded"),
             Self::ResponseNotFound(_) => Some("previous_response_not_found"),
             _ => None,

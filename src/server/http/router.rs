@@ -3,11 +3,11 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use axum::Json;
-use axum::extract::Request;
+use axum::extract::{Request, State};
 use axum::http::{Method, Uri};
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
+use axum::{Json, Router};
 use serde_json::Value;
 use tower::Layer;
 use tower::util::MapRequestLayer;
@@ -90,15 +90,35 @@ fn routes() -> Vec<Route> {
         get("/v1/models", models::list, json::<Value>(),
             "List the model in training in OpenAI's format, or in Anthropic's for requests with `anthropic-version`"),
         get("/v1/models/{*id}", models::one, json::<Value>(), "Return the model in training, whatever the id"),
-        get("/openapi.json", async || Json(openapi::document(&routes())), json::<Value>(), "Return this document"),
+        get("/openapi.json", openapi_document, json::<Value>(), "Return this document"),
     ]
+}
+
+/// Returns the routes of a server: all, or without those of the swarm API if it only serves a model.
+fn routes_of(shared: &Shared) -> impl Iterator<Item = Route> {
+    let only_serves = shared.options.serving.is_some();
+    routes()
+        .into_iter()
+        .filter(move |route| !only_serves || is_of_serving(route.path))
+}
+
+fn is_of_serving(path: &str) -> bool {
+    let of_model_api = path.starts_with("/v1/") && path != "/v1/episode/conversations";
+    of_model_api || ["/health", "/metrics", "/get_engine_status", "/openapi.json"].contains(&path)
+}
+
+async fn openapi_document(State(shared): State<Arc<Shared>>) -> Json<Value> {
+    Json(openapi::document(&routes_of(&shared).collect::<Vec<_>>()))
 }
 
 /// Builds the complete HTTP interface.
 pub fn app(shared: Arc<Shared>) -> App {
-    let router = routes()
-        .into_iter()
-        .fold(ui::router(), |router, route| router.route(route.path, route.handler))
+    let pages = match shared.options.serving {
+        Some(_) => Router::new(),
+        None => ui::router(),
+    };
+    let router = routes_of(&shared)
+        .fold(pages, |router, route| router.route(route.path, route.handler))
         .fallback(no_such_path)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(Arc::clone(&shared), auth::guard))

@@ -239,6 +239,31 @@ impl Core {
         self.episodes.get(uuid).is_some()
     }
 
+    /// Returns the key of the episode under which a server that only serves a model answers all requests; claims it
+    /// first where there is none.
+    ///
+    /// # Errors
+    ///
+    /// Fails while the model is not loaded.
+    pub fn standing_key(&mut self, now: f64) -> Result<String, Error> {
+        if let Some(episode) = self.episodes.iter().next() {
+            return Ok(episode.key.clone());
+        }
+        let claim = Claim {
+            client_uuid: "serve".into(),
+            kind: EpisodeType::Eval,
+            discard_timeout: f64::INFINITY,
+            task_id: String::new(),
+            global_step: self.global_step,
+        };
+        let claimed = match self.state {
+            State::Rolling => self.episodes.claim(claim, 1, now),
+            _ => None,
+        };
+        let key = claimed.map(|episode| episode.key.clone());
+        key.ok_or_else(|| Error::ModelNotReady(self.status_and_detail()))
+    }
+
     /// Begins an LLM request with this key, after which there is room for `free` more. [`Self::finish_call`] must follow.
     /// An episode has at most one call more than there is room for, so one alone takes half of all.
     ///

@@ -1,0 +1,84 @@
+//! Worker of an engine that only samples: weights and a scheduler, without a trainer's memory.
+
+use std::path::Path;
+
+use super::events::EventHub;
+use super::model_thread::{UpdateOutcome, Worker};
+use super::session::TextModel;
+use super::worker::ModelInfo;
+use crate::config::schema::Ajet;
+use crate::inference::{SampleRequest, Scheduler};
+use crate::model::load::load;
+use crate::model::{Trainable, Weights, device, peft};
+use crate::train::TrainEpisode;
+
+/// Weights and scheduler.
+pub struct SamplingWorker {
+    weights: Weights,
+    scheduler: Scheduler,
+}
+
+/// Reason why such an engine neither trains nor writes checkpoints.
+const NO_TRAINER: &str = "this engine only samples; hint: `ajet-swarm start` trains";
+
+impl SamplingWorker {
+    /// Loads the configured model, and the LoRA adapter in a directory onto it. Errors are sentences.
+    pub fn build(config: &Ajet, adapter: Option<&Path>, hub: &EventHub) -> Result<(Self, ModelInfo), String> {
+        let device = device::choose(&config.engine.device).map_err(sentence)?;
+        let dtype = device::dtype(config.engine.dtype, &device);
+        let mut progress = |share: f32, what: &str| hub.detail(format!("{what} {:.0}%", share * 100.0));
+        let model = load(&config.model.path, &device, dtype, &mut progress).map_err(sentence)?;
+        model.warnings.iter().for_each(|warning| hub.warn(warning.clone()));
+        let text = TextModel::new(&model);
+        for warning in text.trial().map_err(sentence)? {
+            hub.warn(warning);
+        }
+        let trainable = match adapter {
+            Some(dir) => Trainable::Lora(peft::read_config(dir).map_err(sentence)?),
+            None => Trainable::Nothing,
+        };
+        let weights = Weights::new(model.config, model.tensors, &trainable).map_err(sentence)?;
+        if let (Some(dir), Some(lora)) = (adapter, &weights.lora) {
+            peft::read_adapter(dir, lora).map_err(sentence)?;
+        }
+        let scheduler = Scheduler::new(&weights, config).map_err(sentence)?;
+        let info = ModelInfo {
+            text,
+            device: device::name(&device),
+            parameters: weights.parameter_count() as u64,
+            trainable_parameters: 0,
+            max_position_embeddings: weights.config.max_position_embeddings,
+        };
+        Ok((Self { weights, scheduler }, info))
+    }
+}
+
+impl Worker for SamplingWorker {
+    fn submit(&mut self, request: SampleRequest) {
+        self.scheduler.submit(request);
+    }
+
+    fn is_idle(&self) -> bool {
+        self.scheduler.is_idle()
+    }
+
+    fn step(&mut self) -> Result<usize, String> {
+        Ok(self.scheduler.step().map_err(sentence)?.sampled)
+    }
+
+    fn update(&mut self, _global_step: u64, _episodes: &[TrainEpisode]) -> Result<UpdateOutcome, String> {
+        Err(NO_TRAINER.into())
+    }
+
+    fn save(&mut self, _dir: &Path) -> Result<(), String> {
+        Err(NO_TRAINER.into())
+    }
+
+    fn weight_version(&self) -> u64 {
+        self.weights.version
+    }
+}
+
+fn sentence(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
