@@ -4,20 +4,19 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 
+use super::job_init;
 use crate::client::ServerUrl;
 use crate::roll::job::Job;
 use crate::roll::{TrainedModel, check, reference, tasks};
 use crate::server::engine::preflight;
 use crate::{note, say, terminal};
 
-/// Content written by `job init`.
-const TEMPLATE: &str = include_str!("../../config/jobs/template.yaml");
-
 const EXAMPLES: &str = "\
 Examples:
   ajet-swarm job init math.yaml     write a commented job
+  ajet-swarm job init math.yaml --tasks openai/gsm8k --agent command --reward number_match --model Qwen/Qwen3-0.6B
   ajet-swarm job check math.yaml    say what is wrong with it
   ajet-swarm job show math.yaml     the configuration that the server would get
   ajet-swarm job schema > job.schema.json    completion in editors; the job's first line then is
@@ -34,12 +33,8 @@ pub struct Args {
 
 #[derive(Clone, Debug, clap::Subcommand)]
 enum Action {
-    /// Create a commented job file to start from.
-    Init {
-        /// Path of the new file.
-        #[arg(default_value = "job.yaml")]
-        path: PathBuf,
-    },
+    /// Create a job file to start from: a commented one or, with options, one of these parts.
+    Init(job_init::Args),
     /// Check a job file and read its tasks.
     Check(JobArgs),
     /// Print the complete training configuration that the server would receive.
@@ -63,25 +58,7 @@ struct JobArgs {
 /// Fails if the file already exists or is invalid.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.action {
-        Action::Init { path } => {
-            let file = std::fs::File::create_new(&path);
-            let mut file = match file {
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-                    bail!(
-                        "{} already exists\nhint: choose another file name, or remove the file first",
-                        path.display()
-                    )
-                }
-                file => file.with_context(|| format!("cannot write {}", path.display()))?,
-            };
-            std::io::Write::write_all(&mut file, TEMPLATE.as_bytes())
-                .with_context(|| format!("cannot write {}", path.display()))?;
-            note!(
-                "wrote {}; run it with `ajet-swarm roll {}`",
-                path.display(),
-                path.display()
-            );
-        }
+        Action::Init(args) => job_init::run(&args)?,
         Action::Check(JobArgs { path, set }) => {
             let job = Job::load(&path, &set)?;
             let sets = tasks::read(&job.ajet.task_reader).await?;
@@ -129,17 +106,5 @@ fn print_yaml(yaml: &str) {
     match std::io::stdout().is_terminal() {
         true => terminal::print(&terminal::printable(yaml)),
         false => terminal::print(yaml),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use super::*;
-
-    #[test]
-    fn the_template_is_a_job() {
-        Job::parse(Path::new("template.yaml"), TEMPLATE).unwrap();
     }
 }

@@ -12,7 +12,9 @@ pub mod chat;
 pub mod engine;
 pub mod export;
 pub mod fetch;
+pub mod help_files;
 pub mod job;
+pub mod job_init;
 pub mod log;
 pub mod model_server;
 pub mod overwatch;
@@ -79,6 +81,10 @@ pub enum Command {
     Export(export::Args),
     /// Measure sampling or training on this machine.
     Bench(bench::Args),
+    /// Print completions for a shell.
+    Completions(help_files::CompletionsArgs),
+    /// Print a manual page.
+    Man(help_files::ManArgs),
     /// Run an engine, as `start` does.
     #[command(hide = true)]
     Engine(engine::Args),
@@ -121,6 +127,8 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Chat(args) => chat::run(args).await,
         Command::Export(args) => export::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Completions(args) => Ok(help_files::completions(&args)),
+        Command::Man(args) => help_files::man(&args),
         Command::Engine(args) => engine::run(args).await,
         Command::Supervise(args) => supervise::run(&args),
     }

@@ -16,6 +16,7 @@ use super::joint_episode::{JointEpisode, Models};
 use super::progress::Progress;
 use super::report::{EpisodeReport, Evaluation, Summary};
 use super::runner::{read_tasks, servers_for};
+use super::scores::{Scores, tags};
 use super::tasks::Task;
 use super::transcript::{told_by, transcript};
 use crate::client::{BeginEpisode, ModelApi, Started, blank_token};
@@ -191,6 +192,7 @@ pub async fn play_on_api(job: &Job, api: &Api, json: bool, interrupt: &Interrupt
     let evaluation = Evaluation {
         global_step: 0,
         summary: Summary::of(&reports),
+        scores: Scores::of(&reports, 1, &tags(&tasks)),
         seconds: started.elapsed().as_secs_f64(),
     };
     progress.eval(&evaluation);

@@ -11,6 +11,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use super::interrupt::Interrupt;
 use super::pace::Pace;
 use super::report::{End, EpisodeReport, Evaluation, Event, Outcome, Step, Summary};
+use super::scores::Scores;
 use crate::protocol::checkpoint::directory_name;
 use crate::protocol::swarm::PoolInformation;
 use crate::terminal;
@@ -126,9 +127,10 @@ impl Progress {
             let updates = eval.global_step.saturating_sub(1);
             let mut parts = vec![Part::always(format!("eval after {updates} updates"))];
             parts.extend(summary_parts(&eval.summary));
+            parts.extend(at_k_parts(&eval.scores));
             parts.push(Part::of(3, format!("{} episodes", eval.summary.episodes)));
             parts.push(Part::of(1, format!("{:.1} s", eval.seconds)));
-            fit(parts)
+            format!("{}{}", fit(parts), group_lines(&eval.scores))
         });
     }
 
@@ -248,6 +250,25 @@ fn summary_parts(summary: &Summary) -> Vec<Part> {
     let length = summary.response_length_mean.map(|length| format!("length {length:.1}"));
     parts.extend(length.map(|text| Part::of(5, text)));
     parts
+}
+
+/// pass@k and mean@k, such as `pass@1 0.250`.
+fn at_k_parts(scores: &Scores) -> impl Iterator<Item = Part> {
+    let scores = scores.at_k.iter();
+    scores.map(|(name, score)| Part::of(4, format!("{name} {score:.3}")))
+}
+
+/// A line for each group of tasks.
+fn group_lines(scores: &Scores) -> String {
+    let width = scores.groups.keys().map(|tag| tag.chars().count()).max().unwrap_or(0);
+    let lines = scores.groups.iter().map(|(tag, summary)| {
+        let tag = terminal::one_line(tag);
+        let mut parts = vec![Part::always(format!("  {tag:<width$}"))];
+        parts.extend(summary_parts(summary));
+        parts.push(Part::of(3, format!("{} episodes", summary.episodes)));
+        format!("\n{}", fit(parts))
+    });
+    lines.collect()
 }
 
 /// Eval before and after, what came to nothing, and where the model is.

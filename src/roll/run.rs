@@ -15,6 +15,7 @@ use super::job::{Eval, Job};
 use super::joint_episode::Models;
 use super::progress::Progress;
 use super::report::{End, EpisodeReport, Evaluation, Summary};
+use super::scores::{Scores, tags};
 use super::tasks::{Task, TaskSets};
 use crate::client::{Started, SwarmClient};
 use crate::protocol::swarm::{EngineStatusAnswer, EpisodeType, PoolInformation};
@@ -136,6 +137,7 @@ impl Run {
         let evaluation = Evaluation {
             global_step,
             summary: Summary::of(&reports),
+            scores: Scores::of(&reports, eval.repeat, &tags(&self.tasks.validation)),
             seconds: started.elapsed().as_secs_f64(),
         };
         self.progress.eval(&evaluation);

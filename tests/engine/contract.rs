@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::time::Duration;
 
-use ajet_swarm::engine::boot::{EngineError, Options, run};
+use ajet_swarm::engine::boot::{EngineError, Options, Purpose, run};
 use ajet_swarm::engine::metrics::NAMES;
 use ajet_swarm::protocol::engine::{
     ChatCall, DropReason, EndEpisode, EndOutcome, EngineEvent, EnginePhase, ForgetEpisode, Update,
@@ -100,6 +100,7 @@ fn launch(experiment_dir: &Path, config: &str) -> Engine {
         socket: runtime_dir.path().join("s"),
         config: runtime_dir.path().join("config.json"),
         experiment_dir: experiment_dir.to_owned(),
+        purpose: Purpose::Training,
     };
     let config = ajet_swarm::config::parse(config).unwrap().to_json();
     std::fs::write(&options.config, config.to_string()).unwrap();

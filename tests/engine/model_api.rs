@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ajet_swarm::engine::boot::{EngineError, Options, run};
+use ajet_swarm::engine::boot::{EngineError, Options, Purpose, run};
 use ajet_swarm::model::{PackedBatch, Trainable, Transformer, Weights, load};
 use ajet_swarm::protocol::engine::{ChatCall, EndEpisode, EndOutcome};
 use ajet_swarm::protocol::swarm::{EpisodeConversations, EpisodeType};
@@ -50,6 +50,7 @@ impl Engine {
             socket: dir.path().join("s"),
             config: dir.path().join("config.json"),
             experiment_dir: dir.path().join("experiment"),
+            purpose: Purpose::Training,
         };
         let config = json!({"ajet": {
             "experiment_name": "test", "model": {"path": model},

@@ -2,6 +2,7 @@
 
 mod access;
 mod endings;
+mod examples;
 mod hub;
 mod judges;
 mod main_job;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 mod faults;
-mod process;
+pub(crate) mod process;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};

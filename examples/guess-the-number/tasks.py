@@ -1,0 +1,10 @@
+"""Prints tasks: a secret number from 1 to 100 each."""
+
+import json
+import os
+import random
+
+validation = os.environ["AJET_TASK_SET"] == "validation"
+numbers = random.Random(2 if validation else 1)
+for index in range(20 if validation else 200):
+    print(json.dumps({"task_id": f"secret_{index}", "main_query": "", "metadata": {"secret": numbers.randint(1, 100)}}))
