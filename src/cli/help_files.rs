@@ -97,7 +97,7 @@ mod tests {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "ajet-swarm", &mut script);
             let script = String::from_utf8(script).unwrap();
-            assert!(script.contains("overwatch") , "{shell}");
+            assert!(script.contains("overwatch"), "{shell}");
         }
     }
 }

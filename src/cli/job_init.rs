@@ -79,7 +79,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let agent = args.path.with_file_name(AGENT_FILE);
     if program.is_some() && agent.exists() {
-        bail!("{} already exists\nhint: remove it first, or choose another directory", agent.display());
+        bail!(
+            "{} already exists\nhint: remove it first, or choose another directory",
+            agent.display()
+        );
     }
     create(&args.path, &job)?;
     if let Some(program) = program {
@@ -104,7 +107,10 @@ fn create(path: &Path, text: &str) -> anyhow::Result<()> {
 
 /// Returns the job of these options.
 fn job(args: &Args) -> String {
-    let name = args.path.file_stem().map_or("job".into(), |stem| stem.to_string_lossy());
+    let name = args
+        .path
+        .file_stem()
+        .map_or("job".into(), |stem| stem.to_string_lossy());
     let model = args.model.as_deref().unwrap_or("builtin:tiny");
     let lora = match model.starts_with("builtin:") {
         true => "",
@@ -226,7 +232,8 @@ mod tests {
                         ..args(Path::new("my job: x.yaml"))
                     };
                     let text = job(&args);
-                    let job = Job::parse(Path::new("job.yaml"), &text).unwrap_or_else(|error| panic!("{error}: {text}"));
+                    let job =
+                        Job::parse(Path::new("job.yaml"), &text).unwrap_or_else(|error| panic!("{error}: {text}"));
                     assert_eq!(job.ajet.model.path, model);
                     assert_eq!(job.ajet.experiment_name, "my job: x");
                 }
@@ -249,6 +256,9 @@ mod tests {
         let plain = run(&args(&path)).unwrap_err().to_string();
         assert!(plain.contains("job.yaml already exists"), "{plain}");
         run(&args(&dir.path().join("plain.yaml"))).unwrap();
-        assert_eq!(std::fs::read_to_string(dir.path().join("plain.yaml")).unwrap(), TEMPLATE);
+        assert_eq!(
+            std::fs::read_to_string(dir.path().join("plain.yaml")).unwrap(),
+            TEMPLATE
+        );
     }
 }

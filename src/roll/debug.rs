@@ -175,11 +175,16 @@ pub async fn play_on_api(job: &Job, api: &Api, json: bool, interrupt: &Interrupt
     } else {
         tasks.validation
     };
-    let count = job.roll.eval.and_then(|eval| eval.tasks).unwrap_or(usize::MAX);
+    let eval = job.roll.eval.unwrap_or_default();
+    let count = eval.tasks.unwrap_or(usize::MAX);
     progress.start(&job.path.display().to_string(), &blank_token(&api.base_url), &api.model);
     let started = Instant::now();
     let mut plays = vec![];
-    for task in tasks.iter().take(count) {
+    let repeated = tasks
+        .iter()
+        .take(count)
+        .flat_map(|task| std::iter::repeat_n(task, eval.repeat));
+    for task in repeated {
         plays.push(play_task(&player, task, api.access(job)?, &progress, &failures));
     }
     let reports = stream::iter(plays)
@@ -192,7 +197,7 @@ pub async fn play_on_api(job: &Job, api: &Api, json: bool, interrupt: &Interrupt
     let evaluation = Evaluation {
         global_step: 0,
         summary: Summary::of(&reports),
-        scores: Scores::of(&reports, 1, &tags(&tasks)),
+        scores: Scores::of(&reports, eval.repeat, &tags(&tasks)),
         seconds: started.elapsed().as_secs_f64(),
     };
     progress.eval(&evaluation);

@@ -32,7 +32,9 @@ impl Scores {
 
 /// Returns `metadata.tag` of the tasks that have one, by their ids: evaluations are grouped by it.
 pub fn tags(tasks: &[Task]) -> HashMap<&str, &str> {
-    let tagged = tasks.iter().filter_map(|task| Some((task.task_id.as_str(), task.metadata.get("tag")?.as_str()?)));
+    let tagged = tasks
+        .iter()
+        .filter_map(|task| Some((task.task_id.as_str(), task.metadata.get("tag")?.as_str()?)));
     tagged.collect()
 }
 
@@ -49,7 +51,9 @@ fn at_k(episodes: &[EpisodeReport], repeat: usize) -> IndexMap<String, f64> {
         let passed = tasks.values().filter_map(|episodes| pass_at(k, episodes));
         scores.extend(mean(passed).map(|share| (format!("pass@{k}"), share)));
     }
-    let means = tasks.values().filter_map(|episodes| mean(episodes.iter().filter_map(|episode| episode.reward)));
+    let means = tasks
+        .values()
+        .filter_map(|episodes| mean(episodes.iter().filter_map(|episode| episode.reward)));
     scores.extend(mean(means).map(|mean| (format!("mean@{repeat}"), mean)));
     scores
 }
@@ -73,7 +77,9 @@ fn pass_at(k: usize, episodes: &[&EpisodeReport]) -> Option<f64> {
     if failed < k {
         return Some(1.0);
     }
-    let none_passed: f64 = (0..k).map(|drawn| (failed - drawn) as f64 / (all - drawn) as f64).product();
+    let none_passed: f64 = (0..k)
+        .map(|drawn| (failed - drawn) as f64 / (all - drawn) as f64)
+        .product();
     Some(1.0 - none_passed)
 }
 
@@ -152,7 +158,10 @@ mod tests {
         assert_eq!(score(&unknown, 2, "pass@2"), None);
         assert!(Scores::of(&task("a", 1, 1), 1, &HashMap::new()).at_k.is_empty());
         assert!(Scores::of(&[], 4, &HashMap::new()).at_k.is_empty());
-        let names: Vec<_> = Scores::of(&task("a", 1, 6), 6, &HashMap::new()).at_k.into_keys().collect();
+        let names: Vec<_> = Scores::of(&task("a", 1, 6), 6, &HashMap::new())
+            .at_k
+            .into_keys()
+            .collect();
         assert_eq!(names, ["pass@1", "pass@2", "pass@4", "pass@6", "mean@6"]);
     }
 
@@ -161,9 +170,15 @@ mod tests {
         let episodes = [task("a", 1, 1), task("b", 0, 1), task("c", 1, 1)].concat();
         let tags = HashMap::from([("a", "short"), ("b", "short")]);
         let groups = Scores::of(&episodes, 1, &tags).groups;
-        let seen: Vec<_> = groups.iter().map(|(tag, summary)| (tag.as_str(), summary.episodes)).collect();
+        let seen: Vec<_> = groups
+            .iter()
+            .map(|(tag, summary)| (tag.as_str(), summary.episodes))
+            .collect();
         assert_eq!(seen, [("other", 1), ("short", 2)]);
         assert_eq!(groups["short"].success_rate, Some(0.5));
-        assert!(Scores::of(&episodes[..2], 1, &tags).groups.is_empty(), "one group is the whole");
+        assert!(
+            Scores::of(&episodes[..2], 1, &tags).groups.is_empty(),
+            "one group is the whole"
+        );
     }
 }

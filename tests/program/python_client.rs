@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Python is not needed to build or use the program. Where tools are required, in CI, a missing one is a failure.
-fn tools_are_required() -> bool {
+pub fn tools_are_required() -> bool {
     ["CI", "AJET_REQUIRE_TOOLS"]
         .iter()
         .any(|name| std::env::var_os(name).is_some())
