@@ -274,8 +274,9 @@ fn banner(args: &Args, port: u16, token: Option<&AccessToken>, interrupted: Opti
     }
     lines.push(format!("  watch          ajet-swarm overwatch --swarm-url={local}"));
     // The fragment of a link is never sent to a server. A token that the user chose is not repeated here.
-    let fragment = made_token.map_or(String::new(), |token| format!("#token={token}"));
-    let host = if args.host.is_loopback() {
+    let generated = token.filter(|token| token.is_generated);
+    let fragment = generated.map_or(String::new(), |token| format!("#token={}", token.text));
+    let host = if host.is_loopback() {
         "127.0.0.1"
     } else {
         "THIS-MACHINE"

@@ -16,7 +16,7 @@ use indexmap::IndexMap;
 use tokio::sync::oneshot;
 
 use super::metrics::Metrics;
-use crate::inference::{SampleEvent, SampleRequest, Totals};
+use crate::inference::{SampleEvent, SampleRequest, Scheduler, Totals};
 use crate::protocol::engine::DropReason;
 use crate::train::TrainEpisode;
 
@@ -49,6 +49,20 @@ pub struct SamplingLoad {
     pub cache_usage: f64,
     /// Totals of the scheduler.
     pub totals: Totals,
+}
+
+impl SamplingLoad {
+    /// Reads the load of a scheduler.
+    pub fn of(scheduler: &Scheduler) -> Self {
+        let (running, waiting) = scheduler.request_counts();
+        let (free, blocks) = scheduler.block_counts();
+        Self {
+            running,
+            waiting,
+            cache_usage: 1.0 - free as f64 / blocks.max(1) as f64,
+            totals: scheduler.totals(),
+        }
+    }
 }
 
 /// Result of an update.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::events::EventHub;
-use super::model_thread::{UpdateOutcome, Worker};
+use super::model_thread::{SamplingLoad, UpdateOutcome, Worker};
 use super::session::TextModel;
 use super::worker::ModelInfo;
 use crate::config::schema::Ajet;
@@ -76,6 +76,10 @@ impl Worker for SamplingWorker {
 
     fn weight_version(&self) -> u64 {
         self.weights.version
+    }
+
+    fn load(&self) -> SamplingLoad {
+        SamplingLoad::of(&self.scheduler)
     }
 }
 

@@ -196,14 +196,7 @@ impl Worker for ModelWorker {
     }
 
     fn load(&self) -> SamplingLoad {
-        let (running, waiting) = self.scheduler.request_counts();
-        let (free, blocks) = self.scheduler.block_counts();
-        SamplingLoad {
-            running,
-            waiting,
-            cache_usage: 1.0 - free as f64 / blocks.max(1) as f64,
-            totals: self.scheduler.totals(),
-        }
+        SamplingLoad::of(&self.scheduler)
     }
 }
 

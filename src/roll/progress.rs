@@ -127,10 +127,9 @@ impl Progress {
             let updates = eval.global_step.saturating_sub(1);
             let mut parts = vec![Part::always(format!("eval after {updates} updates"))];
             parts.extend(summary_parts(&eval.summary));
-            parts.extend(at_k_parts(&eval.scores));
             parts.push(Part::of(3, format!("{} episodes", eval.summary.episodes)));
             parts.push(Part::of(1, format!("{:.1} s", eval.seconds)));
-            format!("{}{}", fit(parts), group_lines(&eval.scores))
+            format!("{}{}{}", fit(parts), at_k_line(&eval.scores), group_lines(&eval.scores))
         });
     }
 
@@ -252,10 +251,17 @@ fn summary_parts(summary: &Summary) -> Vec<Part> {
     parts
 }
 
-/// pass@k and mean@k, such as `pass@1 0.250`.
-fn at_k_parts(scores: &Scores) -> impl Iterator<Item = Part> {
-    let scores = scores.at_k.iter();
-    scores.map(|(name, score)| Part::of(4, format!("{name} {score:.3}")))
+/// A line of pass@k and mean@k, such as `pass@1 0.250  pass@2 0.406  mean@2 0.250`; empty where there are none.
+fn at_k_line(scores: &Scores) -> String {
+    let scores: Vec<_> = scores
+        .at_k
+        .iter()
+        .map(|(name, score)| format!("{name} {score:.3}"))
+        .collect();
+    match scores.is_empty() {
+        true => String::new(),
+        false => format!("\n  {}", scores.join("  ")),
+    }
 }
 
 /// A line for each group of tasks.
