@@ -39,7 +39,8 @@ pub struct ModelArgs {
 impl ModelArgs {
     /// Returns the engine's configuration: agents' requests set the sampling, and errors are the usual ones.
     fn config(&self, model: &ServedModel, scratch: &Path) -> Ajet {
-        let length = self.max_model_len.max(1);
+        // Of prompt and answer together: a request sets how long its answer may be.
+        let length = self.max_model_len.max(2);
         Ajet {
             experiment_name: "serve".into(),
             experiment_dir: scratch.join("serve").to_string_lossy().into_owned(),
@@ -47,13 +48,13 @@ impl ModelArgs {
                 path: model.base.clone(),
             },
             data: Data {
-                max_prompt_length: length,
-                max_response_length: length,
+                max_prompt_length: 1,
+                max_response_length: length - 1,
                 ..Data::default()
             },
             rollout: Rollout {
                 max_model_len: Some(length),
-                max_response_length_in_one_turn: Some(length),
+                max_response_length_in_one_turn: Some(length - 1),
                 on_context_overflow: OnContextOverflow::Error,
                 compute_madness_checklist: Vec::new(),
                 agent_madness_termination: false,

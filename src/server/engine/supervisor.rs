@@ -132,12 +132,15 @@ pub async fn start_with(shared: &Arc<Shared>, config_yaml: String) {
         Err(error) => Err(error),
     };
     if let Err(error) = started {
-        let what = match shared.options.serving {
-            Some(_) => "load the model",
-            None => "resume the experiment",
+        let reason = match shared.options.serving {
+            // The command that serves the model ends with it.
+            Some(_) => format!("cannot load the model: {error}"),
+            None => {
+                let reason = format!("cannot resume the experiment: {error}");
+                tracing::error!("{reason}");
+                reason
+            }
         };
-        let reason = format!("cannot {what}: {error}");
-        tracing::error!("{reason}");
         shared.with(|core, _| core.start_failed(reason));
     }
 }
