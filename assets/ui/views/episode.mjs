@@ -281,13 +281,11 @@ function tokenRows({ rows, running }, mode, onMode) {
   /** @param {import('../token_scale.mjs').Mode} chosen */
   function color(chosen) {
     for (const view of views) view.setMode(chosen);
-    fill(
-      key,
-      tokenLegend(chosen, scale),
-      chosen === 'advantage' &&
-        !hasAdvantages &&
-        h('p', { class: 'muted' }, 'The advantages are known after the update.'),
-    );
+    const isAdvantage = chosen === 'advantage';
+    const unknown = 'The advantages are known after the update.';
+    const none = 'All advantages are zero: the rewards of the task are equal, so nothing is learnt from it.';
+    const text = isAdvantage && (hasAdvantages ? scale === 0 && none : unknown);
+    fill(key, text ? h('p', { class: 'muted' }, text) : tokenLegend(chosen, scale));
   }
   color(mode);
   /** @type {[string, string][]} */

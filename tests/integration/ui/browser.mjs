@@ -65,3 +65,21 @@ export async function open(browser, base, options = {}) {
   });
   return { page, problems, close: () => context.close() };
 }
+
+/** What foreign text has done to a page: its title, elements, links, and hidden characters that it shows. */
+export function harm(page) {
+  return page.evaluate(() => {
+    const hidden =
+      /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b\u202a-\u202e\u2066-\u2069\ufeff]|[\u{e0000}-\u{e007f}]/u;
+    const elements = [...document.querySelectorAll('img, iframe, object, body script, [onerror]')];
+    const links = [...document.querySelectorAll('a')].map((link) => link.getAttribute('href') ?? '');
+    return [
+      ...(/ · ajet-swarm$/.test(document.title) ? [] : [document.title]),
+      ...elements.map((element) => element.outerHTML),
+      ...links.filter((href) => !href.startsWith('#')),
+      ...(hidden.exec(document.body.textContent) ?? []).map(
+        (character) => `U+${character.codePointAt(0).toString(16)}`,
+      ),
+    ];
+  });
+}

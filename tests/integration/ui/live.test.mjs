@@ -2,49 +2,32 @@
 // With SCREENSHOTS, a directory, it also takes the pictures of the docs.
 
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join, resolve } from 'node:path';
+import { join } from 'node:path';
 import test, { after, before } from 'node:test';
 
-import { freePort, launch, open } from './browser.mjs';
+import { launch, open } from './browser.mjs';
+import { startSwarm } from './swarm.mjs';
 
-const root = new URL('../../..', import.meta.url).pathname;
-const binary = resolve(root, process.env.AJET_SWARM ?? 'target/release/ajet-swarm');
-const job = resolve(root, 'config/jobs/quickstart.yaml');
+const job = new URL('../../../config/jobs/quickstart.yaml', import.meta.url).pathname;
 /** Updates after which the views are tried. */
 const UPDATES = Number(process.env.UPDATES ?? 30);
 
 let browser;
-let directory;
-let server;
+let swarm;
 let roll;
 let base;
 
 before(async () => {
-  directory = mkdtempSync(join(tmpdir(), 'ajet-ui-'));
-  const port = await freePort();
-  base = `http://127.0.0.1:${port}`;
-  const options = { cwd: directory, stdio: 'ignore' };
-  server = spawn(binary, ['start', `--swarm-port=${port}`], options);
-  for (let tries = 0; !(await fetch(`${base}/health`).catch(() => null))?.ok; tries++) {
-    assert.ok(tries < 200, 'the server does not answer');
-    await new Promise((done) => setTimeout(done, 50));
-  }
+  swarm = await startSwarm();
+  base = swarm.base;
   browser = await launch();
-  roll = spawn(binary, ['roll', job, '--swarm-url', base], options);
+  roll = swarm.run('roll', job, '--swarm-url', base);
 });
 
 after(async () => {
   await browser?.close();
-  for (const child of [roll, server]) {
-    if (!child || child.exitCode !== null) continue;
-    child.kill();
-    await once(child, 'exit');
-  }
-  rmSync(directory, { recursive: true, force: true });
+  await swarm?.stop();
 });
 
 const stepOf = (page) =>
@@ -113,8 +96,7 @@ test('after the end of the run and of the server, what was trained is still show
   await page.goto(`${base}/ui#/episodes?sort=reward`);
   await page.locator('tbody tr').first().waitFor();
   assert.deepEqual(problems, []);
-  server.kill();
-  await once(server, 'exit');
+  await swarm.stop();
   await page.getByText(/Not connected for/).waitFor();
   await close();
 });
