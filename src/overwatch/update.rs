@@ -45,8 +45,8 @@ pub struct Wanted {
 /// A page of finished episodes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Query {
-    /// Part of the task's id; empty for all.
-    pub task: String,
+    /// Id of the task; all if there is none.
+    pub task: Option<String>,
     /// Order.
     pub sort: Sort,
     /// Episodes to skip.

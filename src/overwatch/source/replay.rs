@@ -12,7 +12,6 @@ use super::printable;
 use super::{Update, Wanted};
 use crate::config::small_file::read_text;
 use crate::overwatch::clock::{unix_now, unix_seconds};
-use crate::overwatch::state::rows::matches;
 use crate::overwatch::update::{Observed, PAGE, Query, Sort, Subject};
 use crate::protocol::status::{
     Distribution, EngineState, EpisodeDetail, EpisodeSummary, Episodes, ExperimentInfo, GroupEpisode, ServerInfo,
@@ -150,7 +149,7 @@ impl RunFiles {
     fn page(&self, query: &Query) -> Episodes {
         let all = self.episodes.iter().map(|(summary, _)| summary);
         let mut found: Vec<_> = all
-            .filter(|summary| matches(&query.task, &[&summary.task_id]))
+            .filter(|summary| query.task.as_ref().is_none_or(|task| *task == summary.task_id))
             .collect();
         match query.sort {
             Sort::Newest => found.sort_by(|a, b| {

@@ -101,23 +101,28 @@ impl Follower<'_> {
         refresh: Duration,
     ) -> Result<(), ClientError> {
         let mut next = Instant::now();
-        let mut newest = None;
+        let mut newest: Option<Vec<u8>> = None;
         loop {
+            let mut has_ended = false;
             tokio::select! {
                 event = stream.next() => match event? {
-                    Some(event) => newest = Some(event),
-                    None => {
-                        sleep(RETRY.min(refresh)).await;
-                        return Ok(());
+                    Some(event) => {
+                        newest = Some(event);
+                        continue;
                     }
+                    None => has_ended = true,
                 },
-                () = sleep_until(next), if newest.is_some() => {
-                    let event = newest.take().unwrap_or_default();
-                    let value = serde_json::from_slice(&event).map_err(|error| unexpected(self.swarm, STREAM, &error))?;
-                    let status = typed(self.swarm, STREAM, value)?;
-                    self.send_status(Observed { status, missing: None }, steps).await;
-                    next = Instant::now() + refresh;
-                }
+                () = sleep_until(next), if newest.is_some() => {}
+            }
+            if let Some(event) = newest.take() {
+                let value = serde_json::from_slice(&event).map_err(|error| unexpected(self.swarm, STREAM, &error))?;
+                let status = typed(self.swarm, STREAM, value)?;
+                self.send_status(Observed { status, missing: None }, steps).await;
+                next = Instant::now() + refresh;
+            }
+            if has_ended {
+                sleep(RETRY.min(refresh)).await;
+                return Ok(());
             }
         }
     }
@@ -197,9 +202,7 @@ impl Follower<'_> {
     async fn episodes(self, query: &Query) -> Result<crate::protocol::status::Episodes, ClientError> {
         let (offset, limit) = (query.offset.to_string(), PAGE.to_string());
         let mut pairs = vec![("sort", query.sort.as_str()), ("offset", &offset), ("limit", &limit)];
-        if !query.task.is_empty() {
-            pairs.push(("task", &query.task));
-        }
+        pairs.extend(query.task.as_deref().map(|task| ("task", task)));
         typed(self.swarm, EPISODES, self.swarm.observe(EPISODES, None, &pairs).await?)
     }
 
@@ -211,10 +214,10 @@ impl Follower<'_> {
             Subject::Best => "-reward",
         };
         let step = self.last_step().await?.to_string();
-        let pairs = [("type", "train"), ("sort", sort), ("step", &step), ("limit", "1")];
+        let pairs = [("type", "train"), ("sort", sort), ("step", &step)];
         let page: crate::protocol::status::Episodes =
             typed(self.swarm, EPISODES, self.swarm.observe(EPISODES, None, &pairs).await?)?;
-        match page.episodes.first() {
+        match page.episodes.iter().find(|episode| episode.dropped.is_none()) {
             Some(episode) => self.episode(&episode.episode_uuid, tokens).await,
             None => Err(no_episode()),
         }
@@ -443,7 +446,7 @@ mod tests {
     async fn what_is_wanted_is_read_and_a_refusal_is_told() {
         let mut stand = Stand::of(feed()).await;
         let query = |task: &str| Query {
-            task: task.into(),
+            task: Some(task.into()),
             sort: Sort::Worst,
             offset: 0,
         };

@@ -110,11 +110,8 @@ impl State {
     fn select(&mut self, list: List, row: usize) {
         if list == List::Finished {
             self.view.finished = true;
-            let total = match &self.known.episodes {
-                Some((_, Ok(page))) => page.total as usize,
-                _ => 0,
-            };
-            self.view.list_mut(list).cursor.index = row.min(total.saturating_sub(1));
+            let last = self.finished_total().saturating_sub(1);
+            self.view.list_mut(list).cursor.index = row.min(last);
             return;
         }
         if list == List::Running {
@@ -148,9 +145,9 @@ impl State {
         let Some(group) = rows.get(self.view.list(List::Tasks).cursor.index) else {
             return;
         };
-        let filter = group.task_id.clone();
+        self.view.task = Some(group.task_id.clone());
         let list = self.view.list_mut(List::Finished);
-        list.filter = filter;
+        list.filter.clear();
         list.cursor.index = 0;
         self.view.finished = true;
         self.view.tab = Tab::Episodes;
@@ -166,8 +163,8 @@ impl State {
         } else if view.typing || !view.filter().is_empty() {
             view.typing = false;
             self.edit_filter(String::clear);
-            self.return_to_tab();
         } else {
+            view.task = None;
             self.return_to_tab();
         }
     }

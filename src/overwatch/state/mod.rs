@@ -70,11 +70,14 @@ impl State {
     /// Returns what is to be read beside the state for what the user looks at.
     pub fn wanted(&self) -> Wanted {
         let (view, list) = (&self.view, self.view.list(List::Finished));
-        // A page around the cursor, so that it moves within known rows.
-        let offset = list.cursor.index.saturating_sub(PAGE / 2) / (PAGE / 2) * (PAGE / 2);
+        // A page around the cursor, so that it moves within known rows; a filter searches the first page.
+        let offset = match list.filter.as_str() {
+            "" => list.cursor.index.saturating_sub(PAGE / 2) / (PAGE / 2) * (PAGE / 2),
+            _ => 0,
+        };
         Wanted {
             episodes: (view.tab == Tab::Episodes).then(|| Query {
-                task: list.filter.clone(),
+                task: view.task.clone(),
                 sort: view.finished_order(),
                 offset,
             }),
@@ -87,6 +90,15 @@ impl State {
         self.known.episodes.as_ref().map_or(0, |(query, _)| query.offset)
     }
 
+    /// Returns the number of rows of the finished episodes, also of those that are not read yet.
+    pub fn finished_total(&self) -> usize {
+        match (&self.known.episodes, self.view.list(List::Finished).filter.as_str()) {
+            (Some((_, Ok(page))), "") => page.total as usize,
+            (Some(_), _) => rows::finished(&self.known, &self.view).len(),
+            (None, _) => 0,
+        }
+    }
+
     /// Returns the episode of the selected row of the Episodes tab.
     pub fn selected_episode(&self) -> Option<String> {
         let index = |list| self.view.list(list).cursor.index;
@@ -96,7 +108,7 @@ impl State {
                 .map(|row| row.episode_uuid.clone()),
             true => {
                 let place = index(List::Finished).checked_sub(self.page_offset())?;
-                rows::finished(&self.known)
+                rows::finished(&self.known, &self.view)
                     .get(place)
                     .map(|row| row.episode_uuid.clone())
             }

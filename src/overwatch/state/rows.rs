@@ -57,12 +57,15 @@ pub fn running<'a>(known: &'a Known, view: &View) -> Vec<&'a RunningEpisode> {
     rows
 }
 
-/// Returns the finished episodes of the known page; the server filters and sorts them.
-pub fn finished(known: &Known) -> &[EpisodeSummary] {
-    match &known.episodes {
-        Some((_, Ok(page))) => &page.episodes,
+/// Returns the finished episodes of the known page, in the server's order; a filter applies to this page.
+pub fn finished<'a>(known: &'a Known, view: &View) -> Vec<&'a EpisodeSummary> {
+    let filter = &view.list(List::Finished).filter;
+    let page = match &known.episodes {
+        Some((_, Ok(page))) => page.episodes.as_slice(),
         _ => &[],
-    }
+    };
+    let fits = |row: &&EpisodeSummary| matches(filter, &[&row.task_id, &row.episode_uuid, &row.client_uuid]);
+    page.iter().filter(fits).collect()
 }
 
 /// Returns the groups of the batch.

@@ -113,6 +113,8 @@ pub struct View {
     /// Whether the Episodes tab has its cursor in the finished ones.
     pub finished: bool,
     lists: [ListView; 4],
+    /// Task of which finished episodes are shown; of all if there is none.
+    pub task: Option<String>,
     /// Filter of the log.
     pub log_filter: String,
     /// Whether a filter is being typed.

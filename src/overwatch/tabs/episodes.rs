@@ -117,20 +117,25 @@ fn limit(seconds: f64) -> String {
 fn finished(frame: &mut Frame, area: Rect, state: &State, theme: Theme, hits: &mut Hits) {
     let list = state.view.list(List::Finished);
     let order = state.view.finished_order().words();
-    let (total, note) = match &state.known.episodes {
-        None if state.known.missing.is_some() => (0, Some("this server does not list finished episodes".to_owned())),
-        None => (0, Some("reading the episodes".to_owned())),
-        Some((_, Err(reason))) => (0, Some(reason.clone())),
-        Some((_, Ok(page))) if page.total == 0 => (0, Some("no episode has ended".to_owned())),
-        Some((_, Ok(page))) => (page.total as usize, None),
+    let total = state.finished_total();
+    let note = match &state.known.episodes {
+        _ if state.known.missing.is_some() => Some("this server does not list finished episodes".to_owned()),
+        None => Some("reading the episodes".to_owned()),
+        Some((_, Err(reason))) => Some(reason.clone()),
+        Some(_) if total == 0 && list.filter.is_empty() => Some("no episode has ended".to_owned()),
+        Some(_) => None,
     };
-    let block = theme.block(list_title(total, total as u64, "finished episode", order, &list.filter));
+    let noun = match &state.view.task {
+        Some(_) => "finished episode of the task",
+        None => "finished episode",
+    };
+    let block = theme.block(list_title(total, total as u64, noun, order, &list.filter));
     if let Some(note) = note {
         let note = Paragraph::new(Line::styled(format!(" {note}"), theme.faint())).block(block);
         frame.render_widget(note, area);
         return;
     }
-    let (page, offset) = (rows::finished(&state.known), state.page_offset());
+    let (page, offset) = (rows::finished(&state.known, &state.view), state.page_offset());
     let more = area.width >= MORE_COLUMNS;
     let mut header = vec!["episode", "task", "step", "reward", "calls", "tokens", "took"];
     let mut widths = vec![

@@ -127,7 +127,7 @@ fn the_questions_of_a_user_are_answered() {
         (
             "rolling",
             &[
-                "eval reward  0.650 at step 25, +0.240 since step 1",
+                "eval reward 0.650 at step 25, +0.240 since step 1",
                 "w worst -0.500 reverse_text_9",
                 "b best 1.000",
             ],

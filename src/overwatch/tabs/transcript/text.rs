@@ -15,7 +15,11 @@ const INDENT: u16 = 2;
 pub(super) fn lines(detail: &EpisodeDetail, width: u16, theme: Theme) -> Vec<Line<'static>> {
     let count = detail.conversations.len();
     if count == 0 {
-        return vec![Line::styled("no LLM call was recorded", theme.faint())];
+        let reason = match detail.running || detail.summary.has_transcript {
+            true => "no LLM call was answered",
+            false => "no transcript is kept of this episode",
+        };
+        return vec![Line::styled(reason, theme.faint())];
     }
     let mut lines = vec![];
     for (place, conversation) in detail.conversations.iter().enumerate() {
