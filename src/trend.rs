@@ -4,7 +4,7 @@
 pub const WINDOW: usize = 10;
 
 /// Minimum number of steps of which a trend is told.
-const MIN_STEPS: usize = 4;
+const MIN_STEPS: usize = 10;
 
 /// Standard errors that a difference must exceed to be no chance.
 const STANDARD_ERRORS: f64 = 2.0;
@@ -52,7 +52,7 @@ pub struct Trend {
 }
 
 impl Trend {
-    /// Compares the ends of a series; `None` for fewer than four values.
+    /// Compares the ends of a series; `None` for fewer than ten values.
     pub fn of(values: &[f64]) -> Option<Self> {
         let window = (values.len() / 2).min(WINDOW);
         if values.len() < MIN_STEPS {
@@ -115,9 +115,9 @@ mod tests {
         let direction = |values: &[f64]| Trend::of(values).map(|trend| trend.direction);
         for (values, want) in [
             (vec![], None),
-            (vec![0.0, 1.0, 2.0], None),
-            (vec![0.0, 0.0, 1.0, 1.0], Some(Direction::Rising)),
-            (vec![1.0, 1.0, 0.0, 0.0], Some(Direction::Falling)),
+            ((0..9).map(f64::from).collect(), None),
+            ((0..10).map(f64::from).collect(), Some(Direction::Rising)),
+            ((0..10).rev().map(f64::from).collect(), Some(Direction::Falling)),
             (vec![0.5; 30], Some(Direction::Flat)),
             (noisy(0.0), Some(Direction::Flat)),
             (noisy(0.02), Some(Direction::Rising)),

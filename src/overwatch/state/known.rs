@@ -44,7 +44,7 @@ impl Known {
         match update {
             Update::Status(observed) => self.take_status(*observed, now),
             Update::Lost(reason) => self.lost(reason, now),
-            Update::History { run, since, steps } => self.take_history(run, since, steps),
+            Update::History { run, since, steps } => self.take_history(&run, since, steps),
             Update::Episodes(query, page) => self.episodes = Some((query, page)),
             Update::Transcript(subject, detail) => self.transcript = Some((subject, detail)),
         }
@@ -70,24 +70,28 @@ impl Known {
 
     /// Adds the last update's metrics, which come before the history is read again.
     fn take_latest(&mut self, status: &Status) {
-        let same_run = status
-            .experiment
-            .as_ref()
-            .is_none_or(|experiment| experiment.name == self.run);
-        if let Some(step) = status.latest_metrics.get("global_step").filter(|_| same_run) {
+        if let Some(experiment) = &status.experiment {
+            self.enter_run(&experiment.name);
+        }
+        if let Some(step) = status.latest_metrics.get("global_step") {
             self.add_step(*step as u64, status.latest_metrics.clone());
         }
     }
 
-    fn take_history(&mut self, run: String, since: u64, steps: Vec<StepMetrics>) {
-        if self.run != run {
-            self.history.clear();
-            self.metrics.clear();
-            self.run = run;
-        }
+    fn take_history(&mut self, run: &str, since: u64, steps: Vec<StepMetrics>) {
+        self.enter_run(run);
         self.history.split_off(&since);
         for step in steps {
             self.add_step(step.global_step, step.metrics);
+        }
+    }
+
+    /// Forgets the history of another experiment.
+    fn enter_run(&mut self, run: &str) {
+        if self.run != run {
+            self.history.clear();
+            self.metrics.clear();
+            self.run = run.to_owned();
         }
     }
 
@@ -164,6 +168,7 @@ fn is_update(before: &crate::protocol::status::EngineState, after: &crate::proto
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::status::ExperimentInfo;
     use crate::protocol::swarm::EngineStatus;
 
     fn observed(change: impl FnOnce(&mut Status)) -> Update {
@@ -180,6 +185,21 @@ mod tests {
             tag: "client".into(),
             message: message.into(),
         }
+    }
+
+    /// Seen with a server that has no history: "no update yet" after many.
+    #[test]
+    fn the_last_update_is_known_without_a_history() {
+        let mut known = Known::default();
+        for step in [4.0, 5.0] {
+            let update = observed(|status| {
+                let name = "a".to_owned();
+                status.experiment = Some(ExperimentInfo { name, ..ExperimentInfo::default() });
+                status.latest_metrics = [("global_step".into(), step), ("reward_mean".into(), step / 10.0)].into();
+            });
+            known.apply(update, 0.0);
+        }
+        assert_eq!(known.curve("reward_mean"), [(4.0, 0.4), (5.0, 0.5)]);
     }
 
     fn step(global_step: u64, reward: f64) -> StepMetrics {

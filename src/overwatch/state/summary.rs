@@ -43,7 +43,7 @@ impl State {
         Some((left - (self.now - status.server.now)).max(0.0))
     }
 
-    /// Returns the trend of the mean reward; `None` for fewer than four updates.
+    /// Returns the trend of the mean reward; `None` for fewer than ten updates.
     pub fn reward_trend(&self) -> Option<Trend> {
         let rewards: Vec<f64> = self
             .known

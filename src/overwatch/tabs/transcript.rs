@@ -14,6 +14,7 @@ use crate::overwatch::list::Hits;
 use crate::overwatch::state::State;
 use crate::overwatch::theme::Theme;
 use crate::overwatch::update::Subject;
+use crate::overwatch::wrap::wrap;
 use crate::protocol::status::{EpisodeDetail, EpisodeSummary};
 use crate::protocol::swarm::EpisodeType;
 
@@ -26,7 +27,8 @@ pub(super) fn draw(frame: &mut Frame, area: Rect, state: &State, theme: Theme, h
     let detail = match shown(state) {
         Ok(detail) => detail,
         Err(note) => {
-            frame.render_widget(Line::styled(format!(" {note}"), theme.faint()), head);
+            let lines = wrap(&format!(" {note}"), area.width).into_iter().map(Line::raw);
+            frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()).style(theme.faint()), area);
             return;
         }
     };
