@@ -194,7 +194,10 @@ mod tests {
         for step in [4.0, 5.0] {
             let update = observed(|status| {
                 let name = "a".to_owned();
-                status.experiment = Some(ExperimentInfo { name, ..ExperimentInfo::default() });
+                status.experiment = Some(ExperimentInfo {
+                    name,
+                    ..ExperimentInfo::default()
+                });
                 status.latest_metrics = [("global_step".into(), step), ("reward_mean".into(), step / 10.0)].into();
             });
             known.apply(update, 0.0);

@@ -41,7 +41,10 @@ fn drill_down_and_back() {
     assert_eq!(read(&state), Subject::Episode(format!("{:08x}-aaaa", 705)));
     let state = after(full(), &[Action::Open(Tab::Tasks), Action::Move(1), Action::Enter]);
     let query = state.wanted().episodes.unwrap();
-    assert_eq!((query.task.as_deref(), state.view.tab), (Some("reverse_text_8"), Tab::Episodes));
+    assert_eq!(
+        (query.task.as_deref(), state.view.tab),
+        (Some("reverse_text_8"), Tab::Episodes)
+    );
     let state = after(state, &[Action::Back]);
     assert_eq!(state.view.tab, Tab::Tasks);
     let state = after(state, &[Action::Open(Tab::Training), Action::Enter]);
