@@ -68,6 +68,15 @@ pub fn fit<T: DeserializeOwned>(
     }
 }
 
+/// Whether a node has the form that a shape wants, so that what is wrong is within it.
+fn is_of_kind(shape: &Shape, node: &Node) -> bool {
+    match node {
+        Node::Section(_) => matches!(shape, Shape::Section(_) | Shape::Kinds { .. } | Shape::Map(_)),
+        Node::List(_) => matches!(shape, Shape::List { .. }),
+        Node::Scalar(_) => matches!(shape, Shape::Text(Some(_))),
+    }
+}
+
 /// The value that fits the schema as the type that the schema was made of.
 pub(super) fn typed<T: DeserializeOwned>(path: &str, value: Json) -> Result<T, Vec<Problem>> {
     serde_json::from_value(value).map_err(|error| vec![Problem::new(path, error.to_string())])
@@ -203,14 +212,25 @@ impl<'a> Fitter<'a> {
 
     fn either(&mut self, either: &Shape, shapes: &[Shape], path: &str, node: &Node) -> Option<Json> {
         let before = self.findings.problems.len();
+        let mut of_its_kind = None;
         for shape in shapes {
             let value = self.value(shape, path, node);
             if self.findings.problems.len() == before {
                 return value;
             }
-            self.findings.problems.truncate(before);
+            let problems = self.findings.problems.split_off(before);
+            if is_of_kind(shape, node) {
+                of_its_kind = Some(problems);
+            }
         }
-        self.does_not_fit(either, path, node)
+        // What is wrong within a section or a list, or with a text, says more than what is allowed there.
+        match of_its_kind {
+            Some(problems) => {
+                self.findings.problems.extend(problems);
+                None
+            }
+            None => self.does_not_fit(either, path, node),
+        }
     }
 
     /// Text whose format the program knows is handed on with its path, so that later errors can name it.

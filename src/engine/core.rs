@@ -44,6 +44,8 @@ pub struct Core {
     console: bool,
     save_every: u64,
     best_by: Option<String>,
+    /// Whether it was reported that a step has no such metric.
+    misses_metric: AtomicBool,
     last_step: Option<u64>,
     /// Last step contained in a checkpoint.
     saved_step: AtomicU64,
@@ -103,6 +105,7 @@ impl Core {
             console: parts.console,
             save_every: parts.save_every,
             best_by: parts.best_by,
+            misses_metric: AtomicBool::new(false),
             last_step: parts.last_step,
             saved_step: AtomicU64::new(parts.saved_step),
             updating: AtomicBool::new(false),
@@ -419,12 +422,18 @@ impl Core {
     /// Takes a step's metrics as a measurement of the checkpoint before it, whose weights sampled the episodes.
     fn measure(&self, step: u64, metrics: &Metrics) {
         let Some(metric) = &self.best_by else { return };
-        let Some(value) = metrics.get(metric).filter(|value| value.is_finite()) else {
-            return;
-        };
         let episodes = match metric.starts_with("eval/") {
             true => "eval/episodes",
             false => "episodes",
+        };
+        let Some(value) = metrics.get(metric).filter(|value| value.is_finite()) else {
+            if metrics.contains_key(episodes) && !self.misses_metric.swap(true, Ordering::Relaxed) {
+                self.hub.warn(format!(
+                    "ajet.trainer_common.keep_best: the metrics of step {step} have no {metric}, so no checkpoint is the \
+                     best; hint: metrics.jsonl has their names"
+                ));
+            }
+            return;
         };
         let measured = BestCheckpoint {
             step: step.saturating_sub(1),

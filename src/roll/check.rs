@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use super::batch_rule::Rule;
 use super::job::{Job, Length};
 use super::tasks::{Task, TaskSets};
+use crate::client::ServerUrl;
 
 /// Maximum number of problems with tasks that are reported.
 const REPORTED: usize = 3;
@@ -20,6 +21,8 @@ pub fn problems(job: &Job, tasks: &TaskSets, tasks_checked: usize, trains: bool)
     let batch = job.ajet.data.train_batch_size as u64;
     let batch_problem = batch_problem(batch, Rule::of_method(method), job.roll.length(), &tasks.training);
     let mut problems: Vec<_> = batch_problem.filter(|_| trains).into_iter().collect();
+    let urls = job.models().into_iter().map(|model| ServerUrl::parse(model.swarm_url));
+    problems.extend(urls.filter_map(|url| url.err().map(|error| error.to_string())));
     if job.roll.eval.is_some() && tasks.validation.is_empty() {
         problems.push(
             "roll.eval asks for an evaluation, but there are no validation tasks\nhint: name a validation file in \

@@ -71,6 +71,13 @@ impl Player {
     /// Runs a task on the models: what the agent did, and what of it is scored.
     async fn answer(&self, task: &Task, access: &Access) -> Result<(Rollout, Vec<(Part, Answer)>), Failure> {
         let rollout = self.agent.run(task, access).await?;
+        if let Some(unknown) = self.scoring.unknown_model(&rollout) {
+            let models: Vec<_> = access.models.keys().map(String::as_str).collect();
+            let models = models.join(", ");
+            let detail =
+                format!("the agent's answer has a reward for {unknown:?}, which is no model of roll.swarms ({models})");
+            return Err(Failure::passing("bad_reward", detail));
+        }
         let mut answers = vec![];
         for part in self.scoring.parts(&rollout) {
             let answer = Answer {

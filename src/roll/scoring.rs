@@ -109,6 +109,13 @@ impl Scoring {
         parts
     }
 
+    /// A model that the agent gives a reward for and that the job does not train.
+    pub fn unknown_model<'a>(&self, rollout: &'a Rollout) -> Option<&'a str> {
+        let is_known = |name: &str| self.models.iter().any(|(model, _)| model == name);
+        let mut names = rollout.rewards.keys().map(String::as_str);
+        names.find(|name| !is_known(name))
+    }
+
     /// Whether the reward of a part looks at the conversation.
     pub fn reads_messages(&self, part: &Part) -> bool {
         self.rewards[part.reward].scorer.reads_messages()

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::rewards::Reward;
+use crate::client::ServerUrl;
 use crate::config::experiment::NAME_FROM_TIME;
 use crate::config::{self, Ajet, Loaded, Node, Problem, Strictness, dump_yaml};
 
@@ -97,15 +98,24 @@ fn name_after(ajet: &mut Ajet, name: &str, own: &Node) {
 fn placed(problem: Problem, name: &str, own: &Node) -> Problem {
     let path = problem.key.strip_prefix("ajet.").unwrap_or_default();
     let first = path.split(['.', '[']).next().unwrap_or_default();
-    match own.get(first).is_some() {
+    let is_own = match path.is_empty() {
+        true => !matches!(own, Node::Section(_)) && !own.is_null(),
+        false => own.get(first).is_some(),
+    };
+    match is_own {
         true => Problem::new(format!("roll.swarms.{name}.{}", problem.key), problem.message),
         false => problem,
     }
 }
 
-/// Problems that the schema cannot express.
-pub(super) fn problems(swarms: &IndexMap<String, Swarm>) -> Vec<Problem> {
+/// Problems that the schema cannot express. `node` is the section as it was given.
+pub(super) fn problems(swarms: &IndexMap<String, Swarm>, node: Option<&Node>) -> Vec<Problem> {
     let mut problems = vec![];
+    if let Some(Node::Section(given)) = node {
+        let empty = given.iter().filter(|(_, swarm)| swarm.is_null());
+        let missing = empty.map(|(name, _)| Problem::new(format!("roll.swarms.{name}"), "is empty; it needs a swarm_url"));
+        problems.extend(missing);
+    }
     if swarms.len() > MOST_MODELS {
         let message = format!("{} models; a job trains at most {MOST_MODELS}", swarms.len());
         problems.push(Problem::new("roll.swarms", message));
@@ -118,9 +128,14 @@ pub(super) fn problems(swarms: &IndexMap<String, Swarm>) -> Vec<Problem> {
                            others and is not openai, anthropic or ajet";
             problems.push(Problem::new(&key, message));
         }
-        if let Some((other, _)) = earlier().find(|(_, other)| other.swarm_url == swarm.swarm_url) {
+        let server = |swarm: &Swarm| ServerUrl::parse(&swarm.swarm_url).ok().map(|url| url.to_string());
+        if let Some((other, _)) = earlier().find(|(_, other)| server(other).is_some() && server(other) == server(swarm)) {
             let message = format!("is the server of {other} too; each model needs its own");
             problems.push(Problem::new(format!("{key}.swarm_url"), message));
+        }
+        if !swarm.ajet["task_reader"].is_null() {
+            let message = "the models of an episode have the same tasks; set ajet.task_reader of the job instead";
+            problems.push(Problem::new(format!("{key}.ajet.task_reader"), message));
         }
         let reward = swarm.reward.iter();
         problems.extend(reward.flat_map(|reward| reward.problems(&format!("{key}.reward"))));
@@ -208,7 +223,7 @@ mod tests {
         for (ajet, swarms, more, told) in [
             (
                 model,
-                two("'http://a:1'}", "'http://a:1'}"),
+                two("'http://a:1'}", "'http://a:1/'}"),
                 "",
                 "roll.swarms.solver.swarm_url: is the server of planner too",
             ),
@@ -247,6 +262,19 @@ mod tests {
                 "{a: {ajet: {}}}".into(),
                 "",
                 "roll.swarms.a.swarm_url: is missing",
+            ),
+            (model, "{a: null}".into(), "", "roll.swarms.a: is empty"),
+            (
+                model,
+                "{a: {swarm_url: 'http://a:1', ajet: hi}}".into(),
+                "",
+                "roll.swarms.a.ajet: \"hi\" is not a section",
+            ),
+            (
+                model,
+                "{a: {swarm_url: 'http://a:1', ajet: {task_reader: {type: arithmetic}}}}".into(),
+                "",
+                "roll.swarms.a.ajet.task_reader: the models of an episode have the same tasks",
             ),
             (
                 model,

@@ -136,6 +136,20 @@ async fn each_model_may_have_a_reward_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_reward_for_an_unknown_model_is_not_taken_for_another() {
+    let (planner, solver) = (Swarm::start().await, Swarm::start().await);
+    let roll = json!({
+        "steps": 1, "max_parallel": 2, "reward": {"type": "from_agent"},
+        "agent": script(&["PLANNER", "SOLVER"], "{\"reward\": 0.25, \"rewards\": {\"sovler\": 0.75}}"),
+    });
+    let error = run_to_end(job(&planner, &solver, roll)).await.unwrap_err().to_string();
+    assert!(error.contains("\"sovler\", which is no model of roll.swarms (planner, solver)"), "{error}");
+    assert_eq!((planner.engines.ends(), solver.engines.ends()), (0, 0));
+    planner.shut_down().await;
+    solver.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_episode_that_calls_one_model_only_counts_on_no_server() {
     let (planner, solver) = (Swarm::start().await, Swarm::start().await);
     let roll = json!({
@@ -244,6 +258,7 @@ async fn an_engine_that_dies_is_restarted_and_no_episode_counts_twice() {
 async fn two_jobs_with_the_models_in_another_order_do_not_wait_for_each_other() {
     let (planner, solver) = (Swarm::start().await, Swarm::start().await);
     let roll = json!({"steps": 4, "max_parallel": 6});
+    // Both find no engine, and one starts it.
     let first = job(&planner, &solver, roll.clone());
     let second = job(&solver, &planner, roll);
     let options = Options {

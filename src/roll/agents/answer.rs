@@ -199,6 +199,12 @@ mod tests {
             (r#"{"reward": "1"}"#, "bad_reward", r#"the reward "1""#),
             (r#"{"reward": true}"#, "bad_reward", "the reward true"),
             (r#"{"reward": -1e400}"#, "bad_reward", "the reward -1e+400"),
+            (r#"{"rewards": {"solver": null}}"#, "bad_reward", "the reward null"),
+            (
+                r#"{"reward": 1, "rewards": [1]}"#,
+                "bad_answer",
+                "rewards [1], which is not an object",
+            ),
             (
                 r#"{"is_success": 1}"#,
                 "bad_answer",

@@ -40,6 +40,12 @@ pub enum TaskError {
         /// The decoder's reason.
         reason: String,
     },
+    /// A file of another format, given as JSON lines.
+    #[error(
+        "{path} is no file of JSON lines\nhint: ajet.task_reader: {{type: huggingface_dat_repo, huggingface_dat_repo: \
+         {{dataset_path: {path}}}}} reads it", path = .0.display()
+    )]
+    NotJsonLines(PathBuf),
     /// A JSON file without the key that should hold its rows.
     #[error("{} has no field {field:?} with a list of rows", path.display())]
     Field {

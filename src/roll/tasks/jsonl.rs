@@ -27,6 +27,10 @@ pub fn read(files: &JsonlDatasetFile, selection: &Selection) -> Result<TaskSets,
 }
 
 fn read_file(path: &Path, selection: &Selection) -> Result<Vec<Task>, TaskError> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    if let Some(Format::Csv | Format::Tsv | Format::Parquet) = Format::of_name(&name) {
+        return Err(TaskError::NotJsonLines(path.to_path_buf()));
+    }
     let mut tasks = selection.begin();
     rows::read(path, Format::JsonLines, &Options::default(), &mut |row| tasks.take(row))?;
     tasks.finish(&path.display().to_string())
@@ -99,6 +103,8 @@ mod tests {
             (b"{\"task_id\": \"\"}", "task_id is \"\""),
             (b"{\"init_messages\": [5]}", "init_messages: "),
             (b"{\"a\": \"\xff\"}", "not UTF-8"),
+            (b"{'a': 1}", "not JSON: key must be a string at column 2"),
+            (b"{\"a\": NaN}", "not JSON: expected value at column"),
         ] {
             let message = parse(&[b"{}\n\n", line, b"\n"].concat()).unwrap_err();
             assert!(message.contains("tasks.jsonl, line 3: "), "{message}");
@@ -109,6 +115,8 @@ mod tests {
     #[test]
     fn a_missing_or_empty_file_is_named() {
         let selection = Selection::new(&TaskReader::default()).unwrap();
+        let parquet = read_file(Path::new("train.parquet"), &selection).unwrap_err().to_string();
+        assert!(parquet.contains("dataset_path: train.parquet"), "{parquet}");
         let missing = read_file(Path::new("/nonexistent/none.jsonl"), &selection).unwrap_err();
         assert!(
             missing.to_string().contains("cannot read /nonexistent/none.jsonl"),

@@ -11,7 +11,7 @@ mod select;
 use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use crate::config::schema::TaskReader;
@@ -110,14 +110,33 @@ fn without_query(what: &str, tasks: &[Task]) -> Option<String> {
     let asks_nothing = |task: &&Task| task.main_query.is_empty() && task.init_messages.is_empty();
     let count = tasks.iter().filter(asks_nothing).count();
     let first = tasks.iter().find(asks_nothing)?;
-    let fields = first.metadata.as_object()?.keys().take(20).cloned().collect::<Vec<_>>();
-    let example = fields.first().filter(|_| !first.task_id.is_empty())?;
+    let fields = first.metadata.as_object().filter(|_| !first.task_id.is_empty())?;
+    let names: Vec<_> = fields.keys().take(20).map(String::as_str).collect();
+    let hint = match column_for(fields) {
+        Some(column) => format!("set ajet.task_reader.columns, such as {column}, unless the agent needs none"),
+        None => "none of them can be a question; a CSV file separates its values with commas".into(),
+    };
     Some(format!(
-        "{count} of {} {what} tasks have no main_query; their fields are {}\nhint: set ajet.task_reader.columns, such as \
-         main_query: \"{{{{ {example} }}}}\", unless the agent needs none",
+        "{count} of {} {what} tasks have no main_query; their fields are {}\nhint: {hint}",
         tasks.len(),
-        fields.join(", ")
+        names.join(", ")
     ))
+}
+
+/// An entry of `columns` that makes a question of one of these fields: of a conversation, or else of a text, or else of
+/// any.
+fn column_for(fields: &Map<String, Value>) -> Option<String> {
+    let is_name = |name: &&str| name.chars().all(|letter| letter.is_alphanumeric() || letter == '_');
+    let named = |is_wanted: fn(&Value) -> bool| {
+        let mut wanted = fields.iter().filter(|(_, value)| is_wanted(value)).map(|(name, _)| name.as_str());
+        wanted.find(is_name)
+    };
+    let is_conversation = |value: &Value| value[0]["role"].is_string();
+    if let Some(name) = named(is_conversation) {
+        return Some(format!("init_messages: \"{{{{ {name} }}}}\""));
+    }
+    let name = named(Value::is_string).or_else(|| named(|_| true))?;
+    Some(format!("main_query: \"{{{{ {name} }}}}\""))
 }
 
 /// A sentence on ids that occur more than once, since their episodes would be one group.
@@ -185,6 +204,18 @@ mod tests {
         let sentence = without_query("training", &[with(problem.clone())]).unwrap();
         assert!(sentence.starts_with("1 of 1 training tasks have no main_query; their fields are problem, solution"));
         assert!(sentence.contains(r#"main_query: "{{ problem }}""#), "{sentence}");
+        // Seen with conversations as OpenAI has them, and with a CSV file whose values are separated by semicolons.
+        for (fields, hint) in [
+            (
+                serde_json::json!({"id": 1, "prompt": [{"role": "user", "content": "hi"}]}),
+                r#"init_messages: "{{ prompt }}""#,
+            ),
+            (serde_json::json!({"level": 1, "problem": "1+1"}), r#"main_query: "{{ problem }}""#),
+            (serde_json::json!({"question;answer": "1+1;2"}), "separates its values with commas"),
+        ] {
+            let sentence = without_query("training", &[with(fields)]).unwrap();
+            assert!(sentence.contains(hint), "{sentence}");
+        }
         let asked = Task {
             main_query: "1+1".into(),
             ..with(problem)
