@@ -7,27 +7,36 @@ use crate::model::load::load_text;
 use crate::protocol::openai::ChatMessage;
 use crate::timeline::{Conversation, Renderer};
 
-/// Returns a function that counts the tokens of a prompt as the engine would; `None` if the model is not on this machine.
-///
-/// # Errors
-/// Fails if the model's files cannot be used.
-pub(super) fn counter(model: &str) -> anyhow::Result<Option<impl Fn(&[ChatMessage]) -> Result<u64, String>>> {
-    let Some(text) = load_text(model)? else {
-        return Ok(None);
-    };
-    let model = TextModel::from_parts(text.tokenizer, text.chat_template, &text.generation.eos_token_ids);
-    Ok(Some(move |messages: &[ChatMessage]| count(&model, messages)))
-}
+/// Counts the tokens of prompts as the engine would.
+pub(super) struct PromptCounter(TextModel);
 
-fn count(model: &TextModel, messages: &[ChatMessage]) -> Result<u64, String> {
-    let conversation = Conversation {
-        messages: messages.iter().map(|message| json!(message)).collect(),
-        tools: vec![],
-        template_kwargs: Map::new(),
-    };
-    let rendered = model.render(&conversation, true).map_err(|error| error.to_string())?;
-    let ids = model.encode(&rendered).map_err(|error| error.to_string())?;
-    Ok(ids.len() as u64)
+impl PromptCounter {
+    /// Reads the tokenizer and the chat template of a model; `None` if the model is not on this machine.
+    ///
+    /// # Errors
+    /// Fails if the model's files cannot be used.
+    pub fn load(model: &str) -> anyhow::Result<Option<Self>> {
+        let text = load_text(model)?;
+        let model = text.map(|text| {
+            TextModel::from_parts(text.tokenizer, text.chat_template, &text.generation.eos_token_ids)
+        });
+        Ok(model.map(Self))
+    }
+
+    /// Returns the number of tokens of a prompt.
+    ///
+    /// # Errors
+    /// A sentence: the chat template does not render the messages.
+    pub fn count(&self, messages: &[ChatMessage]) -> Result<u64, String> {
+        let conversation = Conversation {
+            messages: messages.iter().map(|message| json!(message)).collect(),
+            tools: vec![],
+            template_kwargs: Map::new(),
+        };
+        let rendered = self.0.render(&conversation, true).map_err(|error| error.to_string())?;
+        let ids = self.0.encode(&rendered).map_err(|error| error.to_string())?;
+        Ok(ids.len() as u64)
+    }
 }
 
 #[cfg(test)]
@@ -36,17 +45,17 @@ mod tests {
 
     #[test]
     fn a_longer_prompt_has_more_tokens() {
-        let count = counter("builtin:tiny").unwrap().unwrap();
+        let counter = PromptCounter::load("builtin:tiny").unwrap().unwrap();
         let prompt = |text: &str| {
             let message = ChatMessage {
                 role: "user".into(),
                 content: text.into(),
                 ..ChatMessage::default()
             };
-            count(&[message]).unwrap()
+            counter.count(&[message]).unwrap()
         };
         // The built-in model's tokens are characters.
         assert_eq!(prompt("abcdef") - prompt("abc"), 3);
-        assert!(counter("no/such-model-here").unwrap().is_none());
+        assert!(PromptCounter::load("no/such-model-here").unwrap().is_none());
     }
 }

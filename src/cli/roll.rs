@@ -5,9 +5,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 
-use super::prompt_tokens::counter;
+use super::prompt_tokens::PromptCounter;
 use super::server_url::{given_token, with_token};
 use crate::client::{ServerUrl, blank_token};
+use crate::protocol::openai::ChatMessage;
 use crate::protocol::swarm::TOKEN_VARIABLE;
 use crate::roll::job::Job;
 use crate::roll::report::Outcome;
@@ -113,9 +114,9 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     job.change_urls(|url| with_token(url, token.as_deref()));
     let api = args.api()?;
     if args.dry_run {
-        let count = counter(&job.ajet.model.path)?;
-        let count = count.as_ref().map(|count| count as CountTokens<'_>);
-        for line in dry_run(&job, count).await? {
+        let counter = PromptCounter::load(&job.ajet.model.path)?;
+        let count = counter.as_ref().map(|counter| |messages: &[ChatMessage]| counter.count(messages));
+        for line in dry_run(&job, count.as_ref().map(|count| count as CountTokens<'_>)).await? {
             say!("{line}");
         }
         return Ok(ExitCode::SUCCESS);

@@ -13,58 +13,79 @@ pub fn ajet_reference() -> String {
 
 /// The keys of a part of a job by section: what each takes, its default, and what it does.
 pub fn reference(root: &str, schema: &Schema) -> String {
-    let mut page = String::new();
-    add_shape(&mut page, root, &schema.root, "");
-    page
+    let mut page = Page::default();
+    page.add_shape(root, &schema.root, "");
+    page.text
 }
 
-/// Adds the sections that values of this shape are made of.
-fn add_shape(page: &mut String, path: &str, shape: &Shape, doc: &str) {
-    match shape {
-        Shape::Section(section) => {
-            page.push_str(&format!("\n## `{path}`\n"));
-            add_section(page, path, section);
-        }
-        Shape::Kinds { tag, kinds } => {
-            page.push_str(&format!("\n## `{path}`\n\n"));
-            if !doc.is_empty() {
-                page.push_str(&format!("{doc}\n\n"));
-            }
-            page.push_str(&format!("Its keys depend on `{tag}`:\n\n"));
-            for Kind { name, section } in kinds {
-                page.push_str(&format!("- `{name}`: {}\n", section.doc));
-            }
-            for Kind { name, section } in kinds.iter().filter(|kind| !kind.section.keys.is_empty()) {
-                page.push_str(&format!("\n### `{path}` with `{tag}: {name}`\n"));
-                let undocumented = Section {
-                    doc: String::new(),
-                    ..section.clone()
-                };
-                add_section(page, path, &undocumented);
-            }
-        }
-        Shape::List { of, .. } => add_shape(page, &format!("{path}[]"), of, doc),
-        Shape::Map(of) => add_shape(page, &join(path, "NAME"), of, doc),
-        _ => {}
-    }
+/// A page as it grows.
+#[derive(Default)]
+struct Page<'a> {
+    text: String,
+    /// Kinds of sections that are on it, and their paths.
+    kinds: Vec<(&'a [Kind], String)>,
 }
 
-/// Adds what a section is about, the table of its keys, and the sections in it.
-fn add_section(page: &mut String, path: &str, section: &Section) {
-    if !section.doc.is_empty() {
-        page.push_str(&format!("\n{}\n", section.doc));
+impl<'a> Page<'a> {
+    /// Adds the sections that values of this shape are made of.
+    fn add_shape(&mut self, path: &str, shape: &'a Shape, doc: &str) {
+        match shape {
+            Shape::Section(section) => {
+                self.text.push_str(&format!("\n## `{path}`\n"));
+                self.add_section(path, section, &section.doc);
+            }
+            Shape::Kinds { tag, kinds } => {
+                self.text.push_str(&format!("\n## `{path}`\n\n"));
+                if !doc.is_empty() {
+                    self.text.push_str(&format!("{doc}\n\n"));
+                }
+                match self.kinds.iter().find(|(known, _)| known[..] == kinds[..]) {
+                    Some((_, known)) => self.text.push_str(&format!("Its keys are those of `{known}`.\n")),
+                    None => self.add_kinds(path, tag, kinds),
+                }
+            }
+            Shape::List { of, .. } => self.add_shape(&format!("{path}[]"), of, doc),
+            Shape::Map(of) => self.add_shape(&join(path, "NAME"), of, doc),
+            Shape::Either(shapes) => {
+                for section in shapes.iter().filter(|shape| matches!(shape, Shape::Section(_))) {
+                    self.add_shape(path, section, doc);
+                }
+            }
+            _ => {}
+        }
     }
-    let rows = section
-        .keys
-        .iter()
-        .filter(|(_, key)| !matches!(key.shape, Shape::Section(_)));
-    let rows: String = rows.map(|(name, key)| row(name, key)).collect();
-    if !rows.is_empty() {
-        page.push_str("\n| key | takes | default | meaning |\n|---|---|---|---|\n");
-        page.push_str(&rows);
+
+    /// Adds sections whose keys depend on a tag.
+    fn add_kinds(&mut self, path: &str, tag: &str, kinds: &'a [Kind]) {
+        self.kinds.push((kinds, path.to_owned()));
+        self.text.push_str(&format!("Its keys depend on `{tag}`:\n\n"));
+        for Kind { name, section } in kinds {
+            self.text.push_str(&format!("- `{name}`: {}\n", section.doc));
+        }
+        for Kind { name, section } in kinds.iter().filter(|kind| !kind.section.keys.is_empty()) {
+            self.text.push_str(&format!("\n### `{path}` with `{tag}: {name}`\n"));
+            self.add_section(path, section, "");
+        }
     }
-    for (name, key) in &section.keys {
-        add_shape(page, &join(path, name), &key.shape, &key.doc);
+
+    /// Adds what a section is about, the table of its keys, and the sections in it.
+    fn add_section(&mut self, path: &str, section: &'a Section, doc: &str) {
+        if !doc.is_empty() {
+            self.text.push_str(&format!("\n{doc}\n"));
+        }
+        let rows = section
+            .keys
+            .iter()
+            .filter(|(_, key)| !matches!(key.shape, Shape::Section(_)));
+        let rows: String = rows.map(|(name, key)| row(name, key)).collect();
+        if !rows.is_empty() {
+            self.text
+                .push_str("\n| key | takes | default | meaning |\n|---|---|---|---|\n");
+            self.text.push_str(&rows);
+        }
+        for (name, key) in &section.keys {
+            self.add_shape(&join(path, name), &key.shape, &key.doc);
+        }
     }
 }
 
@@ -107,6 +128,7 @@ fn takes(shape: &Shape) -> String {
         Shape::List { max: Some(2), .. } => "two numbers",
         Shape::List { of, .. } => return format!("list of {}", plural(of)),
         Shape::Map(of) => return format!("{} by name", plural(of)),
+        Shape::Either(shapes) if shapes.iter().any(|shape| matches!(shape, Shape::Section(_))) => "text or section",
         Shape::Either(_) => "text or list",
         Shape::Section(_) | Shape::Kinds { .. } => "section",
         Shape::Any => "any value",
@@ -124,6 +146,7 @@ fn plural(shape: &Shape) -> String {
         Shape::Choice(_) => "names",
         Shape::Whole { .. } | Shape::Number { .. } => "numbers",
         Shape::Section(_) | Shape::Kinds { .. } | Shape::Map(_) => "sections",
+        Shape::Either(shapes) if shapes.iter().any(|shape| matches!(shape, Shape::Section(_))) => "texts or sections",
         Shape::Ref(name) => return format!("{}s, as above", name.to_lowercase()),
         _ => "values",
     };

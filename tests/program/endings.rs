@@ -70,7 +70,7 @@ impl Roll {
             lines
         };
         let started = lines("started");
-        started.len() >= 2 && started == lines("stopped")
+        !started.is_empty() && started == lines("stopped")
     }
 
     fn pid(&self) -> Pid {

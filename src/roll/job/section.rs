@@ -23,10 +23,6 @@ pub struct Roll {
     /// The server. Default: `AJET_SWARM_URL` of the environment, or else this machine's.
     #[serde(default = "default_url")]
     pub swarm_url: String,
-    /// Several trained models by name, in place of `swarm_url`: an episode is claimed on the server of each and ends on all
-    /// or on none. The first one leads: its steps are counted, and evaluations are recorded as its own.
-    #[serde(default)]
-    pub swarms: IndexMap<String, Swarm>,
     /// Start a server where the URL is local and nothing listens there.
     #[serde(default = "yes")]
     pub auto_start_swarm_server: bool,
@@ -93,6 +89,10 @@ pub struct Roll {
     /// What an answer is worth. Default: `from_agent`, where the agent can give a reward.
     #[serde(default)]
     reward: Option<Reward>,
+    /// Several trained models by name, in place of `swarm_url`: an episode is claimed on the server of each and ends on all
+    /// or on none. The first one leads: its steps are counted, and evaluations are recorded as its own.
+    #[serde(default)]
+    pub swarms: IndexMap<String, Swarm>,
 }
 
 fn default_url() -> String {
