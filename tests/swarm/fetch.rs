@@ -323,7 +323,8 @@ async fn the_listing_says_what_a_checkpoint_is() {
     let (swarm, _) = with_checkpoint(quick()).await;
     let experiment = swarm.experiments().join("test");
     write(&experiment, 12, &[("model.safetensors", b"w".to_vec())]);
-    std::fs::write(experiment.join("checkpoints/best"), "global_step_3").unwrap();
+    let best = json!({"step": 3, "metric": "eval/reward_mean", "value": 0.5, "episodes": 8});
+    std::fs::write(experiment.join("checkpoints/best"), best.to_string()).unwrap();
     let client = SwarmClient::new(&swarm.url).unwrap();
     let listing = client.checkpoints().await.unwrap();
     let seen: Vec<_> = listing
