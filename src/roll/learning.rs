@@ -58,6 +58,63 @@ impl Learning {
     }
 }
 
+/// The learning of each model of a run, the one that leads first.
+#[derive(Debug)]
+pub(super) struct LearningOfModels(Vec<(String, Learning)>);
+
+impl LearningOfModels {
+    /// Models of these names; a single model has none.
+    pub fn new(names: impl IntoIterator<Item = String>) -> Self {
+        Self(names.into_iter().map(|name| (name, Learning::default())).collect())
+    }
+
+    /// Takes the reward of an episode. Returns a warning, if there is one.
+    pub fn episode_ended(&mut self, reward: f64) -> Option<String> {
+        let (_, first) = self.0.first_mut()?;
+        first.episode_ended(reward)
+    }
+
+    /// Takes the metrics of an update; those of other models than the first begin with their names. Returns warnings.
+    pub fn updated(&mut self, metrics: &IndexMap<String, f64>) -> Vec<String> {
+        let mut warnings = vec![];
+        for (place, (name, learning)) in self.0.iter_mut().enumerate() {
+            let own = match place {
+                0 => metrics.clone(),
+                _ => metrics_of(name, metrics),
+            };
+            warnings.extend(learning.updated(&own).into_iter().map(|warning| of_model(name, &warning)));
+        }
+        warnings
+    }
+
+    /// As [`Learning::is_in_vain`], where that is so for all models.
+    pub fn is_in_vain(&self, limit: u64) -> Option<(u64, String)> {
+        let all: Option<Vec<_>> = self.0.iter().map(|(_, learning)| learning.is_in_vain(limit)).collect();
+        all?.into_iter().min_by_key(|(updates, _)| *updates)
+    }
+
+    /// As [`Learning::untrained`], of the first model that is.
+    pub fn untrained(&self) -> Option<String> {
+        let mut untrained = self.0.iter().filter_map(|(name, learning)| Some((name, learning.untrained()?)));
+        untrained.next().map(|(name, reason)| of_model(name, reason))
+    }
+}
+
+fn metrics_of(model: &str, metrics: &IndexMap<String, f64>) -> IndexMap<String, f64> {
+    let own = |(name, value): (&String, &f64)| {
+        let name = name.strip_prefix(model)?.strip_prefix('/')?;
+        Some((name.to_owned(), *value))
+    };
+    metrics.iter().filter_map(own).collect()
+}
+
+fn of_model(name: &str, sentence: &str) -> String {
+    match name {
+        "" => sentence.to_owned(),
+        name => format!("model {name}: {sentence}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,6 +136,23 @@ mod tests {
         assert!(updates == 4 && reason.contains("equal rewards"), "{reason}");
         learning.updated(&metrics(8.0, 7.0, 1.0));
         assert!(learning.is_in_vain(1).is_none());
+    }
+
+    #[test]
+    fn each_of_several_models_has_to_learn() {
+        let mut learning = LearningOfModels::new(["planner".to_owned(), "solver".to_owned()]);
+        let both = |solver_steps: f64| {
+            let mut both = metrics(8.0, 0.0, 1.0);
+            let solver = metrics(8.0, 8.0, solver_steps);
+            both.extend(solver.into_iter().map(|(name, value)| (format!("solver/{name}"), value)));
+            both
+        };
+        let warnings = learning.updated(&both(0.0));
+        assert!(!warnings.is_empty() && warnings.iter().all(|warning| warning.starts_with("model solver: ")));
+        assert!(learning.is_in_vain(1).is_none(), "the planner learns");
+        assert!(learning.untrained().unwrap().starts_with("model solver: "));
+        learning.updated(&both(1.0));
+        assert_eq!(learning.untrained(), None);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::concerns;
 use super::episode::Episodes;
 use super::error::RollError;
 use super::job::{Length, Stragglers};
-use super::learning::Learning;
+use super::learning::LearningOfModels;
 use super::order::{self, TaskOrder};
 use super::report::{EpisodeReport, Step};
 use super::run::{Run, has_others};
@@ -79,7 +79,7 @@ pub(super) struct Training<'a> {
     is_complete: bool,
     /// Tasks that are to be run, if there is an end to them.
     work: Option<u64>,
-    learning: Learning,
+    learning: LearningOfModels,
 }
 
 impl<'a> Training<'a> {
@@ -114,6 +114,7 @@ impl<'a> Training<'a> {
         let order = TaskOrder::new(tasks.len(), roll.seed, position, end);
         let ids = tasks.iter().map(|task| task.task_id.clone()).collect();
         let (now, parallel) = (Instant::now(), roll.parallel());
+        let names: Vec<_> = run.fleet.members().iter().map(|member| member.name.clone()).collect();
         Self {
             plan: Plan::new(target, ids, order, order::offset(run.fleet.lead().client_uuid())),
             run,
@@ -135,7 +136,7 @@ impl<'a> Training<'a> {
             company: target.share.map(|_| now),
             is_complete: order::is_complete(position, end, batch),
             work: end.map(|end| end.saturating_sub(position)),
-            learning: Learning::default(),
+            learning: LearningOfModels::new(names),
         }
     }
 
@@ -173,7 +174,7 @@ impl<'a> Training<'a> {
         match self.learning.untrained() {
             Some(reason) if !self.run.interrupt.happened() => Err(RollError::NothingTrained {
                 updates: self.run.end.steps,
-                reason: reason.to_owned(),
+                reason,
             }),
             _ => Ok(()),
         }
