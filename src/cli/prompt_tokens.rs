@@ -17,9 +17,8 @@ impl PromptCounter {
     /// Fails if the model's files cannot be used.
     pub fn load(model: &str) -> anyhow::Result<Option<Self>> {
         let text = load_text(model)?;
-        let model = text.map(|text| {
-            TextModel::from_parts(text.tokenizer, text.chat_template, &text.generation.eos_token_ids)
-        });
+        let model =
+            text.map(|text| TextModel::from_parts(text.tokenizer, text.chat_template, &text.generation.eos_token_ids));
         Ok(model.map(Self))
     }
 

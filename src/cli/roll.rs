@@ -115,7 +115,9 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let api = args.api()?;
     if args.dry_run {
         let counter = PromptCounter::load(&job.ajet.model.path)?;
-        let count = counter.as_ref().map(|counter| |messages: &[ChatMessage]| counter.count(messages));
+        let count = counter
+            .as_ref()
+            .map(|counter| |messages: &[ChatMessage]| counter.count(messages));
         for line in dry_run(&job, count.as_ref().map(|count| count as CountTokens<'_>)).await? {
             say!("{line}");
         }

@@ -82,7 +82,12 @@ impl LearningOfModels {
                 0 => metrics.clone(),
                 _ => metrics_of(name, metrics),
             };
-            warnings.extend(learning.updated(&own).into_iter().map(|warning| of_model(name, &warning)));
+            warnings.extend(
+                learning
+                    .updated(&own)
+                    .into_iter()
+                    .map(|warning| of_model(name, &warning)),
+            );
         }
         warnings
     }
@@ -95,7 +100,10 @@ impl LearningOfModels {
 
     /// As [`Learning::untrained`], of the first model that is.
     pub fn untrained(&self) -> Option<String> {
-        let mut untrained = self.0.iter().filter_map(|(name, learning)| Some((name, learning.untrained()?)));
+        let mut untrained = self
+            .0
+            .iter()
+            .filter_map(|(name, learning)| Some((name, learning.untrained()?)));
         untrained.next().map(|(name, reason)| of_model(name, reason))
     }
 }
@@ -144,7 +152,11 @@ mod tests {
         let both = |solver_steps: f64| {
             let mut both = metrics(8.0, 0.0, 1.0);
             let solver = metrics(8.0, 8.0, solver_steps);
-            both.extend(solver.into_iter().map(|(name, value)| (format!("solver/{name}"), value)));
+            both.extend(
+                solver
+                    .into_iter()
+                    .map(|(name, value)| (format!("solver/{name}"), value)),
+            );
             both
         };
         let warnings = learning.updated(&both(0.0));

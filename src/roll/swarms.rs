@@ -113,7 +113,8 @@ pub(super) fn problems(swarms: &IndexMap<String, Swarm>, node: Option<&Node>) ->
     let mut problems = vec![];
     if let Some(Node::Section(given)) = node {
         let empty = given.iter().filter(|(_, swarm)| swarm.is_null());
-        let missing = empty.map(|(name, _)| Problem::new(format!("roll.swarms.{name}"), "is empty; it needs a swarm_url"));
+        let missing =
+            empty.map(|(name, _)| Problem::new(format!("roll.swarms.{name}"), "is empty; it needs a swarm_url"));
         problems.extend(missing);
     }
     if swarms.len() > MOST_MODELS {
@@ -129,7 +130,8 @@ pub(super) fn problems(swarms: &IndexMap<String, Swarm>, node: Option<&Node>) ->
             problems.push(Problem::new(&key, message));
         }
         let server = |swarm: &Swarm| ServerUrl::parse(&swarm.swarm_url).ok().map(|url| url.to_string());
-        if let Some((other, _)) = earlier().find(|(_, other)| server(other).is_some() && server(other) == server(swarm)) {
+        if let Some((other, _)) = earlier().find(|(_, other)| server(other).is_some() && server(other) == server(swarm))
+        {
             let message = format!("is the server of {other} too; each model needs its own");
             problems.push(Problem::new(format!("{key}.swarm_url"), message));
         }

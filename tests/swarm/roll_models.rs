@@ -143,7 +143,10 @@ async fn a_reward_for_an_unknown_model_is_not_taken_for_another() {
         "agent": script(&["PLANNER", "SOLVER"], "{\"reward\": 0.25, \"rewards\": {\"sovler\": 0.75}}"),
     });
     let error = run_to_end(job(&planner, &solver, roll)).await.unwrap_err().to_string();
-    assert!(error.contains("\"sovler\", which is no model of roll.swarms (planner, solver)"), "{error}");
+    assert!(
+        error.contains("\"sovler\", which is no model of roll.swarms (planner, solver)"),
+        "{error}"
+    );
     assert_eq!((planner.engines.ends(), solver.engines.ends()), (0, 0));
     planner.shut_down().await;
     solver.shut_down().await;

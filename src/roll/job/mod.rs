@@ -206,7 +206,13 @@ fn set(document: &mut Node, setting: &str) -> Result<(), String> {
 #[cfg(test)]
 pub(super) fn test_section<T: serde::de::DeserializeOwned + schemars::JsonSchema>(path: &str, yaml: &str) -> T {
     let node = config::parse(yaml).unwrap();
-    config::fit(&config::shape::Schema::of::<T>(), path, &node, &[super::template::FORMAT]).unwrap()
+    config::fit(
+        &config::shape::Schema::of::<T>(),
+        path,
+        &node,
+        &[super::template::FORMAT],
+    )
+    .unwrap()
 }
 
 #[cfg(test)]

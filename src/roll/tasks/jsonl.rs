@@ -115,7 +115,9 @@ mod tests {
     #[test]
     fn a_missing_or_empty_file_is_named() {
         let selection = Selection::new(&TaskReader::default()).unwrap();
-        let parquet = read_file(Path::new("train.parquet"), &selection).unwrap_err().to_string();
+        let parquet = read_file(Path::new("train.parquet"), &selection)
+            .unwrap_err()
+            .to_string();
         assert!(parquet.contains("dataset_path: train.parquet"), "{parquet}");
         let missing = read_file(Path::new("/nonexistent/none.jsonl"), &selection).unwrap_err();
         assert!(

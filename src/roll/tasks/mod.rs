@@ -128,7 +128,10 @@ fn without_query(what: &str, tasks: &[Task]) -> Option<String> {
 fn column_for(fields: &Map<String, Value>) -> Option<String> {
     let is_name = |name: &&str| name.chars().all(|letter| letter.is_alphanumeric() || letter == '_');
     let named = |is_wanted: fn(&Value) -> bool| {
-        let mut wanted = fields.iter().filter(|(_, value)| is_wanted(value)).map(|(name, _)| name.as_str());
+        let mut wanted = fields
+            .iter()
+            .filter(|(_, value)| is_wanted(value))
+            .map(|(name, _)| name.as_str());
         wanted.find(is_name)
     };
     let is_conversation = |value: &Value| value[0]["role"].is_string();
@@ -210,8 +213,14 @@ mod tests {
                 serde_json::json!({"id": 1, "prompt": [{"role": "user", "content": "hi"}]}),
                 r#"init_messages: "{{ prompt }}""#,
             ),
-            (serde_json::json!({"level": 1, "problem": "1+1"}), r#"main_query: "{{ problem }}""#),
-            (serde_json::json!({"question;answer": "1+1;2"}), "separates its values with commas"),
+            (
+                serde_json::json!({"level": 1, "problem": "1+1"}),
+                r#"main_query: "{{ problem }}""#,
+            ),
+            (
+                serde_json::json!({"question;answer": "1+1;2"}),
+                "separates its values with commas",
+            ),
         ] {
             let sentence = without_query("training", &[with(fields)]).unwrap();
             assert!(sentence.contains(hint), "{sentence}");
