@@ -20,6 +20,7 @@ const DEFAULTS = {
   show: 'finished',
   type: '',
   step: '',
+  q: '',
   task: '',
   client: '',
   run: '',
@@ -52,7 +53,14 @@ export function episodes(app, { query }) {
       'div',
       { class: 'toolbar' },
       segmented('Which', which, state.show, (shown) => change({ show: shown })).element,
-      searchField('Filter by task', state.task, (task) => change({ task })),
+      searchField('Filter this list', state.q, (q) => change({ q, offset: state.offset }, false)),
+      state.task &&
+        h(
+          'span',
+          { class: 'ellipsis' },
+          `of task ${oneLine(state.task, 60)} `,
+          h('a', { href: address('episodes', { run: state.run }) }, 'show all tasks'),
+        ),
       state.run &&
         h('span', {}, `of ${oneLine(state.run, 60)} `, h('a', { href: address('episodes') }, 'show the current run')),
     ),
@@ -63,15 +71,18 @@ export function episodes(app, { query }) {
   );
   let aborter = new AbortController();
   let isDue = true;
+  /** @type {import('../protocol.mjs').Episodes} The page of the server, before the filter. */
+  let loaded = { episodes: [], total: 0 };
   let loadedFor = '';
   let loadedAt = 0;
 
-  /** @param {Partial<typeof state>} changed */
-  function change(changed) {
+  /** @param {Partial<typeof state>} changed @param {boolean} [asks] Whether the server must be asked again. */
+  function change(changed, asks = true) {
     Object.assign(state, { offset: '0' }, changed);
     const defaults = new Map(Object.entries(DEFAULTS));
     replaceQuery(Object.fromEntries(Object.entries(state).filter(([name, value]) => value !== defaults.get(name))));
-    isDue = true;
+    if (asks) isDue = true;
+    else showPage(loaded);
     update();
   }
 
@@ -87,7 +98,7 @@ export function episodes(app, { query }) {
     aborter.abort();
     aborter = new AbortController();
     const { signal } = aborter;
-    const { show: _, ...filters } = state;
+    const { show: _, q: __, ...filters } = state;
     try {
       showPage(await getJson('/episodes', { query: { ...filters, limit: PAGE }, signal }));
     } catch (error) {
@@ -96,9 +107,13 @@ export function episodes(app, { query }) {
   }
 
   /** @param {import('../protocol.mjs').Episodes} page */
-  function showPage({ episodes: rows, total }) {
+  function showPage(page) {
+    loaded = page;
+    const { episodes: all, total } = page;
+    const rows = all.filter((row) => matches(row, state.q));
     const first = Number(state.offset);
-    const range = `${number(first + 1)} to ${number(first + rows.length)}`;
+    const shown = rows.length < all.length ? `${number(rows.length)} match; ` : '';
+    const range = `${shown}${number(first + 1)} to ${number(first + all.length)}`;
     finished.set(rows, 'No finished episode matches. Change the filters, or look at the running ones.');
     finished.setSort(state.sort.replace('-', ''), state.sort.startsWith('-'));
     setText(note, total === 0 ? '' : `${range} of ${plural(total, 'episode')}`);
@@ -135,8 +150,7 @@ export function episodes(app, { query }) {
 
   /** @param {import('../protocol.mjs').Status} status */
   function showRunning(status) {
-    const word = state.task.toLowerCase();
-    const rows = status.running.filter((one) => searched(one).includes(word));
+    const rows = status.running.filter((one) => matches(one, state.q));
     const none = 'No episode runs. Agents claim them while the engine is rolling.';
     running.set(rows, status.running_total === 0 ? none : 'No running episode matches.');
     const more = status.running_total - status.running.length;
@@ -149,9 +163,11 @@ export function episodes(app, { query }) {
   return { element, update, step: turn, destroy: () => aborter.abort() };
 }
 
-/** @param {RunningEpisode} episode */
-function searched({ task_id, client_uuid, episode_uuid }) {
-  return `${task_id} ${client_uuid} ${episode_uuid}`.toLowerCase();
+/** @param {RunningEpisode | EpisodeSummary} episode @param {string} text Part of what the row says. */
+function matches(episode, text) {
+  const { task_id, client_uuid, episode_uuid } = episode;
+  const more = 'ended' in episode ? `${episode.tag ?? ''} ${episode.dropped ?? ''}` : '';
+  return `${task_id} ${client_uuid} ${episode_uuid} ${more}`.toLowerCase().includes(text.toLowerCase());
 }
 
 /**
@@ -176,7 +192,7 @@ function filterFields(state, change) {
     { class: 'toolbar fields' },
     segmented('Type', types, state.type, (type) => change({ type })).element,
     h('label', {}, 'Step', field('step', 'number')),
-    h('label', {}, 'Client', field('client', 'search')),
+    h('label', {}, 'Client id', field('client', 'search')),
   );
 }
 

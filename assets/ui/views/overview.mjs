@@ -127,10 +127,7 @@ function keyFigures(app) {
     reward.remark.dataset.trend = direction?.word ?? '';
     const evals = latest_eval?.metrics['eval/reward_mean'] ?? last(app.history.column('eval/reward_mean') ?? []);
     setText(evaluation.value, fixed(evals));
-    setText(
-      evaluation.remark,
-      latest_eval ? `at step ${number(latest_eval.global_step)}` : evals == null ? 'none yet' : '',
-    );
+    setText(evaluation.remark, evals == null ? 'none yet' : evalText(app.history, evals));
     setText(batch.value, fixed(current.reward?.mean));
     setText(batch.remark, current.reward ? spreadText(current.reward) : 'none finished');
     setText(speed.value, sampling ? `${compact(Math.round(sampling.tokens_per_second))} tok/s` : '–');
@@ -142,6 +139,21 @@ function keyFigures(app) {
     setText(episodes.remark, droppedText(dropped));
   }
   return { element, update };
+}
+
+/**
+ * Step of the last evaluation, and the change since the first.
+ * @param {import('../history.mjs').History} history
+ * @param {number} latest
+ */
+function evalText(history, latest) {
+  const { steps } = history;
+  const values = history.column('eval/reward_mean') ?? [];
+  const first = values.findIndex((value) => value != null);
+  const end = values.findLastIndex((value) => value != null);
+  if (first < 0) return '';
+  const at = `at step ${number(steps[end])}`;
+  return first === end ? at : `${at}, ${signed(latest - (values[first] ?? latest))} since step ${number(steps[first])}`;
 }
 
 /** @param {import('../protocol.mjs').Distribution} reward */

@@ -378,11 +378,7 @@ def episodes(query):
         ("client", "client_uuid"),
     ):
         if name in query:
-            found = [
-                episode
-                for episode in found
-                if query[name] in str(episode[field]) and (name != "step" or str(episode[field]) == query[name])
-            ]
+            found = [episode for episode in found if str(episode[field]) == query[name]]
     sort = query.get("sort", "-ended")
     found = sorted(found, key=lambda episode: episode[SORTS[sort.lstrip("-")]], reverse=sort.startswith("-"))
     offset, limit = int(query.get("offset", 0)), int(query.get("limit", 100))

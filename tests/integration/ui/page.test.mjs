@@ -94,7 +94,7 @@ test('keys', async () => {
   }
   await page.keyboard.press('/');
   await page.keyboard.type('astropy-12001');
-  await page.waitForFunction(() => location.hash.includes('task=astropy-12001'));
+  await page.waitForFunction(() => location.hash.includes('q=astropy-12001'));
   await page.keyboard.press('Escape');
   await page.keyboard.press('g');
   await page.keyboard.press('e');
@@ -142,6 +142,8 @@ test('filters are in the address, so links lead to what one sees', async () => {
     rewards,
     [...rewards].sort((a, b) => Number(a) - Number(b)),
   );
+  await visit(page, 'episodes?task=astropy__astropy-12001&q=client-2');
+  assert.match(await page.locator('.pager').innerText(), /\d+ match; 1 to 64 of 64 episodes/);
   await visit(page, 'training?q=seconds%2F&log=1&smooth=0.9');
   assert.equal(await page.locator('.metric:visible').count(), 3);
   await visit(page, 'tasks?only=none');
