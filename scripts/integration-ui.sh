@@ -18,6 +18,6 @@ export PLAYWRIGHT=$work/node_modules/playwright-core/index.mjs
 options=(--noEmit --allowJs --checkJs --strict --target es2023 --lib es2023,dom,dom.iterable)
 options+=(--module esnext --moduleResolution bundler)
 "$work/node_modules/.bin/tsc" "${options[@]}" assets/ui/main.mjs > "$work/types" || true
-! grep '^assets/ui/' "$work/types" | grep -v '^assets/ui/vendor/'
+if grep '^assets/ui/' "$work/types" | grep -v '^assets/ui/vendor/'; then exit 1; fi
 
-node --test tests/integration/ui/
+node --test --test-concurrency=1 tests/integration/ui/*.test.mjs
