@@ -7,7 +7,7 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    cli::log::init(cli.verbose);
+    cli::log::init(cli.verbose, cli.command.is_quiet());
     match cli::run(cli.command) {
         Ok(code) => code,
         Err(error) => {

@@ -6,10 +6,11 @@ use tracing_subscriber::EnvFilter;
 
 use crate::terminal::printable;
 
-/// Sets up logging for the process. `RUST_LOG` overrides `verbose` (0: warnings, 1: information, 2: everything of
-/// ours).
-pub fn init(verbose: u8) {
+/// Sets up logging for the process. `RUST_LOG` overrides `verbose` (0: warnings and, unless `is_quiet`, our information;
+/// 1: information; 2: everything of ours).
+pub fn init(verbose: u8, is_quiet: bool) {
     let default = match verbose {
+        0 if is_quiet => "warn",
         0 => "warn,ajet_swarm=info",
         1 => "info,ajet_swarm=debug",
         _ => "debug,ajet_swarm=trace",

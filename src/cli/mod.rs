@@ -93,6 +93,13 @@ pub enum Command {
     Supervise(supervise::Args),
 }
 
+impl Command {
+    /// Returns whether the command logs only warnings by default: `chat`, in whose conversation a server's log would stand.
+    pub fn is_quiet(&self) -> bool {
+        matches!(self, Self::Chat(_))
+    }
+}
+
 /// Runs a command.
 ///
 /// # Errors
