@@ -57,21 +57,16 @@ impl State {
     /// Returns whether it learns, as a sentence.
     pub fn learning(&self) -> String {
         let rewards = self.known.curve("reward_mean");
-        let Some((_, last)) = rewards.last() else {
+        let (Some((first_step, first)), Some((_, last))) = (rewards.first(), rewards.last()) else {
             return "no update yet".into();
         };
+        let begun = format!("{} at step {first_step}", number(*first));
         match self.reward_trend() {
-            None => format!(
-                "reward {}; too early for a trend ({})",
-                number(*last),
-                counted(rewards.len() as u64, "update")
-            ),
-            Some(trend) => format!(
-                "reward {} {trend} (last {} steps against the {} before)",
-                number(*last),
-                trend.window,
-                trend.window
-            ),
+            None => {
+                let updates = counted(rewards.len() as u64, "update");
+                format!("reward {}; too early for a trend ({updates}); {begun}", number(*last))
+            }
+            Some(trend) => format!("reward {} {trend} in {} steps; {begun}", number(*last), trend.window),
         }
     }
 

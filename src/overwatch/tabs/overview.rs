@@ -116,7 +116,9 @@ fn lines(state: &State, width: u16, theme: Theme) -> Vec<Line<'static>> {
     );
     lines.extend(speed(status).map(|speed| labelled("speed", speed, Style::new(), theme)));
     lines.extend(model(status).map(|model| labelled("model", model, Style::new(), theme)));
-    lines.push(phases(state, status, width, theme));
+    if !status.engine.phases.is_empty() {
+        lines.push(phases(state, status, width, theme));
+    }
     lines.extend(
         state
             .extremes()
