@@ -278,26 +278,49 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
 fn detail(path: &Path) -> Result<EpisodeDetail, String> {
     let cannot = |error: &dyn std::fmt::Display| format!("cannot read {}: {error}", path.display());
     let text = read_text(path, MAX_EPISODE).map_err(|error| cannot(&error))?;
-    let mut value: Value = serde_json::from_str(&text).map_err(|error| cannot(&error))?;
-    let mut summary = value.clone();
-    let usage = value["usage"].take();
-    if let (Some(summary), Value::Object(usage)) = (summary.as_object_mut(), usage) {
-        summary.remove("conversations");
+    let value: Value = serde_json::from_str(&text).map_err(|error| cannot(&error))?;
+    let is_eval = path.iter().any(|part| part == "eval");
+    printable::texts(as_detail(value, is_eval)).map_err(|error| cannot(&error))
+}
+
+/// Returns the contents of an episode's file as a detail: either it is one, or it has outcome, usage and conversations
+/// beside each other.
+fn as_detail(mut file: Value, is_eval: bool) -> Value {
+    if file["summary"].is_object() {
+        return file;
+    }
+    let (usage, conversations) = (file["usage"].take(), file["conversations"].take());
+    let log_metrics = file["log_metrics"].take();
+    if let (Value::Object(summary), Value::Object(usage)) = (&mut file, usage) {
         summary.extend(usage);
         summary.insert("has_transcript".into(), true.into());
-        summary.entry("ended").or_insert(0.into());
-        let kind = if path.iter().any(|part| part == "eval") {
-            "eval"
-        } else {
-            "train"
-        };
-        summary.entry("episode_type").or_insert(kind.into());
+        summary.insert("ended".into(), 0.into());
+        summary.insert("episode_type".into(), if is_eval { "eval" } else { "train" }.into());
     }
-    let all = serde_json::json!({
-        "summary": summary,
+    serde_json::json!({
+        "summary": file,
         "running": false,
-        "log_metrics": value["log_metrics"],
-        "conversations": value["conversations"],
-    });
-    printable::texts(all).map_err(|error| cannot(&error))
+        "log_metrics": if log_metrics.is_object() { log_metrics } else { serde_json::json!({}) },
+        "conversations": conversations,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_forms_of_an_episodes_file_are_read() {
+        let conversations = serde_json::json!([{"model": "m", "tools": [], "messages": [{"role": "user", "content": "hi"}]}]);
+        let plain = serde_json::json!({
+            "episode_uuid": "e1", "task_id": "t", "client_uuid": "c", "global_step": 2, "reward": 0.5,
+            "is_success": null, "tag": null, "log_metrics": {"reward/format": 0.5}, "conversations": conversations,
+            "usage": {"llm_calls": 3, "prompt_tokens": 9, "completion_tokens": 4, "counters": {}},
+        });
+        let read: EpisodeDetail = printable::texts(as_detail(plain, true)).unwrap();
+        assert_eq!((read.summary.llm_calls, read.summary.reward, read.conversations.len()), (3, 0.5, 1));
+        assert_eq!((read.summary.episode_type, read.log_metrics.len()), (EpisodeType::Eval, 1));
+        let again: EpisodeDetail = printable::texts(as_detail(serde_json::to_value(&read).unwrap(), false)).unwrap();
+        assert_eq!(again, read);
+    }
 }

@@ -118,7 +118,7 @@ fn the_questions_of_a_user_are_answered() {
             "rolling",
             &[
                 "learning",
-                "↑ +0.101 rising",
+                "↑ +0.101 rising in 10 steps; 0.440 at step 1",
                 "in about 18s",
                 "sampling batch 37: 84 of 128",
                 "step 37/300",
