@@ -311,15 +311,22 @@ mod tests {
 
     #[test]
     fn both_forms_of_an_episodes_file_are_read() {
-        let conversations = serde_json::json!([{"model": "m", "tools": [], "messages": [{"role": "user", "content": "hi"}]}]);
+        let conversations =
+            serde_json::json!([{"model": "m", "tools": [], "messages": [{"role": "user", "content": "hi"}]}]);
         let plain = serde_json::json!({
             "episode_uuid": "e1", "task_id": "t", "client_uuid": "c", "global_step": 2, "reward": 0.5,
             "is_success": null, "tag": null, "log_metrics": {"reward/format": 0.5}, "conversations": conversations,
             "usage": {"llm_calls": 3, "prompt_tokens": 9, "completion_tokens": 4, "counters": {}},
         });
         let read: EpisodeDetail = printable::texts(as_detail(plain, true)).unwrap();
-        assert_eq!((read.summary.llm_calls, read.summary.reward, read.conversations.len()), (3, 0.5, 1));
-        assert_eq!((read.summary.episode_type, read.log_metrics.len()), (EpisodeType::Eval, 1));
+        assert_eq!(
+            (read.summary.llm_calls, read.summary.reward, read.conversations.len()),
+            (3, 0.5, 1)
+        );
+        assert_eq!(
+            (read.summary.episode_type, read.log_metrics.len()),
+            (EpisodeType::Eval, 1)
+        );
         let again: EpisodeDetail = printable::texts(as_detail(serde_json::to_value(&read).unwrap(), false)).unwrap();
         assert_eq!(again, read);
     }
