@@ -11,7 +11,7 @@ trap 'kill "${server:-}" 2>/dev/null || true; rm -rf "$work"' EXIT
 python3 -m venv "$work/venv"
 "$work/venv/bin/pip" install --quiet 'openai==3.*' 'reasoning-gym==0.1.*'
 export PATH="$work/venv/bin:$PATH" MODEL=builtin:tiny
-(cd "$work" && exec "$program" start --swarm-port 0 > banner.txt) &
+(cd "$work" && exec "$program" start --swarm-port 0 > banner.txt 2> server.log) &
 server=$!
 until port=$(sed -n 's/.*listening on .* port \([0-9]*\).*/\1/p' "$work/banner.txt" 2>/dev/null) && [ -n "$port" ]; do sleep 0.2; done
 
