@@ -7,7 +7,7 @@ use indexmap::IndexMap;
 use crate::overwatch::theme::state_name;
 use crate::overwatch::update::{Observed, Query, Subject, Update};
 use crate::protocol::status::{EpisodeDetail, Episodes, Status, StepMetrics};
-use crate::protocol::swarm::VerboseLog;
+use crate::protocol::swarm::{EngineStatus, VerboseLog};
 
 /// Maximum number of log lines.
 const KEPT_LOG_LINES: usize = 2000;
@@ -73,8 +73,13 @@ impl Known {
         if let Some(experiment) = &status.experiment {
             self.enter_run(&experiment.name);
         }
-        if let Some(step) = status.latest_metrics.get("global_step") {
-            self.add_step(*step as u64, status.latest_metrics.clone());
+        let told = status.latest_metrics.get("global_step").map(|step| *step as u64);
+        // While a batch is sampled, the last update was that of the step before.
+        let before = status.engine.global_step.saturating_sub(1);
+        let is_rolling = status.engine.status == EngineStatus::Rolling;
+        let step = told.or((is_rolling && before > 0).then_some(before));
+        if let Some(step) = step.filter(|_| !status.latest_metrics.is_empty()) {
+            self.add_step(step, status.latest_metrics.clone());
         }
     }
 
@@ -169,7 +174,6 @@ fn is_update(before: &crate::protocol::status::EngineState, after: &crate::proto
 mod tests {
     use super::*;
     use crate::protocol::status::ExperimentInfo;
-    use crate::protocol::swarm::EngineStatus;
 
     fn observed(change: impl FnOnce(&mut Status)) -> Update {
         let mut status = Status::default();
@@ -203,6 +207,12 @@ mod tests {
             known.apply(update, 0.0);
         }
         assert_eq!(known.curve("reward_mean"), [(4.0, 0.4), (5.0, 0.5)]);
+        let update = observed(|status| {
+            status.engine.global_step = 7;
+            status.latest_metrics = [("reward_mean".into(), 0.75)].into();
+        });
+        known.apply(update, 0.0);
+        assert_eq!(known.curve("reward_mean").last(), Some(&(6.0, 0.75)));
     }
 
     fn step(global_step: u64, reward: f64) -> StepMetrics {
