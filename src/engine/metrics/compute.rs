@@ -9,6 +9,7 @@ use super::names::{Metrics, is_ours};
 use crate::engine::batch::finished::FinishedEpisode;
 use crate::engine::batch::pool::rewards_differ;
 use crate::protocol::engine::DropReason;
+use crate::protocol::status::Distribution;
 
 /// Computes the metrics of a batch, including those sent by clients.
 ///
@@ -28,6 +29,10 @@ pub fn batch_metrics(trained: &[&FinishedEpisode], left_out_groups: usize) -> Me
     }
     for (name, value) in rewards(trained) {
         set(&mut metrics, &format!("reward_{name}"), value);
+    }
+    if let Some(spread) = Distribution::of(trained.iter().map(|episode| episode.reward)) {
+        set(&mut metrics, "reward_p10", spread.p10);
+        set(&mut metrics, "reward_p90", spread.p90);
     }
     for (tag, value) in rewards_by_tag(trained) {
         set(&mut metrics, &format!("reward_mean/{tag}"), value);
@@ -308,6 +313,8 @@ mod tests {
             ("reward_std", (2.75f64 / 3.0).sqrt()),
             ("reward_min", 0.0),
             ("reward_max", 2.0),
+            ("reward_p10", 0.3),
+            ("reward_p90", 2.0),
             ("reward_mean/hard", 2.0),
             ("success_rate", 0.5),
         ] {

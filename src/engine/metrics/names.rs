@@ -19,6 +19,8 @@ pub const NAMES: &[(&str, &str)] = &[
     ("reward_std", "unbiased standard deviation of the rewards; 0 for a single episode"),
     ("reward_min", "smallest reward"),
     ("reward_max", "largest reward"),
+    ("reward_p10", "10th percentile of the rewards"),
+    ("reward_p90", "90th percentile of the rewards"),
     ("reward_mean/", "mean reward of the episodes with this `metadata.tag`"),
     ("success_rate", "share of successful episodes, among those whose client reported it"),
     ("rows", "training rows"),
