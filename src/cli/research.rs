@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 
+use crate::protocol::swarm::TOKEN_VARIABLE;
 use crate::research::{Options, run as run_plan};
 use crate::roll::Interrupt;
 use crate::{note, terminal};
@@ -35,6 +36,9 @@ pub struct Args {
     /// Directory of the results. Default: the plan's path with `.research` in place of its extension.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Access token of the servers, if they require one.
+    #[arg(long, env = TOKEN_VARIABLE, hide_env_values = true)]
+    token: Option<String>,
     /// Print the report as JSON.
     #[arg(long)]
     json: bool,
@@ -48,6 +52,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let options = Options {
         out: args.out.unwrap_or_else(|| args.plan.with_extension("research")),
         plan: args.plan,
+        token: args.token,
         program: std::env::current_exe().context("cannot find the path of this program")?,
     };
     let interrupt = Interrupt::listen().context("cannot listen for signals")?;

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 
 use super::prompt_tokens::PromptCounter;
-use super::server_url::{given_token, with_token};
-use crate::client::{ServerUrl, blank_token};
+use super::server_url::given_token;
+use crate::client::{ServerUrl, blank_token, with_token};
 use crate::protocol::openai::ChatMessage;
 use crate::protocol::swarm::TOKEN_VARIABLE;
 use crate::roll::job::Job;

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 
 use super::access::Access;
 use super::model_server::{ModelArgs, ModelServer};
-use super::server_url::with_token;
+use crate::client::with_token;
 use crate::roll::EndSignals;
 use crate::server::Hosts;
 use crate::{note, say};

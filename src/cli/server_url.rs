@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use crate::client::{ServerUrl, SwarmClient};
+use crate::client::{ServerUrl, SwarmClient, with_token};
 use crate::config::small_file::{DOCUMENT_BYTES, read_given_text};
 use crate::protocol::swarm::TOKEN_VARIABLE;
 
@@ -25,14 +25,6 @@ pub struct ServerArgs {
     /// File with the access token of the server, instead of `--token`.
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-}
-
-/// Returns a URL with the token in it, unless it already has one.
-pub(super) fn with_token(url: &str, token: Option<&str>) -> String {
-    match token.map(str::trim).filter(|token| !token.is_empty()) {
-        Some(token) if !url.contains("/t/") => format!("{}/t/{token}", url.trim_end_matches('/')),
-        _ => url.to_string(),
-    }
 }
 
 /// Reads the token in a file; surrounding white space is removed.

@@ -56,7 +56,7 @@ pub use episode::{BeginEpisode, EndOutcome, Episode};
 pub use error::ClientError;
 pub use http::{backoff, http_client, retry_after, root_cause};
 pub use observe::EventStream;
-pub use url::{ServerUrl, blank_token};
+pub use url::{ServerUrl, blank_token, with_token};
 
 use crate::protocol::swarm::{
     EngineStatus, EngineStatusAnswer, EpisodeBufferAnswer, EpisodeStatus, ExperimentDirAnswer, Health, PoolInformation,

@@ -96,6 +96,14 @@ impl std::fmt::Debug for ServerUrl {
 /// Path prefix of a token.
 const TOKEN_PATH: &str = "/t/";
 
+/// Returns a URL with the token in it, unless it already has one.
+pub fn with_token(url: &str, token: Option<&str>) -> String {
+    match token.map(str::trim).filter(|token| !token.is_empty()) {
+        Some(token) if !url.contains("/t/") => format!("{}/t/{token}", url.trim_end_matches('/')),
+        _ => url.to_string(),
+    }
+}
+
 /// Replaces the token after `/t/`, and anything before an `@`, by an ellipsis.
 pub fn blank_token(url: &str) -> String {
     let mut shown = url.to_string();

@@ -9,6 +9,8 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
+use crate::protocol::swarm::TOKEN_VARIABLE;
+
 /// Maximum length of a last word.
 const LAST_WORDS: usize = 400;
 /// Time for a run to end after its last line.
@@ -27,6 +29,8 @@ pub struct Roll {
     pub settings: Vec<String>,
     /// The server, if it is not the job's.
     pub server: Option<String>,
+    /// Access token of the server, if it requires one.
+    pub token: Option<String>,
 }
 
 /// A `roll` under way.
@@ -55,6 +59,9 @@ impl Roll {
         }
         if let Some(server) = &self.server {
             command.args(["--swarm-url", server]);
+        }
+        if let Some(token) = &self.token {
+            command.env(TOKEN_VARIABLE, token);
         }
         let child = command
             // Held open: everything ends when it closes, and so with this process, however that ends.

@@ -13,7 +13,7 @@ use super::plan::{Plan, RunSpec};
 use super::record::{Records, RunState, write};
 use super::report::Report;
 use super::roll_process::Roll;
-use crate::client::SwarmClient;
+use crate::client::{SwarmClient, with_token};
 use crate::roll::Interrupt;
 use crate::terminal::note;
 
@@ -26,6 +26,8 @@ pub struct Options {
     pub out: PathBuf,
     /// `ajet-swarm`, to run jobs with.
     pub program: PathBuf,
+    /// Access token of the plan's servers, if they require one.
+    pub token: Option<String>,
 }
 
 /// How one run ended.
@@ -159,6 +161,7 @@ impl Research<'_> {
             log: self.records().dir().join("runs").join(format!("{}.log", run.name)),
             settings,
             server: server.map(str::to_owned),
+            token: self.options.token.clone(),
         };
         let mut roll = roll.start().map_err(ResearchError::Roll)?;
         let time_is_over = async {
@@ -178,7 +181,8 @@ impl Research<'_> {
         roll.stop().await.map_err(ResearchError::Roll)?;
         if let Some(server) = server {
             // A server that is not roll's own goes on with the engine.
-            SwarmClient::new(server)?.stop_engine().await?;
+            let url = with_token(server, self.options.token.as_deref());
+            SwarmClient::new(&url)?.stop_engine().await?;
         }
         Ok(ending)
     }
@@ -223,6 +227,7 @@ mod tests {
             plan: dir.path().join("lr.yaml"),
             out: dir.path().join("out"),
             program,
+            token: None,
         };
         (dir, options)
     }

@@ -88,6 +88,12 @@ impl CodeSync {
     pub fn new(options: &CodeOptions) -> Self {
         let uses_selected = options.keep_selected && options.access != CodeAccess::Off;
         let selected = uses_selected.then(|| snapshot::selected(&options.root)).flatten();
+        if let Some(snapshot) = &selected {
+            tracing::info!(
+                "the next engine is that of the synced training code in {}; hint: --no-synced-code runs the built-in one",
+                snapshot.code_path().display()
+            );
+        }
         if !options.keep_selected {
             // Nothing to forget where nothing was stored.
             let _ = snapshot::select(&options.root, None);
