@@ -16,7 +16,7 @@ use crate::config::dump_yaml;
 use crate::config::schema::{Ajet, Data, Engine, Model, OnContextOverflow, Rollout, TrainerCommon};
 use crate::engine::served_model::ServedModel;
 use crate::protocol::swarm::EngineStatus;
-use crate::server::{ChildLauncher, Hosts, Options, Server, Token};
+use crate::server::{ChildLauncher, CodeAccess, CodeOptions, Hosts, Options, Server, Token};
 use crate::terminal;
 
 /// Interval between status requests while the model loads.
@@ -93,6 +93,11 @@ impl ModelServer {
             hosts,
             serving: Some(checkpoint.to_owned()),
             start_with: Some(dump_yaml(&args.config(&model, scratch.path()))),
+            // What is served is this program's engine, whatever code a training server in this directory runs.
+            code: CodeOptions {
+                access: CodeAccess::Off,
+                ..CodeOptions::default()
+            },
             ..Options::default()
         };
         let mut arguments: Vec<OsString> = vec!["--sampling-only".into()];
