@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use crate::client::{ServerUrl, SwarmClient, with_token};
+pub(super) use crate::client::with_token;
+use crate::client::{ServerUrl, SwarmClient};
 use crate::config::small_file::{DOCUMENT_BYTES, read_given_text};
 use crate::protocol::swarm::TOKEN_VARIABLE;
 
