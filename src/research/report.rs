@@ -321,10 +321,10 @@ mod tests {
         let text = report.markdown();
         for said in [
             "6 of 6 runs have ended",
-            "- none is worse than base: reward_mean differs by 0.4463 (p = 0.00",
+            "- none is worse than base: reward_mean differs by 0.4462 (p = 0.0002)",
             "- same and base do not differ by more than noise",
             "| base | 2 | 0.5425 ± 0.0247 | – | – | baseline |",
-            "base                     ▂▄▆█",
+            "base                     ▃▄▆█",
         ] {
             assert!(text.contains(said), "{said:?} in {text}");
         }
