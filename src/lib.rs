@@ -30,6 +30,7 @@ pub mod overwatch;
 pub mod protocol;
 pub mod research;
 pub mod roll;
+mod runs;
 pub mod server;
 pub mod terminal;
 pub mod timeline;

@@ -67,7 +67,7 @@ fn directory(given: &str, name: &str, cwd: &Path) -> PathBuf {
 }
 
 /// Whether a name can be that of a directory right below another.
-pub(super) fn check_name(name: &str) -> Result<(), String> {
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
     let is_one_component = matches!(
         Path::new(name).components().collect::<Vec<_>>().as_slice(),
         [Component::Normal(component)] if *component == name

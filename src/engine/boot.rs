@@ -19,6 +19,7 @@ use super::events::EventHub;
 use super::load;
 use super::metrics::step_log::{self, StepLog};
 use super::model_thread::{self, ModelThread};
+use super::recorder::Recorder;
 use super::sampling_worker::SamplingWorker;
 use super::server::{App, End, router};
 use super::session::registry::Sessions;
@@ -26,12 +27,12 @@ use super::session::{ChatBackend, ChatSettings, Script};
 use super::storage::checkpoint::{Checkpoint, CheckpointStore};
 use super::storage::durable;
 use super::storage::lock::{self, DirectoryLock};
-use super::storage::trajectories::Trajectories;
 use super::worker::{ModelInfo, ModelWorker};
 use crate::config::from_json;
 use crate::config::schema::Ajet;
 use crate::config::small_file::{DOCUMENT_BYTES, read_text};
 use crate::protocol::engine::{CONTRACT_VERSION, EnginePhase, Hello};
+use crate::protocol::run_files::EPISODES_FILE;
 use crate::protocol::swarm::UPDATES_DONE;
 
 /// Time for pending answers when the engine ends.
@@ -198,7 +199,9 @@ async fn boot(app: Arc<App>, mut config: Ajet, options: Options) -> Result<(), E
         script: Script::of_model(&config.model.path).map_err(EngineError)?,
         ..ChatSettings::new(&config)
     };
-    let backend = ChatBackend::new(Arc::new(info.text), Arc::new(handle.clone()), settings);
+    let text = Arc::new(info.text);
+    let recorder = Recorder::start(&experiment_dir, &config.trainer_common, text.clone(), hub.clone());
+    let backend = ChatBackend::new(text, Arc::new(handle.clone()), settings);
     let core = Core::new(Parts {
         lock: start.lock,
         hub: hub.clone(),
@@ -210,7 +213,7 @@ async fn boot(app: Arc<App>, mut config: Ajet, options: Options) -> Result<(), E
         },
         ledger: start.ledger,
         checkpoints: start.checkpoints,
-        trajectories: Trajectories::new(&experiment_dir, config.trainer_common.save_trajectory_as_json_file),
+        recorder: recorder.map_err(|error| cannot_record(&experiment_dir, &error))?,
         madness_reward: config.rollout.agent_madness_reward,
         console: config.trainer_common.logs_to_console(),
         save_every: config.trainer_common.save_every(),
@@ -227,6 +230,11 @@ async fn boot(app: Arc<App>, mut config: Ajet, options: Options) -> Result<(), E
     let _ = app.booted.set((core, hello)); // only set here
     hub.phase(EnginePhase::Rolling, global_step, start.damage);
     Ok(())
+}
+
+fn cannot_record(experiment_dir: &Path, error: &std::io::Error) -> EngineError {
+    let file = experiment_dir.join(EPISODES_FILE);
+    EngineError(format!("cannot write {}: {error}", file.display()))
 }
 
 /// Waits until the model thread has built its worker; later failures of it end the engine.

@@ -17,16 +17,16 @@ use super::events::EventHub;
 use super::load;
 use super::metrics::{self, Metrics};
 use super::model_thread::{ModelGone, ModelHandle, UpdateOutcome};
+use super::recorder::Recorder;
 use super::session::registry::Sessions;
-use super::session::{ChatAnswer, ChatBackend, ChatError, ConversationTooLarge, EpisodeRecord, Sampler};
+use super::session::{ChatAnswer, ChatBackend, ChatError, ConversationTooLarge, Sampler};
 use super::storage::checkpoint::{CheckpointError, CheckpointStore, StagedCheckpoint};
 use super::storage::lock::DirectoryLock;
-use super::storage::trajectories::Trajectories;
 use crate::inference::SampleRequest;
 use crate::protocol::checkpoint::BestCheckpoint;
 use crate::protocol::engine::{
-    ChatCall, DropReason, EndEpisode, EndOutcome, EngineEvent, EngineLoad, EnginePhase, PoolChange, PoolSnapshot,
-    Update,
+    ChatCall, DropReason, EndEpisode, EndOutcome, EngineEvent, EngineLoad, EnginePhase, ForgetEpisode, PoolChange,
+    PoolSnapshot, Update,
 };
 use crate::protocol::swarm::{EpisodeConversations, EpisodeType};
 use crate::train::TrainEpisode;
@@ -39,7 +39,7 @@ pub struct Core {
     sessions: Sessions,
     ledger: Mutex<Ledger>,
     checkpoints: CheckpointStore,
-    trajectories: Trajectories,
+    recorder: Recorder,
     madness_reward: f64,
     console: bool,
     save_every: u64,
@@ -74,8 +74,8 @@ pub struct Parts {
     pub ledger: Ledger,
     /// Checkpoints.
     pub checkpoints: CheckpointStore,
-    /// Conversations of finished episodes.
-    pub trajectories: Trajectories,
+    /// Records episodes for people and dashboards.
+    pub recorder: Recorder,
     /// Reward of a train episode flagged by a madness check.
     pub madness_reward: f64,
     /// Whether to log a step's metrics.
@@ -100,7 +100,7 @@ impl Core {
             sessions: parts.sessions,
             ledger: Mutex::new(parts.ledger),
             checkpoints: parts.checkpoints,
-            trajectories: parts.trajectories,
+            recorder: parts.recorder,
             madness_reward: parts.madness_reward,
             console: parts.console,
             save_every: parts.save_every,
@@ -155,7 +155,7 @@ impl Core {
         }
         let recording = self.sessions.finish(episode_uuid).filter(|r| r.usage.llm_calls > 0);
         let Some(recording) = recording else {
-            self.sessions.forget(episode_uuid);
+            self.forget(episode_uuid, dropped_at_end(&end, DropReason::NoLlmCall));
             return Ok(EndOutcome {
                 dropped: Some(DropReason::NoLlmCall),
                 change: ledger.unchanged(episode_uuid),
@@ -164,7 +164,7 @@ impl Core {
         };
         let logprobs = recording.rows.iter().flat_map(|row| &row.logprobs);
         if !logprobs.copied().all(f32::is_finite) {
-            self.sessions.forget(episode_uuid);
+            self.forget(episode_uuid, dropped_at_end(&end, DropReason::NonFinite));
             self.hub.warn(format!(
                 "dropped episode {episode_uuid}: a log-probability is not finite"
             ));
@@ -194,7 +194,12 @@ impl Core {
         self.report_disk(&saved, ledger.global_step());
         answer.change = saved?;
         self.sessions.forget(episode_uuid);
-        self.save_trajectory(episode_uuid, &recording, &ledger);
+        if let Some(finished) = ledger.finished(episode_uuid) {
+            self.recorder.ended(finished, recording);
+        }
+        for removed in &answer.change.removed {
+            self.recorder.left_out(removed, DropReason::OverCache);
+        }
         let over_cache = answer.change.removed.len();
         if over_cache > 0 {
             self.hub.dropped(DropReason::OverCache, over_cache as u64);
@@ -227,19 +232,11 @@ impl Core {
         self.ledger().pool()
     }
 
-    /// Saves a trajectory. Nothing depends on it, so an error is only logged.
-    fn save_trajectory(&self, episode_uuid: &str, recording: &EpisodeRecord, ledger: &Ledger) {
-        if let Some(finished) = ledger.finished(episode_uuid)
-            && let Err(error) = self.trajectories.save(&finished, &recording.calls)
-        {
-            self.hub
-                .warn(format!("cannot write the trajectory of {episode_uuid}: {error}"));
-        }
-    }
-
     /// Deletes an episode's calls.
-    pub fn forget(&self, episode_uuid: &str) {
+    pub fn forget(&self, episode_uuid: &str, dropped: ForgetEpisode) {
+        let usage = self.sessions.usage(episode_uuid);
         self.sessions.forget(episode_uuid);
+        self.recorder.dropped(episode_uuid, dropped, &usage);
     }
 
     /// Ends the batch by agreement of the clients. Waits for writers.
@@ -311,6 +308,8 @@ impl Core {
             if let Err(trouble) = ledger.flush_evals(measure).and_then(|()| ledger.flush_metrics()) {
                 core.hub.warn(trouble);
             }
+            drop(ledger);
+            core.recorder.flush();
         })
         .await;
     }
@@ -405,6 +404,10 @@ impl Core {
         for warning in &outcome.warnings {
             self.hub.warn(warning);
         }
+        for episode in &closed.batch.left_out {
+            self.recorder.left_out(&episode.episode_uuid, DropReason::Dummy);
+        }
+        self.recorder.advantages(closed.global_step, outcome.advantages.clone());
     }
 
     fn stage_checkpoint(&self, step: u64) -> Result<StagedCheckpoint<'_>, CheckpointError> {
@@ -482,6 +485,17 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
         Ok(value) => value,
         // The runtime cancels blocking work only at its shutdown, when this task is gone too; so the work panicked.
         Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+/// Describes an episode that is dropped at its end.
+fn dropped_at_end(end: &EndEpisode, reason: DropReason) -> ForgetEpisode {
+    ForgetEpisode {
+        reason,
+        episode_type: end.episode_type,
+        client_uuid: end.client_uuid.clone(),
+        task_id: end.task_id.clone(),
+        claimed_at_step: end.claimed_at_step,
     }
 }
 

@@ -1,9 +1,10 @@
 //! The engine, the child process that owns the model: it serves the contract of [`crate::protocol::engine`] over a Unix
 //! socket, records the agents' calls, collects finished episodes, and updates the weights from them.
 //!
-//! [`boot`] assembles it: the model thread ([`model_thread`], [`worker`] or, without training, [`sampling_worker`]), the sessions of running episodes
-//! ([`session`]), the [`batch`], the files on disk ([`storage`]) and the [`metrics`]. [`core`] implements the contract,
-//! [`server`] serves it over HTTP, [`events`] and `load` report to the control plane.
+//! [`boot`] assembles it: the model thread ([`model_thread`], [`worker`] or, without training, [`sampling_worker`]), the
+//! sessions of running episodes ([`session`]), the [`batch`], the files on disk ([`storage`]) and the [`metrics`].
+//! [`core`] implements the contract, [`server`] serves it over HTTP, `recorder` writes what dashboards read, [`events`]
+//! and `load` report to the control plane.
 
 pub mod batch;
 pub mod boot;
@@ -14,6 +15,7 @@ mod load;
 mod messages;
 pub mod metrics;
 pub mod model_thread;
+mod recorder;
 pub mod sampling_worker;
 pub mod served_model;
 pub mod server;

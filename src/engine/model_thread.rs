@@ -18,6 +18,7 @@ use tokio::sync::oneshot;
 use super::metrics::Metrics;
 use crate::inference::{SampleEvent, SampleRequest, Scheduler, Totals};
 use crate::protocol::engine::DropReason;
+use crate::protocol::run_files::Advantages;
 use crate::train::TrainEpisode;
 
 /// The computation of the model thread. Errors are sentences and end the engine.
@@ -72,6 +73,8 @@ pub struct UpdateOutcome {
     pub metrics: Metrics,
     /// Numbers of episodes that were dropped after all, by reason.
     pub dropped: IndexMap<DropReason, u64>,
+    /// Advantage of each row by its episode's id; `None` for a row that was not trained on.
+    pub advantages: Advantages,
     /// Warnings for the log.
     pub warnings: Vec<String>,
     /// Message shown to users until the next update.

@@ -140,9 +140,9 @@ async fn forget(
     Path(episode): Path<String>,
     forget: Result<Json<ForgetEpisode>, JsonRejection>,
 ) -> Result<Response, Refusal> {
-    let Json(ForgetEpisode { reason }) = forget?;
-    tracing::debug!("forgetting episode {episode}: {}", reason.as_str());
-    app.core()?.forget(&episode);
+    let Json(forget) = forget?;
+    tracing::debug!("forgetting episode {episode}: {}", forget.reason.as_str());
+    app.core()?.forget(&episode, forget);
     Ok(done())
 }
 

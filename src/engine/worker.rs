@@ -164,6 +164,7 @@ impl Worker for ModelWorker {
         Ok(UpdateOutcome {
             metrics: report.metrics,
             dropped: report.dropped.into_iter().map(|(why, n)| (why.into(), n)).collect(),
+            advantages: report.advantages,
             warnings: report.skipped_steps,
             trouble: self.not_finite()?,
         })

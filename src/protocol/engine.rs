@@ -164,10 +164,22 @@ impl DropReason {
 }
 
 /// Body of `POST /episodes/{id}/forget`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ForgetEpisode {
     /// Why.
     pub reason: DropReason,
+    /// Train or eval.
+    #[serde(default)]
+    pub episode_type: EpisodeType,
+    /// Id of its client.
+    #[serde(default)]
+    pub client_uuid: String,
+    /// Its task, or empty if the claim did not name it.
+    #[serde(default)]
+    pub task_id: String,
+    /// The `global_step` at which it was claimed.
+    #[serde(default)]
+    pub claimed_at_step: u64,
 }
 
 /// Body of `POST /update`.

@@ -1,6 +1,6 @@
 //! Wire types, named once: client ↔ server ([`swarm`]), dashboards ↔ server ([`status`]), server ↔ engine ([`engine`]),
 //! agent ↔ model API ([`openai`], [`responses`], [`anthropic`]; what becomes of each of their fields: [`fields`]); and the
-//! layout of checkpoints on disk ([`checkpoint`]).
+//! layout of checkpoints ([`checkpoint`]) and of what dashboards read ([`run_files`]) on disk.
 //!
 //! Nothing here does I/O or holds state; every other layer may use it.
 
@@ -10,6 +10,7 @@ pub mod engine;
 pub mod fields;
 pub mod openai;
 pub mod responses;
+pub mod run_files;
 pub mod status;
 pub mod swarm;
 pub mod training_code;

@@ -370,6 +370,7 @@ pub struct Episodes {
 
 /// A finished episode.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct EpisodeSummary {
     /// Id.
     pub episode_uuid: String,

@@ -22,6 +22,7 @@ const HARMLESS: [&str; 13] = [
     "ajet.trainer_common.logger",
     "ajet.trainer_common.total_training_steps",
     "ajet.trainer_common.save_trajectory_as_json_file",
+    "ajet.trainer_common.trajectory_limit_mb",
     "ajet.trainer_common.train_print_to_markdown_file_path",
     "ajet.trainer_common.val_print_to_markdown_file_path",
     "ajet.engine",

@@ -47,6 +47,7 @@ fn requests() {
         },
         Error::NoCallYet => Error::NoCallYet,
         Error::NoExperiment => Error::NoExperiment,
+        Error::NoRun(_) => Error::NoRun("no experiment \"b\" in /experiments; hint: GET /runs lists them".into()),
         Error::NoCheckpointFile(_) => Error::NoCheckpointFile("40/config.json".into()),
         Error::TokenMissing => Error::TokenMissing,
         Error::ForeignPage => Error::ForeignPage,

@@ -17,6 +17,7 @@ mod messages;
 mod model_api;
 mod options;
 mod prometheus;
+mod run_cache;
 mod shared;
 mod swarm;
 mod verbose_log;

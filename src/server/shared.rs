@@ -14,6 +14,7 @@ use super::http::blocking_pool::BlockingPool;
 use super::http::body_budget::BodyBudget;
 use super::model_api::latest_call::LatestCall;
 use super::options::Options;
+use super::run_cache::RunCache;
 use super::swarm::core::{Core, Effect};
 use super::swarm::held_claims::HeldClaims;
 use super::verbose_log::VerboseLogs;
@@ -61,6 +62,10 @@ pub struct Shared {
     pub state_changed: Notify,
     /// Claims held until an update is done.
     pub held_claims: HeldClaims,
+    /// Indexes of experiments' files.
+    pub runs: RunCache,
+    /// Pool for reading experiments' files.
+    pub run_reads: BlockingPool,
     /// The status for the streams that follow it.
     pub feed: Feed,
     clock: Clock,
@@ -90,6 +95,8 @@ impl Shared {
             end_is_through: Notify::new(),
             state_changed: Notify::new(),
             held_claims: HeldClaims::default(),
+            runs: RunCache::default(),
+            run_reads: BlockingPool::new(2, 64),
             feed: Feed::default(),
             clock,
             inner: Mutex::new(Inner { core, link: None }),

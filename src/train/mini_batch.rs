@@ -43,11 +43,14 @@ mod tests {
     /// `groups` of two episodes, each with as many rows as given.
     fn batch(groups: usize, rows: usize) -> Prepared {
         let member = |episode: usize| Member {
+            episode_uuid: String::new(),
+            rows: 1,
             group: episode / 2,
             reward: 0.0,
             response_length: 1,
         };
         let row = |number: usize| TrainRow {
+            index: 0,
             episode: number / rows,
             name: number.to_string(),
             tokens: vec![1, 2],

@@ -33,6 +33,8 @@ impl Limits {
 pub struct TrainRow {
     /// Index of its episode in the canonical order.
     pub episode: usize,
+    /// Index among the rows of its episode.
+    pub index: usize,
     /// `task/episode`, for messages.
     pub name: String,
     /// Token ids.
@@ -69,6 +71,10 @@ impl TrainRow {
 /// An episode of the batch, in canonical order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Member {
+    /// Its id.
+    pub episode_uuid: String,
+    /// Number of its rows, including those without a masked-in token.
+    pub rows: usize,
     /// Number of its task's group.
     pub group: usize,
     /// Reward.
@@ -92,6 +98,18 @@ pub struct Prepared {
     pub rows_masked: usize,
 }
 
+impl Prepared {
+    /// Returns the advantage of each row by its episode's id; `None` for a row that is not trained on.
+    pub fn advantages(&self) -> IndexMap<String, Vec<Option<f64>>> {
+        let mut found: Vec<Vec<Option<f64>>> = self.episodes.iter().map(|member| vec![None; member.rows]).collect();
+        for row in &self.rows {
+            found[row.episode][row.index] = Some(row.advantage);
+        }
+        let uuids = self.episodes.iter().map(|member| member.episode_uuid.clone());
+        uuids.zip(found).collect()
+    }
+}
+
 /// Sorts, truncates and filters.
 pub fn prepare(episodes: &[TrainEpisode], limits: &Limits) -> Prepared {
     let mut sorted: Vec<&TrainEpisode> = episodes.iter().collect();
@@ -103,6 +121,8 @@ pub fn prepare(episodes: &[TrainEpisode], limits: &Limits) -> Prepared {
         let group = *groups.entry(&episode.task_id).or_insert(next);
         let number = prepared.episodes.len();
         let mut member = Member {
+            episode_uuid: episode.episode_uuid.clone(),
+            rows: episode.rows.len(),
             group,
             reward: episode.reward,
             response_length: 0,
@@ -126,6 +146,7 @@ pub fn prepare(episodes: &[TrainEpisode], limits: &Limits) -> Prepared {
             }
             prepared.rows.push(TrainRow {
                 episode: number,
+                index,
                 name: format!("{}/{} row {index}", episode.task_id, episode.episode_uuid),
                 tokens: row.token_ids[..len].to_vec(),
                 sampler: targets
@@ -218,5 +239,11 @@ mod tests {
         assert_eq!(prepared.dropped[&Untrained::NoResponse], 3);
         assert_eq!(prepared.dropped[&Untrained::Truncated], 1);
         assert_eq!(prepared.rows_masked, 2);
+        let advantages = prepared.advantages();
+        assert_eq!(advantages["one of two"], [None, Some(0.0)]);
+        assert_eq!(
+            (&advantages["cut short"][..], &advantages["no rows"][..]),
+            (&[None][..], &[][..])
+        );
     }
 }

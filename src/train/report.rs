@@ -22,6 +22,8 @@ pub struct UpdateReport {
     pub metrics: IndexMap<String, f64>,
     /// Numbers of episodes that were not trained on, by reason.
     pub dropped: IndexMap<Untrained, u64>,
+    /// Advantage of each row by its episode's id; `None` for a row that was not trained on.
+    pub advantages: IndexMap<String, Vec<Option<f64>>>,
     /// Messages about optimizer steps skipped because of non-finite values, with the rows.
     pub skipped_steps: Vec<String>,
 }

@@ -423,6 +423,7 @@ impl Trainer {
         );
         UpdateReport {
             metrics,
+            advantages: batch.advantages(),
             dropped: batch.dropped,
             skipped_steps: run.skipped,
         }

@@ -9,6 +9,8 @@ use ajet_swarm::engine::metrics::NAMES;
 use ajet_swarm::protocol::engine::{
     ChatCall, DropReason, EndEpisode, EndOutcome, EngineEvent, EnginePhase, ForgetEpisode, Update,
 };
+use ajet_swarm::protocol::run_files::Advantages;
+use ajet_swarm::protocol::status::{EpisodeDetail, EpisodeSummary};
 use ajet_swarm::protocol::swarm::EpisodeType;
 use ajet_swarm::server::engine::client::EngineClient;
 use futures_util::{Stream, StreamExt};
@@ -290,12 +292,14 @@ async fn it_samples_trains_measures_and_writes_checkpoints() {
     let outcome = engine.end("eval", "v", EpisodeType::Eval, 1.0).await;
     assert_eq!(outcome.change.added, None);
     engine.chat("given-up", "say it").await;
-    let reason = DropReason::Aborted;
-    engine
-        .client
-        .forget("given-up", &ForgetEpisode { reason })
-        .await
-        .unwrap();
+    let forget = ForgetEpisode {
+        reason: DropReason::Aborted,
+        episode_type: EpisodeType::Train,
+        client_uuid: "c".into(),
+        task_id: "t".into(),
+        claimed_at_step: 1,
+    };
+    engine.client.forget("given-up", &forget).await.unwrap();
     let outcome = engine.end("never-called", "t", EpisodeType::Train, 1.0).await;
     assert_eq!(outcome.dropped, Some(DropReason::NoLlmCall));
     let first = engine.play(1, 0).await;
@@ -446,7 +450,7 @@ async fn a_flagged_train_episode_has_the_reward_of_madness_and_an_eval_episode_i
 #[tokio::test(flavor = "multi_thread")]
 async fn event_files_and_trajectories_are_written_where_asked_for() {
     let dir = tempfile::tempdir().unwrap();
-    let lines = "logger: [swanlab]\n    save_trajectory_as_json_file: true";
+    let lines = "logger: [swanlab]";
     let (mut engine, _) = Engine::start(dir.path(), &config(lines, "{}")).await;
     engine.step(1).await;
     engine.shut_down().await;
@@ -457,14 +461,29 @@ async fn event_files_and_trajectories_are_written_where_asked_for() {
     let [events] = files("tensorboard").try_into().unwrap();
     assert!(events.to_string_lossy().contains("tfevents") && std::fs::metadata(events).unwrap().len() > 500);
     let trajectories = files("trajectories/train/step_1");
-    assert_eq!(trajectories.len(), TASKS * REPEATS);
-    let told: Value = serde_json::from_str(&std::fs::read_to_string(&trajectories[0]).unwrap()).unwrap();
-    assert_eq!(
-        told["conversations"][0]["messages"].as_array().unwrap().len(),
-        2,
-        "{told}"
-    );
-    assert!(told["reward"].is_number() && told["tag"] == "easy", "{told}");
+    assert_eq!(trajectories.len(), TASKS * REPEATS + 1, "and the advantages");
+    let text = |path: &Path| std::fs::read_to_string(path).unwrap();
+    let advantages: Advantages =
+        serde_json::from_str(&text(&dir.path().join("trajectories/train/step_1/advantages.json"))).unwrap();
+    assert_eq!(advantages.len(), TASKS * REPEATS);
+    let index = text(&dir.path().join("episodes.jsonl"));
+    let ended: Vec<EpisodeSummary> = index.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(ended.len(), TASKS * REPEATS);
+    for summary in ended {
+        let path = dir
+            .path()
+            .join(format!("trajectories/train/step_1/{}.json", summary.episode_uuid));
+        let told: EpisodeDetail = serde_json::from_str(&text(&path)).unwrap();
+        assert_eq!(told.conversations[0].messages.len(), 2);
+        assert_eq!(
+            (told.summary.reward, told.summary.tag.as_deref()),
+            (summary.reward, Some("easy"))
+        );
+        assert!(summary.has_transcript && summary.seconds > 0.0 && summary.completion_tokens > 0);
+        let row = &told.rows[0];
+        assert!(row.ids.len() == row.texts.len() && row.ids.len() == row.mask.len() && row.mask.contains(&true));
+        assert_eq!(advantages[&summary.episode_uuid].len(), told.rows.len());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

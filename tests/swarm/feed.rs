@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use ajet_swarm::protocol::engine::{EngineEvent, EngineLoad, LogLevel};
-use ajet_swarm::protocol::status::Status;
+use ajet_swarm::protocol::run_files::{EPISODES_FILE, METRICS_FILE};
+use ajet_swarm::protocol::status::{EpisodeDetail, EpisodeSummary, Status, TokenRow};
 use ajet_swarm::protocol::swarm::EngineStatus;
 use futures_util::StreamExt;
 use reqwest::Method;
@@ -147,4 +148,92 @@ async fn every_stream_begins_with_the_present_and_hears_of_changes() {
     read(second, rolling).await;
     swarm.episode("a", "t", 1.0).await;
     read(open().await, |status| status.batch.episodes == 1).await;
+}
+
+#[tokio::test]
+async fn the_files_of_experiments_are_read_with_an_engine_and_without() {
+    let swarm = Swarm::start().await;
+    assert_eq!(swarm.get("/history").await.0, 404, "nothing was started yet");
+    swarm.rolling(TASKS, 2, 2).await;
+    let dir = swarm.experiments().join("test");
+    let metrics: String = (1..=3)
+        .map(|step| format!("{{\"global_step\":{step},\"loss\":0.5,\"lr\":1e-6}}\n"))
+        .collect();
+    std::fs::write(dir.join(METRICS_FILE), metrics).unwrap();
+    let ended = EpisodeSummary {
+        episode_uuid: "e-1".into(),
+        global_step: 2,
+        task_id: "a task/with ümlauts".into(),
+        reward: 0.75,
+        ended: 5.0,
+        has_transcript: true,
+        ..EpisodeSummary::default()
+    };
+    std::fs::write(
+        dir.join(EPISODES_FILE),
+        format!("{}\n", serde_json::to_string(&ended).unwrap()),
+    )
+    .unwrap();
+    let detail = EpisodeDetail {
+        summary: ended,
+        rows: vec![TokenRow::default()],
+        ..EpisodeDetail::default()
+    };
+    let step = dir.join("trajectories/train/step_2");
+    std::fs::create_dir_all(&step).unwrap();
+    std::fs::write(step.join("e-1.json"), serde_json::to_string(&detail).unwrap()).unwrap();
+    let running = swarm.claim("a").await;
+    swarm.chat(&running.key).await;
+
+    let (status, told) = swarm.get(&format!("/episodes/{}", running.uuid)).await;
+    assert_eq!((status, &told["running"]), (200, &json!(true)), "{told}");
+    assert_eq!(
+        told["conversations"][0]["messages"].as_array().unwrap().len(),
+        2,
+        "{told}"
+    );
+    for engine_runs in [true, false] {
+        let (_, history) = swarm.get("/history?since=2&keys=loss&limit=1").await;
+        let step = json!({"global_step": 2, "metrics": {"loss": 0.5}});
+        assert_eq!(history, json!({"run": "test", "steps": [step], "next": 3}));
+        let (_, runs) = swarm.get("/runs").await;
+        assert_eq!(
+            (&runs["runs"][0]["name"], &runs["runs"][0]["last_step"]),
+            (&json!("test"), &json!(3)),
+            "{runs}"
+        );
+        assert_eq!(runs["runs"][0]["current"], engine_runs);
+        assert_eq!(runs["runs"][0]["model"], "builtin:tiny");
+        let (_, found) = swarm
+            .get("/episodes?task=a%20task/with%20%C3%BCmlauts&type=train&sort=-reward")
+            .await;
+        assert_eq!(
+            (&found["total"], &found["episodes"][0]["reward"]),
+            (&json!(1), &json!(0.75)),
+            "{found}"
+        );
+        for (query, rows) in [("", 0), ("?tokens=true", 1), ("?run=test", 0)] {
+            let (status, told) = swarm.get(&format!("/episodes/e-1{query}")).await;
+            assert_eq!(
+                (status, told["rows"].as_array().map(Vec::len)),
+                (200, Some(rows)),
+                "{told}"
+            );
+        }
+        for (path, status) in [
+            ("/episodes/unknown", 404),
+            ("/history?run=other", 404),
+            ("/history?run=..%2Ftest", 404),
+            ("/history?run=..", 404),
+            ("/history?since=soon", 400),
+            ("/episodes?sort=name", 400),
+            ("/episodes?type=neither", 400),
+        ] {
+            let (found, told) = swarm.get(path).await;
+            assert_eq!(found, status, "{path}: {told}");
+            assert!(told["detail"].is_string(), "{path}: {told}");
+        }
+        swarm.post("/stop_engine", json!({})).await;
+        swarm.until("ENGINE.OFFLINE").await;
+    }
 }

@@ -82,8 +82,12 @@ pub struct TrainerCommon {
     /// Where metrics go besides `metrics.jsonl`: `console` (a log line a step), `tensorboard` (event files below
     /// `tensorboard/` of the experiment). Any other logger is answered with TensorBoard's files.
     pub logger: Vec<String>,
-    /// Write every finished episode's conversations below `trajectories/` of the experiment directory.
+    /// Write every finished episode's conversations, tokens and advantages below `trajectories/` of the experiment
+    /// directory.
     pub save_trajectory_as_json_file: bool,
+    /// Maximum size of `trajectories/`, in MiB; the oldest steps are deleted first.
+    #[schemars(range(min = 1, max = 1_000_000_000))]
+    pub trajectory_limit_mb: u64,
     /// File on the server's machine to which every step's metrics are appended, a line each, written as a Python dict.
     pub train_print_to_markdown_file_path: Option<String>,
     /// The same for a step's eval metrics by task.
@@ -129,7 +133,8 @@ impl Default for TrainerCommon {
             n_gpus_per_node: 1,
             nnodes: 1,
             logger: vec!["console".into()],
-            save_trajectory_as_json_file: false,
+            save_trajectory_as_json_file: true,
+            trajectory_limit_mb: 2048,
             train_print_to_markdown_file_path: None,
             val_print_to_markdown_file_path: None,
             loss_extra_scale_ratio: 1.0,

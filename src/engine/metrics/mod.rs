@@ -3,8 +3,10 @@
 mod compute;
 mod names;
 pub mod step_log;
+mod verl;
 
 pub use compute::{
     batch_metrics, dropped_metrics, eval_metrics, memory_bytes, peak_memory_mb, summary, validation_metrics,
 };
 pub use names::{Metrics, NAMES};
+pub use verl::verl_metrics;

@@ -213,6 +213,11 @@ impl Session {
         self.new_tokens.swap(0, Ordering::Relaxed)
     }
 
+    /// Returns the counters so far.
+    pub fn usage(&self) -> EpisodeUsage {
+        self.lock().usage.clone()
+    }
+
     /// Returns the number of answered LLM calls.
     pub fn llm_calls(&self) -> u64 {
         self.lock().usage.llm_calls

@@ -7,6 +7,7 @@ use indexmap::IndexMap;
 use uuid::Uuid;
 
 use super::{ChatBackend, ChatError, ConversationTooLarge, EpisodeRecord, Session, conversations};
+use crate::engine::batch::finished::EpisodeUsage;
 use crate::protocol::swarm::EpisodeConversations;
 
 enum Entry {
@@ -75,6 +76,15 @@ impl Sessions {
             Some(Entry::Gone) | None => return conversations(episode_uuid, &[]),
         };
         session.conversations()
+    }
+
+    /// Returns the counters of an episode so far; empty if it made no call or is gone.
+    pub fn usage(&self, episode_uuid: &str) -> EpisodeUsage {
+        match self.lock().get(episode_uuid) {
+            Some(Entry::Running(session)) => session.usage(),
+            Some(Entry::Ended(record)) => record.usage.clone(),
+            Some(Entry::Gone) | None => EpisodeUsage::default(),
+        }
     }
 
     /// Returns the tokens sampled since the last call, by running episode.

@@ -1,144 +1,172 @@
-//! Conversations of finished episodes as JSON files, for people and other programs
-//! (`ajet.trainer_common.save_trajectory_as_json_file`).
+//! Transcripts of finished episodes and the advantages of each update as JSON files
+//! (`ajet.trainer_common.save_trajectory_as_json_file`), within a size limit: the oldest steps go first.
 
+use std::collections::BTreeMap;
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use super::durable;
-use crate::engine::batch::finished::FinishedEpisode;
+use crate::protocol::run_files::{
+    ADVANTAGES_FILE, Advantages, TRAJECTORIES, TRANSCRIPT_BYTES, step_dir, transcript_file,
+};
+use crate::protocol::status::EpisodeDetail;
 use crate::protocol::swarm::EpisodeType;
-use crate::timeline::{Call, branches};
 
-/// Directory in the experiment directory, with subdirectories for train and eval and for each step.
-const DIR_NAME: &str = "trajectories";
-
-/// Writer of trajectories, if enabled.
-#[derive(Clone, Debug)]
+/// Writer of an experiment's transcripts.
+#[derive(Debug)]
 pub struct Trajectories {
-    dir: Option<PathBuf>,
+    dir: PathBuf,
+    /// Maximum size of all files, in bytes.
+    limit: u64,
+    /// Bytes of each step.
+    steps: BTreeMap<u64, u64>,
 }
 
 impl Trajectories {
-    /// Creates the writer of an experiment; writes nothing unless `wanted`.
-    pub fn new(experiment_dir: &Path, wanted: bool) -> Self {
-        Self {
-            dir: wanted.then(|| experiment_dir.join(DIR_NAME)),
+    /// Opens the transcripts of an experiment, of at most `limit` bytes. Waits for the disk.
+    pub fn open(experiment_dir: &Path, limit: u64) -> Self {
+        let dir = experiment_dir.join(TRAJECTORIES);
+        let mut steps = BTreeMap::new();
+        for step in ["train", "eval"]
+            .iter()
+            .flat_map(|kind| subdirectories(&dir.join(kind)))
+        {
+            if let Some(number) = step_number(&step) {
+                *steps.entry(number).or_default() += size(&step);
+            }
         }
+        Self { dir, limit, steps }
     }
 
-    /// Writes `<train or eval>/step_<n>/<episode>.json`. Waits for the disk.
+    /// Writes a transcript; returns whether there was room for it. Waits for the disk.
     ///
     /// # Errors
     /// Fails if the file cannot be written.
-    pub fn save(&self, episode: &FinishedEpisode, calls: &[Call]) -> io::Result<()> {
-        let Some(dir) = &self.dir else { return Ok(()) };
-        let kind = match episode.episode_type {
-            EpisodeType::Train => "train",
-            EpisodeType::Eval => "eval",
-        };
-        let dir = dir.join(kind).join(format!("step_{}", episode.global_step));
-        durable::create_dir(&dir)?;
-        let file = dir.join(format!("{}.json", file_name(&episode.episode_uuid)));
-        durable::write(&file, format!("{:#}\n", trajectory(episode, calls)).as_bytes())
+    pub fn save(&mut self, episode: &EpisodeDetail) -> io::Result<bool> {
+        let summary = &episode.summary;
+        let step = step_dir(summary.episode_type, summary.global_step);
+        let file = self.dir.join(step).join(transcript_file(&summary.episode_uuid));
+        self.write(summary.global_step, &file, episode)
+    }
+
+    /// Writes the advantages of a step's update; returns whether there was room for them. Waits for the disk.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be written.
+    pub fn save_advantages(&mut self, global_step: u64, advantages: &Advantages) -> io::Result<bool> {
+        let dir = self.dir.join(step_dir(EpisodeType::Train, global_step));
+        self.write(global_step, &dir.join(ADVANTAGES_FILE), advantages)
+    }
+
+    fn write(&mut self, global_step: u64, file: &Path, content: &impl Serialize) -> io::Result<bool> {
+        let json = serde_json::to_vec(content)?;
+        let bytes = json.len() as u64;
+        if bytes > TRANSCRIPT_BYTES || !self.make_room(global_step, bytes)? {
+            return Ok(false);
+        }
+        if let Some(dir) = file.parent() {
+            durable::create_dir(dir)?;
+        }
+        durable::write(file, &json)?;
+        *self.steps.entry(global_step).or_default() += bytes;
+        Ok(true)
+    }
+
+    /// Removes the oldest other steps until so many bytes fit; returns whether they do.
+    fn make_room(&mut self, global_step: u64, bytes: u64) -> io::Result<bool> {
+        while self.steps.values().sum::<u64>() + bytes > self.limit {
+            let Some(oldest) = self.steps.keys().copied().find(|step| *step != global_step) else {
+                return Ok(false);
+            };
+            for kind in [EpisodeType::Train, EpisodeType::Eval] {
+                match fs::remove_dir_all(self.dir.join(step_dir(kind, oldest))) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    Ok(()) | Err(_) => {}
+                }
+            }
+            self.steps.remove(&oldest);
+        }
+        Ok(true)
     }
 }
 
-/// Returns an episode's outcome and conversations.
-fn trajectory(episode: &FinishedEpisode, calls: &[Call]) -> Value {
-    json!({
-        "episode_uuid": episode.episode_uuid,
-        "task_id": episode.task_id,
-        "client_uuid": episode.client_uuid,
-        "global_step": episode.global_step,
-        "reward": episode.reward,
-        "is_success": episode.is_success,
-        "tag": episode.tag,
-        "usage": episode.usage,
-        "log_metrics": episode.log_metrics,
-        "conversations": conversations(calls),
-    })
+fn subdirectories(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let dirs = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    dirs.map(|entry| entry.path()).collect()
 }
 
-/// Returns the calls' conversations in OpenAI's format, each with the model's last answer.
-fn conversations(calls: &[Call]) -> Vec<Value> {
-    let told = branches(calls).into_iter().filter_map(|branch| {
-        let last = calls.get(*branch.calls.last()?)?;
-        Some(json!({"model": last.agent, "tools": last.conversation.tools, "messages": branch.messages(calls)}))
-    });
-    told.collect()
+/// Returns the step of a directory such as `step_3`.
+fn step_number(dir: &Path) -> Option<u64> {
+    dir.file_name()?.to_str()?.strip_prefix("step_")?.parse().ok()
 }
 
-/// Returns a file name for an id from the wire, without slashes or leading dots.
-fn file_name(episode_uuid: &str) -> String {
-    let safe = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
-    episode_uuid.chars().take(200).map(safe).collect()
+/// Returns the bytes of the files in a directory.
+fn size(dir: &Path) -> u64 {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| entry.metadata().ok())
+        .map(|metadata| metadata.len())
+        .sum()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::timeline::{Conversation, TurnEnd};
+    use crate::protocol::status::EpisodeSummary;
 
-    fn message(role: &str, content: &str) -> Value {
-        json!({"role": role, "content": content})
-    }
-
-    fn call(messages: Vec<Value>, answer: &str) -> Call {
-        Call {
-            conversation: Conversation {
-                messages,
-                ..Conversation::default()
+    fn episode(uuid: &str, kind: EpisodeType, global_step: u64) -> EpisodeDetail {
+        EpisodeDetail {
+            summary: EpisodeSummary {
+                episode_uuid: uuid.into(),
+                episode_type: kind,
+                global_step,
+                reward: 0.5,
+                ..EpisodeSummary::default()
             },
-            rendered: String::new(),
-            prompt: vec![],
-            sampled: vec![],
-            logprobs: vec![],
-            sampled_text: String::new(),
-            end: TurnEnd::EndToken,
-            answer: message("assistant", answer),
-            agent: "m".into(),
-            weight_version: 0,
-            begun: 0.0,
-            ended: 0.0,
+            ..EpisodeDetail::default()
         }
     }
 
     #[test]
-    fn a_conversation_is_told_once_with_all_its_turns() {
-        let (ask, again) = (message("user", "2 + 2?"), message("user", "and 3 + 3?"));
-        let first = call(vec![ask.clone()], "4");
-        let second = call(vec![ask.clone(), first.answer.clone(), again], "6");
-        let other = call(vec![ask], "5");
-        let told = conversations(&[first, second, other]);
-        let contents = |at: usize| -> Vec<&str> {
-            let messages = told[at]["messages"].as_array().unwrap();
-            messages.iter().map(|m| m["content"].as_str().unwrap()).collect()
-        };
-        assert_eq!(told.len(), 2);
-        assert_eq!(contents(0), ["2 + 2?", "4", "and 3 + 3?", "6"]);
-        assert_eq!(contents(1), ["2 + 2?", "5"]);
+    fn a_transcript_is_written_below_its_step_and_never_elsewhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut files = Trajectories::open(dir.path(), u64::MAX);
+        assert!(files.save(&episode("../../e:1", EpisodeType::Train, 3)).unwrap());
+        let text = fs::read(dir.path().join("trajectories/train/step_3/______e_1.json")).unwrap();
+        let told: EpisodeDetail = serde_json::from_slice(&text).unwrap();
+        assert_eq!(told, episode("../../e:1", EpisodeType::Train, 3));
     }
 
     #[test]
-    fn files_are_written_only_where_wanted_and_never_elsewhere() {
+    fn the_oldest_steps_go_when_the_limit_is_reached() {
         let dir = tempfile::tempdir().unwrap();
-        let episode = FinishedEpisode {
-            episode_uuid: "../../e:1".into(),
-            global_step: 3,
-            reward: 0.5,
-            ..FinishedEpisode::default()
-        };
-        let calls = [call(vec![message("user", "hi")], "ho")];
-        Trajectories::new(dir.path(), false).save(&episode, &calls).unwrap();
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
-        Trajectories::new(dir.path(), true).save(&episode, &calls).unwrap();
-        let text = std::fs::read_to_string(dir.path().join("trajectories/train/step_3/______e_1.json")).unwrap();
-        let told: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(
-            (&told["reward"], &told["conversations"][0]["messages"][1]["content"]),
-            (&json!(0.5), &json!("ho"))
+        let bytes = serde_json::to_vec(&episode("a", EpisodeType::Train, 1)).unwrap().len() as u64;
+        let mut files = Trajectories::open(dir.path(), 3 * bytes + bytes / 2);
+        for (uuid, kind, step) in [
+            ("a", EpisodeType::Train, 1),
+            ("b", EpisodeType::Eval, 1),
+            ("a", EpisodeType::Train, 2),
+        ] {
+            assert!(files.save(&episode(uuid, kind, step)).unwrap());
+        }
+        let kept = |path: &str| dir.path().join("trajectories").join(path).exists();
+        assert!(kept("train/step_1") && kept("eval/step_1"));
+        let mut files = Trajectories::open(dir.path(), 3 * bytes + bytes / 2);
+        assert!(
+            files
+                .save_advantages(2, &Advantages::from_iter([("a".to_owned(), vec![Some(0.5); 8])]))
+                .unwrap()
         );
+        assert!(!kept("train/step_1") && !kept("eval/step_1") && kept("train/step_2/advantages.json"));
+        files.save(&episode("b", EpisodeType::Train, 2)).unwrap();
+        assert!(
+            !files.save(&episode("c", EpisodeType::Train, 2)).unwrap(),
+            "a step alone is over the limit"
+        );
+        assert!(kept("train/step_2/a.json") && !kept("train/step_2/c.json"));
     }
 }

@@ -7,10 +7,8 @@ use serde_json::Value;
 use crate::config::schema::Ajet;
 use crate::config::small_file::{DOCUMENT_BYTES, read_text};
 use crate::config::{Strictness, dump_yaml, load};
+use crate::protocol::run_files::CONFIG_FILE;
 use crate::protocol::swarm::ConfigDifference;
-
-/// The configuration with which an experiment was last started, in its directory.
-const FILE: &str = "train_config.yaml";
 
 /// Keeps the configuration with which the experiment in `dir` is started.
 ///
@@ -20,13 +18,13 @@ const FILE: &str = "train_config.yaml";
 pub fn keep(dir: &Path, config_yaml: &str) -> std::io::Result<()> {
     let mut file = tempfile::Builder::new().prefix(".train_config").tempfile_in(dir)?;
     std::io::Write::write_all(&mut file, config_yaml.as_bytes())?;
-    file.persist(dir.join(FILE))?;
+    file.persist(dir.join(CONFIG_FILE))?;
     Ok(())
 }
 
 /// The configuration with which the experiment in `dir` was last started, where there is one that can be read.
 pub fn kept(dir: &Path) -> Option<Ajet> {
-    let yaml = read_text(&dir.join(FILE), DOCUMENT_BYTES).ok()?;
+    let yaml = read_text(&dir.join(CONFIG_FILE), DOCUMENT_BYTES).ok()?;
     Some(load(&yaml, Strictness::Synced).ok()?.ajet)
 }
 

@@ -14,7 +14,7 @@ use super::client::{EngineCallError, EngineClient};
 use super::process::{EngineHandle, Launch};
 use super::{code_build, compare, preflight, resume, synced_config};
 use crate::config::schema::Ajet;
-use crate::protocol::engine::{CONTRACT_VERSION, EngineEvent, EnginePhase, ForgetEpisode, Hello, LogLevel, Update};
+use crate::protocol::engine::{CONTRACT_VERSION, EngineEvent, EnginePhase, Hello, LogLevel, Update};
 use crate::server::code_sync::Snapshot;
 use crate::server::http::error::Error;
 use crate::server::shared::{EngineLink, Shared};
@@ -219,7 +219,7 @@ async fn run_effects(
 ) {
     while let Some(effect) = orders.recv().await {
         let outcome = match &effect {
-            Effect::Forget { uuid, reason } => client.forget(uuid, &ForgetEpisode { reason: *reason }).await,
+            Effect::Forget { uuid, forget } => client.forget(uuid, forget).await,
             Effect::Agree => match client.agree().await {
                 Ok(state) => {
                     let event = EngineEvent::Pool { pool: state.pool };

@@ -8,6 +8,7 @@ pub mod logs;
 pub mod metrics;
 pub mod model_api;
 pub mod models;
+pub mod runs;
 pub mod status;
 pub mod ui;
 

@@ -31,7 +31,7 @@ impl BlockingPool {
     /// Fails if the queue is full or the work panicked.
     pub async fn run<R: Send + 'static>(&self, work: impl FnOnce() -> R + Send + 'static) -> Result<R, Error> {
         let admitted = Arc::clone(&self.admitted).try_acquire_owned();
-        let admitted = admitted.map_err(|_| Error::Busy("too many large requests are waiting to be parsed".into()))?;
+        let admitted = admitted.map_err(|_| Error::Busy("too many requests are waiting for a thread".into()))?;
         let running = Arc::clone(&self.running).acquire_owned().await;
         let running = running.map_err(|error| Error::Internal(error.to_string()))?;
         let done = tokio::task::spawn_blocking(move || {

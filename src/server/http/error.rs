@@ -131,6 +131,9 @@ pub enum Error {
          server's machine"
     )]
     NoExperiment,
+    /// No such experiment, or no such episode in it.
+    #[error("{0}")]
+    NoRun(String),
     /// No checkpoint of the experiment has this file.
     #[error("no such checkpoint file: {0}; hint: GET /checkpoints lists steps and files; old checkpoints are removed")]
     NoCheckpointFile(String),
@@ -215,6 +218,7 @@ impl Error {
             Self::ForeignEpisode(_)
             | Self::NoCallYet
             | Self::NoExperiment
+            | Self::NoRun(_)
             | Self::NoCheckpointFile(_)
             | Self::EpisodeGone
             | Self::NoSuchPath(_) => StatusCode::NOT_FOUND,

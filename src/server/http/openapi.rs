@@ -66,8 +66,13 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
     if let Some(body) = &route.body {
         operation["requestBody"] = json!({"required": true, "content": content(body, generator)});
     }
+    let in_query = route
+        .query
+        .iter()
+        .map(|(name, what)| json!({"name": name, "in": "query", "description": what, "schema": {"type": "string"}}));
     let parameters: Vec<Value> = parameters(&plain_path(route))
         .map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}}))
+        .chain(in_query)
         .collect();
     if !parameters.is_empty() {
         operation["parameters"] = parameters.into();

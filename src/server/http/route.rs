@@ -17,12 +17,21 @@ pub struct Route {
     pub path: &'static str,
     /// One-sentence description.
     pub summary: &'static str,
+    /// Query parameters with their descriptions.
+    pub query: &'static [(&'static str, &'static str)],
     /// Request body, if one is read.
     pub body: Option<Kind>,
     /// Answer on success.
     pub answer: Kind,
     /// Handler.
     pub handler: MethodRouter<Arc<Shared>>,
+}
+
+impl Route {
+    /// Adds query parameters with their descriptions.
+    pub fn with_query(self, query: &'static [(&'static str, &'static str)]) -> Self {
+        Self { query, ..self }
+    }
 }
 
 /// Kind of a body.
@@ -49,6 +58,7 @@ pub fn get<T: 'static>(
         method: Method::GET,
         path,
         summary,
+        query: &[],
         body: None,
         answer,
         handler: on(MethodFilter::GET, handler),
@@ -98,6 +108,7 @@ pub fn post_without_body<T: 'static>(
         handler: on(MethodFilter::POST, handler),
         path,
         summary,
+        query: &[],
         body: None,
         answer,
     }

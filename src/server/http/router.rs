@@ -18,11 +18,16 @@ use super::error::{Error, ModelApiError, shape_for_anthropic};
 use super::route::{Kind, Route, delete, get, json, post, post_without_body};
 use super::{auth, openapi};
 use crate::protocol::checkpoint::CheckpointsAnswer;
-use crate::protocol::status::Status;
+use crate::protocol::status::{EpisodeDetail, Episodes, History, Runs, Status};
 use crate::protocol::swarm::*;
-use crate::server::handlers::{checkpoints, code, engine, episodes, logs, metrics, model_api, models, status, ui};
+use crate::server::handlers::{
+    checkpoints, code, engine, episodes, logs, metrics, model_api, models, runs, status, ui,
+};
 use crate::server::prometheus;
 use crate::server::shared::Shared;
+
+/// Query parameter that names an experiment.
+const RUN: (&str, &str) = ("run", "name of an experiment (default: the current or last one)");
 
 /// Returns all routes.
 #[rustfmt::skip]
@@ -33,6 +38,16 @@ fn routes() -> Vec<Route> {
         get("/status", status::now, json::<Status>(), "Return all that a dashboard shows"),
         get("/status/stream", status::stream, Kind::Raw("text/event-stream"),
             "Send the same as server-sent events, on every change and at most five times a second"),
+        get("/history", runs::history, json::<History>(), "Return the metrics of an experiment by step, from its files")
+            .with_query(&[RUN, ("since", "first step"), ("keys", "names separated by commas; a trailing * matches any ending"),
+                ("limit", "maximum number of steps, at most 5000 (default 1000)")]),
+        get("/runs", runs::list, json::<Runs>(), "List the experiments beside the current one"),
+        get("/episodes", runs::episodes, json::<Episodes>(), "List the finished episodes of an experiment")
+            .with_query(&[RUN, ("type", "train or eval"), ("step", "step"), ("task", "task"), ("client", "id of the client"),
+                ("sort", "ended, reward, tokens or calls, with a leading - for descending order (default -ended)"),
+                ("offset", "number of episodes to skip"), ("limit", "maximum number of episodes, at most 500 (default 100)")]),
+        get("/episodes/{id}", runs::episode, json::<EpisodeDetail>(), "Return a running or finished episode with all that was said")
+            .with_query(&[RUN, ("tokens", "true for token ids, mask, log-probabilities and advantages")]),
         get("/get_engine_status", engine::status, json::<EngineStatusAnswer>(), "Return the engine's state"),
         post("/sync_train_config", engine::sync_train_config, json::<SyncTrainConfigRequest>(), json::<SuccessAnswer>(),
             "Set the training configuration of the next start; only while the engine is offline"),

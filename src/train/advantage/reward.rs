@@ -70,6 +70,7 @@ mod tests {
 
     fn row(episode: usize, response: usize, difference: f32) -> TrainRow {
         TrainRow {
+            index: 0,
             episode,
             name: String::new(),
             tokens: vec![0; 2 + response],
@@ -85,6 +86,8 @@ mod tests {
     /// An episode of rows with 4 and 2 answered tokens, and one with 1.
     fn batch() -> Prepared {
         let member = |group, reward, response_length| Member {
+            episode_uuid: String::new(),
+            rows: 1,
             group,
             reward,
             response_length,

@@ -10,9 +10,10 @@ use serde_json::Value;
 use super::PendingRecords;
 use crate::engine::metrics::Metrics;
 use crate::engine::storage::append_file::AppendFile;
+use crate::protocol::run_files::METRICS_FILE;
 
 /// Name of the file in the experiment directory.
-pub const FILE_NAME: &str = "metrics.jsonl";
+pub const FILE_NAME: &str = METRICS_FILE;
 
 /// The open metrics file.
 #[derive(Debug)]

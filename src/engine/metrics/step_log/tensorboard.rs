@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::PendingRecords;
-use crate::engine::metrics::Metrics;
+use crate::engine::metrics::{Metrics, verl_metrics};
 use crate::engine::storage::append_file::AppendFile;
 use crate::engine::storage::durable;
 
@@ -37,12 +37,14 @@ impl EventFile {
         }
     }
 
-    /// Appends a step's metrics. After an error they are written by the next call, or by [`Self::flush`].
+    /// Appends a step's metrics, also under verl's names. After an error they are written by the next call, or by [`Self::flush`].
     ///
     /// # Errors
     /// Fails if the file cannot be written.
     pub fn append(&mut self, global_step: u64, metrics: &Metrics) -> io::Result<()> {
-        self.write(&record(&step_event(now(), global_step, metrics)))
+        let mut all = metrics.clone();
+        all.extend(verl_metrics(metrics));
+        self.write(&record(&step_event(now(), global_step, &all)))
     }
 
     /// Writes pending records.

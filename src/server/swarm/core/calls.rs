@@ -183,7 +183,7 @@ impl Core {
             return self.ended_by_past_engine(uuid, &outcome);
         }
         if let Some(episode) = self.episodes.remove(uuid, Fate::Ended, now) {
-            self.note_end(episode.kind, now);
+            self.note_end(&episode, now);
             if let Some(reason) = outcome.dropped {
                 self.drop_episode(&episode, reason);
             }

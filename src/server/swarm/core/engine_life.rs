@@ -199,6 +199,13 @@ impl Core {
                 for (uuid, tokens) in &load.new_tokens {
                     self.episodes.count_tokens(uuid, *tokens);
                 }
+                let durations = &mut self.durations;
+                load.time_to_first_token
+                    .iter()
+                    .for_each(|s| durations.time_to_first_token.observe(*s));
+                load.time_per_token
+                    .iter()
+                    .for_each(|s| durations.time_per_token.observe(*s));
                 self.load.report(load, now);
             }
             EngineEvent::Dropped { reason, count } if reason.is_of_the_update() => self.count_dropped(reason, count),

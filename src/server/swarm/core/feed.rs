@@ -2,12 +2,13 @@
 
 use super::Core;
 use crate::config::schema::Ajet;
-use crate::protocol::engine::Hello;
+use crate::protocol::engine::{EngineLoad, Hello};
 use crate::protocol::status::{
-    EngineState, ExperimentInfo, RUNNING_EPISODES, RunningEpisode, ServerInfo, Status, StepMetrics,
+    EngineState, EpisodeSummary, ExperimentInfo, RUNNING_EPISODES, RunningEpisode, ServerInfo, Status, StepMetrics,
 };
 use crate::server::swarm::episodes::Episode;
 use crate::server::swarm::feed::batch::BatchView;
+use crate::server::swarm::feed::histogram::Durations;
 use crate::server::swarm::feed::time_left;
 use crate::server::swarm::state::State;
 
@@ -39,6 +40,27 @@ impl Core {
             latest_eval: self.latest_eval.clone(),
             log: vec![],
         }
+    }
+
+    /// Returns the load of sampling and the durations since the server started.
+    pub fn measurements(&self) -> (EngineLoad, Durations) {
+        (self.load.latest().clone(), self.durations.clone())
+    }
+
+    /// Returns what is known of a running episode; reward and end are 0.
+    pub fn running_summary(&self, uuid: &str) -> Option<EpisodeSummary> {
+        let episode = self.episodes.get(uuid)?;
+        Some(EpisodeSummary {
+            episode_uuid: episode.uuid.clone(),
+            episode_type: episode.kind,
+            global_step: episode.claimed_at_step,
+            task_id: episode.task_id.clone(),
+            client_uuid: episode.client_uuid.clone(),
+            llm_calls: episode.llm_calls,
+            completion_tokens: episode.completion_tokens,
+            has_transcript: true,
+            ..EpisodeSummary::default()
+        })
     }
 
     fn engine_state(&self) -> EngineState {

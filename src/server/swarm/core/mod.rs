@@ -14,13 +14,14 @@ use indexmap::IndexMap;
 use super::clients::ActiveClients;
 use super::episodes::{Episode, Fate, Registry};
 use super::feed::batch::BatchView;
+use super::feed::histogram::Durations;
 use super::feed::load::LoadMonitor;
 use super::feed::phases::Phases;
 use super::pool_information;
 use super::pool_view::PoolView;
 use super::state::{Event, State};
 use crate::config::schema::{Ajet, CollectionMethod};
-use crate::protocol::engine::{DropReason, EndEpisode, PoolSnapshot};
+use crate::protocol::engine::{DropReason, EndEpisode, ForgetEpisode, PoolSnapshot};
 use crate::protocol::status::{ExperimentInfo, StepMetrics};
 use crate::protocol::swarm::{EndEpisodeRequest, EngineStatusAnswer, EpisodeStatus, EpisodeType, PoolInformation};
 use crate::server::http::error::Error;
@@ -40,8 +41,8 @@ pub enum Effect {
     Forget {
         /// Episode id.
         uuid: String,
-        /// Reason.
-        reason: DropReason,
+        /// Reason, and what the engine does not know of the episode.
+        forget: ForgetEpisode,
     },
     /// `POST /agree`.
     Agree,
@@ -155,6 +156,8 @@ pub struct Core {
     phases: Phases,
     /// Load of the current engine.
     load: LoadMonitor,
+    /// Durations since the server started.
+    durations: Durations,
     /// The experiment of the current or last engine.
     experiment: Option<ExperimentInfo>,
     /// The batch of the update in progress.
@@ -198,6 +201,7 @@ impl Core {
             started: 0.0,
             phases: Phases::start(State::Offline.status(), 0.0),
             load: LoadMonitor::default(),
+            durations: Durations::default(),
             experiment: None,
             closed_batch: None,
             batch_ends: VecDeque::new(),
@@ -323,9 +327,16 @@ impl Core {
     fn lose(&mut self, uuid: &str, reason: DropReason, now: f64) {
         if let Some(episode) = self.episodes.remove(uuid, Fate::Lost(reason), now) {
             self.drop_episode(&episode, reason);
-            self.effects.push(Effect::Forget {
-                uuid: uuid.to_owned(),
+            let forget = ForgetEpisode {
                 reason,
+                episode_type: episode.kind,
+                client_uuid: episode.client_uuid,
+                task_id: episode.task_id,
+                claimed_at_step: episode.claimed_at_step,
+            };
+            self.effects.push(Effect::Forget {
+                uuid: episode.uuid,
+                forget,
             });
         }
     }
@@ -378,7 +389,7 @@ impl Core {
     }
 
     fn transition(&mut self, event: Event, now: f64) {
-        let before = self.state;
+        let (before, lasted) = (self.state, now - self.state_since);
         match before.after(event) {
             Ok(after) => self.state = after,
             Err(illegal) => {
@@ -409,7 +420,10 @@ impl Core {
                 self.complete = None;
                 self.load = LoadMonitor::default();
             }
-            Event::UpdateDone => self.slow_poller_agreed = false,
+            Event::UpdateDone => {
+                self.slow_poller_agreed = false;
+                self.durations.update.observe(lasted);
+            }
             Event::EngineGone => {
                 self.crash = None;
                 self.global_step = 0;
@@ -431,9 +445,10 @@ impl Core {
     }
 
     /// Notes that an episode ended.
-    fn note_end(&mut self, kind: EpisodeType, now: f64) {
+    fn note_end(&mut self, episode: &Episode, now: f64) {
         self.load.episode_ended(now);
-        if kind == EpisodeType::Eval {
+        self.durations.episode.observe(now - episode.claimed_at);
+        if episode.kind == EpisodeType::Eval {
             return;
         }
         if self.batch_ends.len() >= RECENT_ENDS {

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::{AfterEngine, Core, Effect, EndStep, SyncedConfig};
 use crate::config::schema::{Ajet, CollectionMethod};
 use crate::protocol::engine::{
-    DropReason, EndOutcome, EngineEvent, EnginePhase, Hello, PoolChange, PoolSnapshot, PooledEpisode,
+    DropReason, EndOutcome, EngineEvent, EnginePhase, ForgetEpisode, Hello, PoolChange, PoolSnapshot, PooledEpisode,
 };
 use crate::protocol::swarm::{EndEpisodeRequest, EpisodeType};
 use crate::server::http::error::Error;
@@ -256,7 +256,18 @@ impl World {
         episode.last = self.now;
         self.drop_as(&episode, reason);
         let uuid = episode.uuid.clone();
-        self.expected.push(Effect::Forget { uuid, reason });
+        let forget = ForgetEpisode {
+            reason,
+            episode_type: if episode.eval {
+                EpisodeType::Eval
+            } else {
+                EpisodeType::Train
+            },
+            client_uuid: episode.client.clone(),
+            task_id: String::new(),
+            claimed_at_step: self.step,
+        };
+        self.expected.push(Effect::Forget { uuid, forget });
         self.lost.push(episode);
     }
 

@@ -64,6 +64,11 @@ impl LoadMonitor {
         });
     }
 
+    /// Returns the latest report.
+    pub fn latest(&self) -> &EngineLoad {
+        &self.latest
+    }
+
     /// Returns load and rates.
     pub fn sampling(&self, now: f64) -> SamplingLoad {
         let load = &self.latest;

@@ -4,6 +4,7 @@
 //! Pure: time is passed in as Unix seconds.
 
 pub mod batch;
+pub mod histogram;
 pub mod load;
 pub mod phases;
 pub mod time_left;
