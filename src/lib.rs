@@ -20,6 +20,7 @@ macro_rules! messages {
 
 pub mod cli;
 pub mod client;
+mod compare;
 pub mod config;
 pub mod engine;
 pub mod hub;

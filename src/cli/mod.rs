@@ -9,6 +9,7 @@ use crate::{note, terminal};
 pub mod access;
 pub mod bench;
 pub mod chat;
+pub mod compare;
 pub mod engine;
 pub mod export;
 pub mod fetch;
@@ -71,6 +72,8 @@ pub enum Command {
     Research(research::Args),
     /// Create, check or show a job file.
     Job(job::Args),
+    /// Show the metrics of runs beside each other.
+    Compare(compare::Args),
     /// Fetch a checkpoint from a server to this machine.
     Fetch(fetch::Args),
     /// Serve a trained model by OpenAI's and Anthropic's APIs, without training.
@@ -129,6 +132,7 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Roll(args) => roll::run(args).await,
         Command::Research(args) => research::run(args).await,
         Command::Job(args) => job::run(args).await,
+        Command::Compare(args) => compare::run(args).await,
         Command::Fetch(args) => fetch::run(args).await,
         Command::Serve(args) => serve::run(args).await,
         Command::Chat(args) => chat::run(args).await,

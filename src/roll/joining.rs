@@ -10,7 +10,7 @@ use super::run::Run;
 use crate::protocol::swarm::{CompareTrainConfigAnswer, ComparedWith, ConfigDifference, EngineStatus};
 
 /// Keys that change neither what is learned nor how; the keys below them too.
-const HARMLESS: [&str; 13] = [
+const HARMLESS: [&str; 14] = [
     // The server does not get it.
     "ajet.task_reader",
     "ajet.project_name",

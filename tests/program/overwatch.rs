@@ -255,9 +255,9 @@ fn a_finished_run_is_replayed_without_a_server() {
     std::fs::write(run.join("metrics.jsonl"), metrics).unwrap();
     for (id, reward, answer) in [("e1", 0.0, "wrong\\u001b[2J"), ("e2", 1.0, "right")] {
         let episode = format!(
-            "{{\"episode_uuid\":\"{id}\",\"task_id\":\"t\",\"client_uuid\":\"c\",\"global_step\":2,\"reward\":{reward},\
-             \"is_success\":null,\"tag\":null,\"usage\":{{\"llm_calls\":1,\"prompt_tokens\":3,\"completion_tokens\":2}},\
-             \"log_metrics\":{{}},\"conversations\":[{{\"model\":\"m\",\"tools\":[],\"messages\":[\
+            "{{\"summary\":{{\"episode_uuid\":\"{id}\",\"task_id\":\"t\",\"client_uuid\":\"c\",\"global_step\":2,\"reward\":{reward},\
+             \"llm_calls\":1,\"prompt_tokens\":3,\"completion_tokens\":2,\"has_transcript\":true}},\
+             \"running\":false,\"log_metrics\":{{}},\"conversations\":[{{\"model\":\"m\",\"tools\":[],\"messages\":[\
              {{\"role\":\"assistant\",\"content\":\"the answer is {answer}\"}}]}}]}}"
         );
         std::fs::write(step.join(format!("{id}.json")), episode).unwrap();
