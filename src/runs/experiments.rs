@@ -93,7 +93,7 @@ fn run(dir: &Path, name: String, changed: f64) -> Run {
     Run {
         name,
         model: model(dir),
-        last_step: last.first().map_or(0, |line| step(line)),
+        last_step: last.first().map_or(0, step),
         changed,
         current: false,
         reward_mean: last.iter().find_map(|line| line.get("reward_mean").copied().flatten()),

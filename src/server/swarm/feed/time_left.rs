@@ -71,8 +71,9 @@ mod tests {
             clients_decide: true,
             ..progress(0, 1, 5, 8)
         };
+        type Case = (&'static str, Progress, &'static [f64], f64, Option<f64>);
         #[rustfmt::skip]
-        let table: [(&str, Progress, &[f64], f64, Option<f64>); 9] = [
+        let table: [Case; 9] = [
             ("no episode yet", progress(0, 8, 0, 8), &[], 9.0, None),
             ("one is no rate", progress(1, 8, 1, 8), &[1.0], 9.0, None),
             ("episodes", progress(3, 8, 3, 8), &[0.0, 2.0, 4.0], 4.0, Some(10.0)),
