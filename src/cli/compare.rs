@@ -56,7 +56,9 @@ pub struct Args {
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut runs = vec![];
     for name in &args.runs {
-        let run = read(name, &args.server).await.with_context(|| format!("cannot read the run {name:?}"))?;
+        let run = read(name, &args.server)
+            .await
+            .with_context(|| format!("cannot read the run {name:?}"))?;
         if run.steps.is_empty() {
             bail!("the run {name:?} has no metrics yet; hint: they are written after each update");
         }
@@ -69,7 +71,11 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         terminal::print(&csv(&runs, &metrics));
     } else {
         let width = crossterm::terminal::size().map_or(COLUMNS, |(columns, _)| columns.into());
-        terminal::print(&format!("{}\n{}", table(&runs, &metrics), chart(&runs, &args.chart, width)));
+        terminal::print(&format!(
+            "{}\n{}",
+            table(&runs, &metrics),
+            chart(&runs, &args.chart, width)
+        ));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -81,7 +87,10 @@ async fn read(name: &str, server: &ServerArgs) -> anyhow::Result<RunMetrics> {
         return read_directory(dir);
     }
     if dir.is_dir() || name.contains('/') {
-        bail!("{} has no {METRICS_FILE}; hint: name the directory of an experiment", dir.display());
+        bail!(
+            "{} has no {METRICS_FILE}; hint: name the directory of an experiment",
+            dir.display()
+        );
     }
     read_server(&server.client()?, name).await
 }
@@ -100,7 +109,11 @@ fn read_directory(dir: &Path) -> anyhow::Result<RunMetrics> {
         since = next;
     }
     let name = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
-    let name = name.file_name().unwrap_or(dir.as_os_str()).to_string_lossy().into_owned();
+    let name = name
+        .file_name()
+        .unwrap_or(dir.as_os_str())
+        .to_string_lossy()
+        .into_owned();
     Ok(RunMetrics { run: name, steps })
 }
 
@@ -113,5 +126,8 @@ async fn read_server(swarm: &SwarmClient, name: &str) -> anyhow::Result<RunMetri
         steps.extend(page.steps);
         since = page.next.filter(|next| *next > first); // a server that does not advance would never end
     }
-    Ok(RunMetrics { run: name.to_owned(), steps })
+    Ok(RunMetrics {
+        run: name.to_owned(),
+        steps,
+    })
 }

@@ -31,7 +31,11 @@ pub fn chart(runs: &[RunMetrics], metric: &str, width: usize) -> String {
     let (first, last) = (area.first.to_string(), format!("step {}", area.last));
     let gap = area.width.saturating_sub(first.len() + last.chars().count());
     text += &format!("{:>12}{first}{}{last}\n", "", " ".repeat(gap));
-    for (number, run) in runs.iter().enumerate().filter(|(number, _)| !series[*number].is_empty()) {
+    for (number, run) in runs
+        .iter()
+        .enumerate()
+        .filter(|(number, _)| !series[*number].is_empty())
+    {
         text += &format!("{:>12}{} {}\n", "", MARKS[number % MARKS.len()], run.run);
     }
     text

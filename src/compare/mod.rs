@@ -37,7 +37,10 @@ pub struct RunMetrics {
 impl RunMetrics {
     /// Returns step and value of a metric, where it was measured.
     pub fn series(&self, name: &str) -> Vec<(u64, f64)> {
-        let values = self.steps.iter().filter_map(|step| Some((step.global_step, *step.metrics.get(name)?)));
+        let values = self
+            .steps
+            .iter()
+            .filter_map(|step| Some((step.global_step, *step.metrics.get(name)?)));
         values.collect()
     }
 }
@@ -59,7 +62,11 @@ pub fn metrics(runs: &[RunMetrics], keys: &[String]) -> Vec<String> {
             Some(beginning) => name.starts_with(beginning),
             None => **name == key,
         };
-        let new: Vec<&&str> = all.iter().filter(matches).filter(|name| !found.iter().any(|f| f == **name)).collect();
+        let new: Vec<&&str> = all
+            .iter()
+            .filter(matches)
+            .filter(|name| !found.iter().any(|f| f == **name))
+            .collect();
         found.extend(new.into_iter().map(|name| (*name).to_owned()));
     }
     found
@@ -67,7 +74,9 @@ pub fn metrics(runs: &[RunMetrics], keys: &[String]) -> Vec<String> {
 
 /// Returns the values as CSV: a line for each run and step, a column for each metric.
 pub fn csv(runs: &[RunMetrics], metrics: &[String]) -> String {
-    let header = ["run", "global_step"].into_iter().chain(metrics.iter().map(String::as_str));
+    let header = ["run", "global_step"]
+        .into_iter()
+        .chain(metrics.iter().map(String::as_str));
     let mut text = header.map(quoted).collect::<Vec<_>>().join(",") + "\n";
     for run in runs {
         for step in &run.steps {
@@ -113,7 +122,10 @@ mod tests {
         runs[0].steps[0].metrics.insert("seconds/export".into(), 1.0);
         assert_eq!(metrics(&runs, &[]), ["reward_mean"]);
         let keys = |keys: &[&str]| keys.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>();
-        assert_eq!(metrics(&runs, &keys(&["seconds/*", "reward*", "s*", "none"])), ["seconds/export", "reward_mean"]);
+        assert_eq!(
+            metrics(&runs, &keys(&["seconds/*", "reward*", "s*", "none"])),
+            ["seconds/export", "reward_mean"]
+        );
     }
 
     #[test]

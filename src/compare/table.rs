@@ -32,7 +32,9 @@ fn row(name: &str, cells: impl Iterator<Item = String>) -> Vec<String> {
 }
 
 fn last_step(run: &RunMetrics) -> String {
-    run.steps.last().map_or_else(|| "–".into(), |step| step.global_step.to_string())
+    run.steps
+        .last()
+        .map_or_else(|| "–".into(), |step| step.global_step.to_string())
 }
 
 fn cell(series: &[(u64, f64)]) -> String {
@@ -66,8 +68,7 @@ mod tests {
         let rewards: Vec<f64> = (0..20).map(f64::from).collect();
         let runs = [run("first", &rewards), run("b", &[0.5])];
         let text = table(&runs, &["reward_mean".into(), "loss".into()]);
-        let expected = "\
-                     first                b
+        let expected = "                     first                b
 last step               20                1
 reward_mean  19.00 (14.50)  0.5000 (0.5000)
 loss                     –                –

@@ -29,7 +29,9 @@ mod tests {
     fn ten_thousand_episodes_and_a_thousand_steps() {
         let dir = tempfile::tempdir().unwrap();
         let values: String = (0..20).map(|n| format!(",\"metric_{n}\":0.123456{n}")).collect();
-        let metrics: String = (1..=1000).map(|step| format!("{{\"global_step\":{step}{values}}}\n")).collect();
+        let metrics: String = (1..=1000)
+            .map(|step| format!("{{\"global_step\":{step}{values}}}\n"))
+            .collect();
         std::fs::write(dir.path().join(METRICS_FILE), metrics).unwrap();
         let episode = |number: u64| EpisodeSummary {
             episode_uuid: format!("2f1c9c0e-0000-4000-8000-{number:012}"),

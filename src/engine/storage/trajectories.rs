@@ -158,7 +158,7 @@ mod tests {
         let mut files = Trajectories::open(dir.path(), 3 * bytes + bytes / 2);
         assert!(
             files
-                .save_advantages(2, &Advantages::from_iter([("a".to_owned(), vec![Some(0.5); 8])]))
+                .save_advantages(2, &Advantages::from_iter([("a".to_owned(), vec![Some(0.5); 100])]))
                 .unwrap()
         );
         assert!(!kept("train/step_1") && !kept("eval/step_1") && kept("train/step_2/advantages.json"));
