@@ -90,6 +90,7 @@ pub fn delete<T: 'static>(
         method: Method::DELETE,
         path,
         summary,
+        query: &[],
         body: None,
         answer,
         handler: on(MethodFilter::DELETE, handler),
