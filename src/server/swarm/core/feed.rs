@@ -148,7 +148,8 @@ fn running_episode(episode: &Episode, now: f64) -> RunningEpisode {
         } else {
             (now - episode.last_activity).max(0.0)
         },
-        patience: episode.discard_timeout,
+        // Infinite for the episode of a served model, which JSON does not have.
+        patience: episode.discard_timeout.min(f64::MAX),
         llm_calls: episode.llm_calls,
         calls_in_flight: in_flight,
         completion_tokens: episode.completion_tokens,
