@@ -7,11 +7,12 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    cli::log::init(cli.verbose, cli.command.is_quiet());
+    let format = cli.command.log_format();
+    cli::log::init(cli.verbose, cli.command.is_quiet(), format);
     match cli::run(cli.command) {
         Ok(code) => code,
         Err(error) => {
-            cli::print_error(&error);
+            cli::print_error(&error, format);
             ExitCode::FAILURE
         }
     }

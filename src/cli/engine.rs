@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::log::LogArgs;
 use crate::engine::boot::{Options, Purpose, run as run_engine};
 
 /// Maximum lifetime of an engine after its server is gone, whatever it is doing. Others wait for its directory, and the
@@ -31,6 +32,9 @@ pub struct Args {
     /// LoRA adapter on the model.
     #[arg(long, value_name = "DIR", requires = "sampling_only")]
     adapter: Option<PathBuf>,
+    /// Format of the log.
+    #[command(flatten)]
+    pub log: LogArgs,
 }
 
 /// Runs an engine until it ends.

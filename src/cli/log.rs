@@ -1,14 +1,34 @@
-//! Logging to stderr: warnings only by default, without colours if `NO_COLOR` is set or stderr is not a terminal.
+//! Logging to stderr, as text or JSON: information of ours and warnings of others by default, without colours if
+//! `NO_COLOR` is set or stderr is not a terminal.
 
 use std::io::{self, IsTerminal, Write};
 
 use tracing_subscriber::EnvFilter;
 
-use crate::terminal::printable;
+use crate::protocol::engine::LOG_FORMAT_VARIABLE;
+use crate::terminal::{self, printable};
+
+/// Format of the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// Lines for people.
+    #[default]
+    Text,
+    /// One JSON object per line, for log collectors.
+    Json,
+}
+
+/// Option of the commands whose log programs may read.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct LogArgs {
+    /// Format of the log on stderr: text, or json for log collectors, an object per line.
+    #[arg(long, value_name = "FORMAT", env = LOG_FORMAT_VARIABLE, default_value = "text", hide_possible_values = true)]
+    pub log_format: Format,
+}
 
 /// Sets up logging for the process. `RUST_LOG` overrides `verbose` (0: warnings and, unless `is_quiet`, our information;
 /// 1: information; 2: everything of ours).
-pub fn init(verbose: u8, is_quiet: bool) {
+pub fn init(verbose: u8, is_quiet: bool, format: Format) {
     let default = match verbose {
         0 if is_quiet => "warn",
         0 => "warn,ajet_swarm=info",
@@ -17,17 +37,41 @@ pub fn init(verbose: u8, is_quiet: bool) {
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
     let colour = std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty()) && std::io::stderr().is_terminal();
-    tracing_subscriber::fmt()
+    let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(move || Printable {
-            to: std::io::stderr(),
-            colour,
-        })
         // A closed stderr is no reason to panic.
         .log_internal_errors(false)
-        .with_ansi(colour)
-        .with_target(false)
-        .init();
+        .with_target(false);
+    match format {
+        Format::Text => log
+            .with_ansi(colour)
+            .with_writer(move || Printable {
+                to: std::io::stderr(),
+                colour,
+            })
+            .init(),
+        Format::Json => log
+            .json()
+            .flatten_event(true)
+            .with_span_list(false)
+            .with_writer(|| PrintableJson(std::io::stderr()))
+            .init(),
+    }
+}
+
+/// Writer of log lines that are JSON: escapes hidden characters, which the formatter leaves as they are.
+struct PrintableJson<W>(W);
+
+impl<W: Write> Write for PrintableJson<W> {
+    /// Writes a whole line from the formatter.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        write!(self.0, "{}", terminal::json(&String::from_utf8_lossy(line)))?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// Writer of log lines, which may contain text of agents, engines and servers: escapes control characters, and indents
@@ -118,5 +162,36 @@ mod tests {
                 "{text:?}"
             );
         }
+    }
+
+    #[test]
+    fn lines_in_json_say_which_request_and_episode_they_belong_to() {
+        let shared = Shared::default();
+        let to = shared.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .json()
+            .flatten_event(true)
+            .with_span_list(false)
+            .with_writer(move || PrintableJson(to.clone()))
+            .finish();
+        let words = "\u{1b}[31m two\nlines \u{202e}end";
+        tracing::subscriber::with_default(subscriber, || {
+            let span = tracing::info_span!("request", id = "7", episode = tracing::field::Empty);
+            span.record("episode", "e-1");
+            span.in_scope(|| tracing::warn!(given = 9, "{words}"));
+            tracing::info!("no request");
+        });
+        let text = String::from_utf8(shared.0.lock().unwrap().clone()).unwrap();
+        assert!(!text.contains(['\u{1b}', '\u{202e}']), "{text:?}");
+        let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines.len(), 2);
+        assert_eq!(lines[0]["level"], "WARN");
+        assert_eq!(lines[0]["message"], words);
+        assert_eq!(lines[0]["given"], 9);
+        assert_eq!(
+            lines[0]["span"],
+            serde_json::json!({"name": "request", "id": "7", "episode": "e-1"})
+        );
+        assert!(lines[1].get("span").is_none(), "{text}");
     }
 }

@@ -101,6 +101,15 @@ impl Command {
     pub fn is_quiet(&self) -> bool {
         matches!(self, Self::Chat(_))
     }
+
+    /// Format of the command's log.
+    pub fn log_format(&self) -> log::Format {
+        match self {
+            Self::Start(args) => args.log.log_format,
+            Self::Engine(args) => args.log.log_format,
+            _ => log::Format::Text,
+        }
+    }
 }
 
 /// Runs a command.
@@ -145,8 +154,8 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Prints an error and its causes to stderr, as one sentence.
-pub fn print_error(error: &anyhow::Error) {
+/// Prints an error and its causes to stderr as one sentence, or as a line of the log if that is JSON.
+pub fn print_error(error: &anyhow::Error, format: log::Format) {
     let mut sentence = String::new();
     for cause in error.chain() {
         let cause = cause.to_string();
@@ -158,7 +167,10 @@ pub fn print_error(error: &anyhow::Error) {
             sentence.push_str(&cause);
         }
     }
-    note!("error: {sentence}");
+    match format {
+        log::Format::Json if tracing::enabled!(tracing::Level::ERROR) => tracing::error!("{sentence}"),
+        _ => note!("error: {sentence}"),
+    }
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use tokio::net::TcpListener;
 
 use super::access::{Access, AccessToken};
 use super::engine::ABANDONED;
+use super::log::LogArgs;
 use crate::client::SwarmClient;
 use crate::config::small_file::{DOCUMENT_BYTES, read_given_text};
 use crate::config::{Strictness, experiment, load_over};
@@ -71,6 +72,9 @@ pub struct Args {
     /// Maximum seconds for the build of synced training code.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600.0)]
     build_timeout: f64,
+    /// Format of the log.
+    #[command(flatten)]
+    pub log: LogArgs,
     /// Exit when standard input closes, unless told there to stay, as for a server started by `roll`.
     #[arg(long, hide = true)]
     end_with_stdin: bool,

@@ -1,4 +1,4 @@
-//! What must hold of a configuration's values, alone and together.
+//! Checks of a configuration's values, alone and in combination.
 
 use super::effective::LINEAR_PROJECTIONS;
 use super::error::Problem;
@@ -15,7 +15,7 @@ const LOGGERS: [&str; 2] = ["console", "tensorboard"];
 /// Learning rate below which LoRA hardly learns.
 const LOW_LORA_LR: f64 = 1e-5;
 
-/// Everything that is wrong.
+/// Returns all errors of a configuration.
 pub fn problems(ajet: &Ajet) -> Vec<Problem> {
     let mut checks = Checks::default();
     checks.model_and_name(ajet);
@@ -29,20 +29,20 @@ pub fn problems(ajet: &Ajet) -> Vec<Problem> {
     checks.0
 }
 
-/// Everything that is allowed and probably not meant.
+/// Returns warnings about values that are allowed but probably not intended.
 pub fn warnings(ajet: &Ajet) -> Vec<String> {
     let trainer = &ajet.trainer_common;
     let mut warnings = vec![];
     if ajet.lora.is_on() && trainer.optim.lr <= LOW_LORA_LR {
         warnings.push(format!(
-            "ajet.trainer_common.optim.lr: {:?} is low for LoRA, which usually wants around 1e-4",
+            "ajet.trainer_common.optim.lr: {:?} is low for LoRA, which usually needs about 1e-4",
             trainer.optim.lr
         ));
     }
     let compares_within_group = trainer.algorithm.adv_estimator != AdvEstimator::ReinforcePlusPlus;
     if ajet.rollout.num_repeat == 1 && compares_within_group && trainer.singleton_group == SingletonGroup::Zero {
         warnings.push(
-            "ajet.rollout.num_repeat: 1 makes every group a single episode, whose advantage is 0; nothing is learnt"
+            "ajet.rollout.num_repeat: 1 makes every group a single episode, whose advantage is 0, so nothing is learned"
                 .into(),
         );
     }
@@ -53,24 +53,26 @@ pub fn warnings(ajet: &Ajet) -> Vec<String> {
         ));
     }
     let single = [
-        ("ajet.trainer_common.nnodes", trainer.nnodes, "machine"),
+        ("ajet.trainer_common.nnodes", trainer.nnodes, "multi-node training"),
         (
             "ajet.rollout.tensor_model_parallel_size",
             ajet.rollout.tensor_model_parallel_size,
-            "GPU for one copy of the model",
+            "tensor parallelism",
         ),
     ];
     for (key, given, what) in single.into_iter().filter(|(_, given, _)| *given > 1) {
-        warnings.push(format!("{key}: {given} is taken as 1, since only one {what} is built"));
+        warnings.push(format!(
+            "{key}: {what} is not supported here; using 1 instead of {given}"
+        ));
     }
     warnings
 }
 
-/// Whether the GPUs asked for are there. A run on the CPU (`present` is `None`) only warns, since every AgentJet
-/// configuration asks for some.
+/// Checks the number of GPUs configured against those present. A run on the CPU (`present` is `None`) only warns, since every AgentJet
+/// configuration has some.
 ///
 /// # Errors
-/// A run on a GPU of a machine that has fewer of them.
+/// Fails for a run on a GPU of a machine that has fewer of them.
 pub fn gpus(asked: usize, present: Option<usize>) -> Result<Option<String>, Problem> {
     const KEY: &str = "ajet.trainer_common.n_gpus_per_node";
     match present {
@@ -79,10 +81,10 @@ pub fn gpus(asked: usize, present: Option<usize>) -> Result<Option<String>, Prob
             format!("{asked} is more than the {present} GPUs of this machine"),
         )),
         Some(_) if asked > 1 => Ok(Some(format!(
-            "{KEY}: {asked} is taken as 1, since only one GPU is built"
+            "{KEY}: training on several GPUs is not supported here; using 1 instead of {asked}"
         ))),
         None if asked > 1 => Ok(Some(format!(
-            "{KEY}: {asked} GPUs are asked for, but this run computes on the CPU"
+            "{KEY}: {asked} GPUs are configured, but this run uses the CPU"
         ))),
         _ => Ok(None),
     }
@@ -112,7 +114,7 @@ impl Checks {
 
     fn model_and_name(&mut self, ajet: &Ajet) {
         if ajet.model.path.trim().is_empty() {
-            let message = "is not set; it is a Hugging Face directory, a .gguf file, a hub id, or builtin:tiny";
+            let message = "is not set; use a Hugging Face directory, a .gguf file, a hub id, or builtin:tiny";
             self.problem("ajet.model.path", message.into());
         }
         if let Err(message) = experiment::check_name(&ajet.experiment_name) {
@@ -157,7 +159,7 @@ impl Checks {
         let needs_different_rewards =
             ajet.swarm_mode_sample_collection_method == CollectionMethod::RolloutUntilFinishEnoughNonDummyTasks;
         if needs_different_rewards && ajet.rollout.num_repeat == 1 {
-            let message = "1 never fills a batch of rollout_until_finish_enough_non_dummy_tasks, which wants tasks \
+            let message = "1 never fills a batch of rollout_until_finish_enough_non_dummy_tasks, which counts tasks \
                            with different rewards";
             self.problem("ajet.rollout.num_repeat", message.into());
         }
@@ -285,7 +287,7 @@ impl Checks {
         let falls = optim.lr_scheduler_type != LrScheduler::Constant;
         let by_ratio = optim.lr_warmup_steps.is_none_or(|steps| steps < 0) && optim.lr_warmup_steps_ratio > 0.0;
         if total_steps.is_none() && (falls || by_ratio) {
-            let message = "is not set; a learning rate that falls, or warm-up by ratio, needs the number of updates";
+            let message = "is not set; a decaying learning rate or warm-up by ratio requires the number of updates";
             self.problem(key, message.into());
         }
     }
@@ -297,7 +299,7 @@ impl Checks {
         if projections.is_empty() {
             self.problem(
                 "ajet.lora.target_modules",
-                "an empty list trains nothing; `all-linear` is all".into(),
+                "an empty list trains nothing; use `all-linear` for all projections".into(),
             );
         }
         for name in projections.iter().filter(|name| !LINEAR_PROJECTIONS.contains(name)) {
@@ -501,10 +503,13 @@ mod tests {
                 "trainer_common: {logger: swanlab}",
                 "logger: \"swanlab\" is not built in",
             ),
-            ("trainer_common: {nnodes: 2}", "nnodes: 2 is taken as 1"),
+            (
+                "trainer_common: {nnodes: 2}",
+                "nnodes: multi-node training is not supported here; using 1 instead of 2",
+            ),
             (
                 "rollout: {tensor_model_parallel_size: 4}",
-                "tensor_model_parallel_size: 4 is taken as 1",
+                "tensor_model_parallel_size: tensor parallelism is not supported here; using 1 instead of 4",
             ),
         ];
         for (lines, want) in cases {
@@ -533,7 +538,7 @@ mod tests {
         );
         assert_eq!(gpus(1, Some(1)), Ok(None));
         assert_eq!(gpus(1, None), Ok(None));
-        assert!(gpus(8, Some(8)).unwrap().unwrap().contains("8 is taken as 1"));
-        assert!(gpus(8, None).unwrap().unwrap().contains("8 GPUs are asked for"));
+        assert!(gpus(8, Some(8)).unwrap().unwrap().contains("using 1 instead of 8"));
+        assert!(gpus(8, None).unwrap().unwrap().contains("8 GPUs are configured"));
     }
 }

@@ -5,14 +5,16 @@ use std::sync::{Arc, OnceLock};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::JsonRejection;
-use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::extract::{DefaultBodyLimit, Path, Request, State};
 use axum::http::{StatusCode, header};
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
 use futures_util::StreamExt;
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
+use tracing::{Instrument, Span};
 
 use super::batch::journal::JournalError;
 use super::batch::ledger::LedgerError;
@@ -21,7 +23,8 @@ use super::events::EventHub;
 use super::model_thread::ModelGone;
 use super::session::{ConversationTooLarge, respond};
 use crate::protocol::engine::{
-    BatchState, ChatCall, EndEpisode, EndOutcome, EpisodeConversations, ForgetEpisode, Hello, TokenCount, Update,
+    BatchState, ChatCall, EndEpisode, EndOutcome, EpisodeConversations, ForgetEpisode, Hello, REQUEST_ID_HEADER,
+    TokenCount, Update,
 };
 use crate::protocol::openai::{ErrorBody, ErrorObject};
 
@@ -79,7 +82,17 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/shutdown", post(shutdown))
         // Metadata may contain transcripts; the control plane has its own limit.
         .layer(DefaultBodyLimit::disable())
+        .layer(from_fn(in_span))
         .with_state(app)
+}
+
+/// Middleware: handles a call in a span with the control plane's request id and the episode, for the log.
+async fn in_span(request: Request, next: Next) -> Response {
+    let id = request.headers().get(REQUEST_ID_HEADER).and_then(|id| id.to_str().ok());
+    let episode = request.uri().path().strip_prefix("/episodes/");
+    let episode = episode.and_then(|path| path.split('/').next());
+    let span = tracing::info_span!("request", id, episode);
+    next.run(request).instrument(span).await
 }
 
 async fn hello(State(app): State<Arc<App>>) -> Result<Json<Hello>, Refusal> {
@@ -141,7 +154,7 @@ async fn forget(
     forget: Result<Json<ForgetEpisode>, JsonRejection>,
 ) -> Result<Response, Refusal> {
     let Json(forget) = forget?;
-    tracing::debug!("forgetting episode {episode}: {}", forget.reason.as_str());
+    tracing::debug!("forgetting the episode: {}", forget.reason.as_str());
     app.core()?.forget(&episode, forget);
     Ok(done())
 }
@@ -191,12 +204,15 @@ fn done() -> Response {
 /// Runs work that waits for the disk on a blocking thread. A panic becomes an error answer instead of ending the
 /// engine.
 async fn on_disk_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Refusal> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| {
-        Refusal::new(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            format!("internal error of the engine: {error}"),
-        )
-    })
+    let span = Span::current();
+    tokio::task::spawn_blocking(move || span.in_scope(work))
+        .await
+        .map_err(|error| {
+            Refusal::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                format!("internal error of the engine: {error}"),
+            )
+        })
 }
 
 /// An error answer.

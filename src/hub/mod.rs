@@ -12,7 +12,7 @@ use crate::config::small_file::{DOCUMENT_BYTES, read_text};
 use environment::Environment;
 pub use repository::{Kind, Repository};
 
-/// Why a file of the hub could not be had.
+/// Why a file of the hub is not available.
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
 pub struct HubError {
@@ -63,7 +63,7 @@ impl Hub {
             reason,
         };
         if self.environment.offline {
-            return Err(fail("HF_HUB_OFFLINE forbids to ask the hub".into()));
+            return Err(fail("HF_HUB_OFFLINE is set, so nothing is downloaded".into()));
         }
         let mut builder = ApiBuilder::from_env()
             .with_cache_dir(self.environment.cache.clone())
@@ -77,7 +77,7 @@ impl Hub {
         let info = api.info().map_err(|error| fail(error.to_string()))?;
         if !is_below(&info.sha) {
             return Err(fail(format!(
-                "the hub calls the revision {:?}, which is no commit",
+                "the hub reports the revision {:?}, which is not a commit",
                 info.sha
             )));
         }
@@ -234,7 +234,7 @@ mod tests {
         let hub = hub(cache.path(), "1");
         assert!(hub.is_offline());
         let error = hub.open(&repository).unwrap_err().to_string();
-        assert_eq!(error, "HF_HUB_OFFLINE forbids to ask the hub");
+        assert_eq!(error, "HF_HUB_OFFLINE is set, so nothing is downloaded");
     }
 
     #[test]

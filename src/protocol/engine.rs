@@ -1,4 +1,4 @@
-//! The engine contract: what the control plane (`start`) asks of its child process (`ajet-swarm engine`).
+//! The engine contract: the interface between the control plane (`start`) and its child process (`ajet-swarm engine`).
 //!
 //! HTTP/1.1 over a Unix socket; the engine serves, the control plane calls.
 //!
@@ -6,31 +6,38 @@
 //! |---|---|
 //! | GET `/hello` | → [`Hello`] |
 //! | POST `/episodes/{id}/chat` | [`ChatCall`] → an OpenAI chat completion, or server-sent events when it streams; the last is `[DONE]` or an error object |
-//! | POST `/episodes/{id}/count_tokens` | [`ChatCall`] → [`TokenCount`]: of the prompt that it would be sampled from |
+//! | POST `/episodes/{id}/count_tokens` | [`ChatCall`] → [`TokenCount`]: number of prompt tokens |
 //! | GET `/episodes/{id}/conversations` | → [`EpisodeConversations`]; empty before the episode's first call |
 //! | POST `/episodes/{id}/end` | [`EndEpisode`] → [`EndOutcome`] |
-//! | POST `/episodes/{id}/forget` | [`ForgetEpisode`] → `{}`; unknown episodes too |
-//! | POST `/agree` | `{}` → [`BatchState`]: the clients agreed, close the batch |
-//! | POST `/update` | [`Update`] → `{}`: the last running episode is gone, update the weights; refused with 409 unless the batch is full |
+//! | POST `/episodes/{id}/forget` | [`ForgetEpisode`] → `{}`, also for unknown episodes |
+//! | POST `/agree` | `{}` → [`BatchState`]: closes the batch, on which the clients agreed |
+//! | POST `/update` | [`Update`] → `{}`: starts the weight update, once no episode runs; 409 unless the batch is full |
 //! | GET `/events` | → [`EngineEvent`] as newline-delimited JSON, for as long as the engine lives |
-//! | POST `/shutdown` | `{}` → `{}`: journal, then exit 0 |
+//! | POST `/shutdown` | `{}` → `{}`: flushes the journal and exits with 0 |
 //!
 //! Errors are [`crate::protocol::openai::ErrorBody`] with the HTTP status.
 //!
-//! The engine is started with the socket's path, a file with the whole configuration as YAML and the experiment
-//! directory; it ends itself when its standard input closes, so a killed control plane leaves no engine behind. It
-//! serves the socket at once and reports its boot as events; before it rolls, `/hello` answers with `ready: false` and
-//! the other calls with 503.
+//! The engine's arguments are the socket's path, a file with the complete configuration as JSON and the experiment
+//! directory. It exits when its standard input closes, so a killed control plane leaves no engine behind. It serves the
+//! socket at once and reports its boot as events; until the model is loaded, `/hello` answers `ready: false` and the
+//! other calls answer 503.
 
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
 use super::swarm::EpisodeType;
 
-/// Version of this contract. A control plane refuses an engine that speaks another one, naming both numbers.
+/// Header with the id of the request on whose behalf the control plane calls, for the engine's log; the control plane's
+/// own answers have it too.
+pub const REQUEST_ID_HEADER: &str = "x-request-id";
+
+/// Environment variable with the format of the engine's log: `json`, which the control plane reads, or `text`.
+pub const LOG_FORMAT_VARIABLE: &str = "AJET_SWARM_LOG_FORMAT";
+
+/// Version of this contract. A control plane refuses an engine with another version, with both numbers in the message.
 pub const CONTRACT_VERSION: u32 = 6;
 
-/// File in an experiment directory that an engine holds locked for as long as it may write there.
+/// Lock file in an experiment directory; an engine holds the lock as long as it may write there.
 pub const LOCK_FILE: &str = "engine.lock";
 
 /// Answer of `GET /hello`.
@@ -42,18 +49,18 @@ pub struct Hello {
     pub ready: bool,
     /// `ajet.model.path` as configured.
     pub model: String,
-    /// Such as `cpu` or `cuda:0`.
+    /// Device of the computation, such as `cpu` or `cuda:0`.
     pub device: String,
-    /// Parameters of the model.
+    /// Number of parameters of the model.
     #[serde(default)]
     pub parameters: u64,
-    /// Parameters that are trained.
+    /// Number of trained parameters.
     #[serde(default)]
     pub trainable_parameters: u64,
-    /// The step whose batch is being sampled.
+    /// Step whose batch is being sampled.
     #[serde(default)]
     pub global_step: u64,
-    /// The batch so far (not empty after a resume).
+    /// Finished episodes of the batch; not empty after a resume.
     #[serde(default)]
     pub pool: PoolSnapshot,
 }
@@ -61,57 +68,58 @@ pub struct Hello {
 /// Body of `POST /episodes/{id}/chat`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ChatCall {
-    /// Train episodes are sampled as the configuration says, eval episodes as the request says.
+    /// Train episodes use the configuration's sampling parameters, eval episodes the request's.
     pub episode_type: EpisodeType,
-    /// The agent's request, as it came: an OpenAI chat completion request.
+    /// The agent's request, unchanged: an OpenAI chat completion request.
     pub request: serde_json::Value,
 }
 
-/// Answer of `POST /episodes/{id}/count_tokens`, which is Anthropic's.
+/// Answer of `POST /episodes/{id}/count_tokens`, in Anthropic's format.
 pub use super::anthropic::TokenCount;
 
-/// Answer of `GET /episodes/{id}/conversations`, which is the swarm API's.
+/// Answer of `GET /episodes/{id}/conversations`, as in the swarm API.
 pub use super::swarm::EpisodeConversations;
 
-/// Body of `POST /episodes/{id}/end`. The control plane has already checked it: the reward is finite, the ids are set.
+/// Body of `POST /episodes/{id}/end`. The control plane has validated it: the reward is finite and the ids are not
+/// empty.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct EndEpisode {
-    /// Train or eval.
+    /// Whether the episode trains or evaluates.
     pub episode_type: EpisodeType,
-    /// Whose episode it was.
+    /// Client that ran the episode.
     pub client_uuid: String,
-    /// The task, which groups episodes.
+    /// Task of the episode; episodes of one task form a group.
     pub task_id: String,
-    /// Finite.
+    /// Reward of the episode, a finite number.
     pub reward: f64,
-    /// Whether the agent reached its goal, where that is known.
+    /// Whether the agent reached its goal, if known.
     #[serde(default)]
     pub is_success: Option<bool>,
-    /// The `global_step` at which it was claimed; eval rewards are recorded under it.
+    /// `global_step` at which the episode was claimed; eval rewards are recorded for this step.
     pub claimed_at_step: u64,
-    /// What the client sent along.
+    /// The client's metadata, unchanged.
     #[serde(default)]
     pub metadata: IndexMap<String, serde_json::Value>,
-    /// To be averaged into the step's metrics.
+    /// Numbers of the client that are averaged into the step's metrics.
     #[serde(default)]
     pub log_metrics: IndexMap<String, serde_json::Value>,
 }
 
-/// Why an episode that was begun did not train.
+/// Why a claimed episode was not trained on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DropReason {
-    /// Its client gave it up.
+    /// The client aborted it.
     Aborted,
     /// No LLM call for longer than its discard timeout.
     Idle,
     /// It ended without an LLM call.
     NoLlmCall,
-    /// It still ran when ROLLING_POST timed out or the engine was stopped.
+    /// It was still running when ROLLING_POST timed out or the engine was stopped.
     Late,
-    /// Its task had equal rewards and the collection method leaves such tasks out.
+    /// All rewards of its task were equal, and the collection method skips such tasks.
     Dummy,
-    /// The cache of finished episodes was over its bound.
+    /// The cache of finished episodes exceeded its limit.
     OverCache,
     /// It has no row with a sampled token.
     NoResponse,
@@ -119,12 +127,12 @@ pub enum DropReason {
     Truncated,
     /// Its log-probabilities, loss or gradient were not finite.
     NonFinite,
-    /// The engine died under it.
+    /// The engine ended while it was running.
     EngineLost,
 }
 
 impl DropReason {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Self; 10] = [
         Self::Aborted,
         Self::Idle,
@@ -138,7 +146,7 @@ impl DropReason {
         Self::EngineLost,
     ];
 
-    /// Whether it is decided when the batch is trained; the others are counted where they are decided.
+    /// Returns whether the reason is found when the batch is trained. The others are counted as soon as they occur.
     pub fn is_of_the_update(self) -> bool {
         match self {
             Self::Dummy | Self::OverCache | Self::NoResponse | Self::Truncated | Self::NonFinite => true,
@@ -146,7 +154,7 @@ impl DropReason {
         }
     }
 
-    /// The wire name, such as `no_llm_call`.
+    /// Returns the name on the wire, such as `no_llm_call`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Aborted => "aborted",
@@ -166,7 +174,7 @@ impl DropReason {
 /// Body of `POST /episodes/{id}/forget`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ForgetEpisode {
-    /// Why.
+    /// Why the episode is dropped.
     pub reason: DropReason,
     /// Train or eval.
     #[serde(default)]
@@ -185,40 +193,41 @@ pub struct ForgetEpisode {
 /// Body of `POST /update`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Update {
-    /// Reason → train episodes of the batch that were begun and did not get as far as the pool. The control plane counts
-    /// them, since it outlives engines; what the engine itself leaves out it adds to the step's metrics.
+    /// Number of train episodes of the batch, by reason, that were claimed but did not reach the pool. The control
+    /// plane counts them, since it outlives engines; the engine adds those that it drops itself to the step's metrics.
     #[serde(default)]
     pub dropped: IndexMap<DropReason, u64>,
 }
 
-/// The finished train episodes of the batch and what the stop rule makes of them.
+/// Finished train episodes of the batch, and the state of the stop rule.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PoolSnapshot {
-    /// Grows with every change, so that a snapshot that arrives late is told from a newer one.
+    /// Incremented with every change, so that a late snapshot does not replace a newer one.
     pub revision: u64,
-    /// The step whose batch this is.
+    /// Step of the batch.
     pub global_step: u64,
     /// Finished train episodes, in the order they ended.
     pub episodes: Vec<PooledEpisode>,
-    /// Tasks with at least N episodes.
+    /// Number of tasks with at least N episodes.
     pub completed_tasks: u64,
-    /// Completed tasks whose rewards differ.
+    /// Number of completed tasks whose rewards differ.
     pub completed_non_dummy_tasks: u64,
-    /// Whether the stop rule holds.
+    /// Whether the stop rule is met.
     pub full: bool,
 }
 
-/// What one call changed in the pool: a whole pool in every answer would be bytes by the square of the batch.
+/// Change of the pool by one call. Answers do not contain the whole pool, whose total size would grow with the square
+/// of the batch.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PoolChange {
-    /// The pool's revision after the call. Answers may overtake each other; the counts of the highest revision hold.
+    /// Revision of the pool after the call. Answers may arrive out of order; the counts of the highest revision apply.
     pub revision: u64,
-    /// The step whose batch this is.
+    /// Step of the batch.
     pub global_step: u64,
-    /// The episode that entered.
+    /// Episode that was added.
     #[serde(default)]
     pub added: Option<PooledEpisode>,
-    /// Episodes that left, to keep the pool bounded.
+    /// Episodes that were removed to keep the pool within its limit.
     #[serde(default)]
     pub removed: Vec<String>,
     /// As in [`PoolSnapshot`].
@@ -232,50 +241,50 @@ pub struct PoolChange {
 /// One finished train episode of the batch.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PooledEpisode {
-    /// The pool's revision with which it entered.
+    /// Revision of the pool at which it was added.
     pub entered: u64,
-    /// The episode.
+    /// Id of the episode.
     pub episode_uuid: String,
-    /// Its task.
+    /// Id of its task.
     pub task_id: String,
-    /// Who ran it.
+    /// Id of the client that ran it.
     pub client_uuid: String,
-    /// Its reward.
+    /// Reward of the episode.
     pub reward: f64,
 }
 
 /// Answer of `POST /agree`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct BatchState {
-    /// The pool after the call.
+    /// Pool after the call.
     pub pool: PoolSnapshot,
 }
 
-/// Answer of `POST /episodes/{id}/end`. When it arrives, the episode is on disk.
+/// Answer of `POST /episodes/{id}/end`. The episode is on disk when the answer is sent.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct EndOutcome {
-    /// Set where the episode entered nothing.
+    /// Why the episode was not added to the pool, if it was not.
     #[serde(default)]
     pub dropped: Option<DropReason>,
-    /// Training rows of the episode.
+    /// Number of training rows.
     #[serde(default)]
     pub rows: u64,
-    /// LLM calls of the episode.
+    /// Number of LLM calls.
     #[serde(default)]
     pub llm_calls: u64,
-    /// What became of the pool.
+    /// Change of the pool.
     pub change: PoolChange,
 }
 
-/// What the engine is doing.
+/// Phase of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EnginePhase {
-    /// Loading.
+    /// The model is being loaded.
     Booting,
-    /// Sampling.
+    /// Episodes are sampled.
     Rolling,
-    /// Updating the weights, or writing them.
+    /// The weights are being updated or written.
     WeightSyncing,
 }
 
@@ -311,13 +320,13 @@ pub struct EngineLoad {
     pub new_tokens: IndexMap<String, u64>,
 }
 
-/// How serious a line of the log is.
+/// Severity of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LogLevel {
     /// For information.
     Info,
-    /// Something is lost or wrong; the engine goes on.
+    /// Something is lost or wrong; the engine continues.
     Warn,
 }
 
@@ -325,26 +334,26 @@ pub enum LogLevel {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EngineEvent {
-    /// The phase or its detail changed. The first line of every stream tells the present one.
+    /// The phase or its detail changed. Every stream begins with the current one.
     Status {
-        /// Where it is.
+        /// Current phase.
         phase: EnginePhase,
-        /// A sentence, such as `loading weights 40%` or `exporting step 20`.
+        /// Current activity, such as `loading weights 40%` or `exporting step 20`.
         #[serde(default)]
         detail: Option<String>,
-        /// The step whose batch is sampled (or, while updating, was sampled).
+        /// Step whose batch is being sampled, or, during an update, was sampled.
         global_step: u64,
     },
-    /// The pool changed otherwise than by a call, whose answer tells it.
+    /// The pool changed, but not by a call, whose answer would contain the change.
     Pool {
-        /// The pool as it is now.
+        /// Current pool.
         pool: PoolSnapshot,
     },
-    /// An update is done; what it measured, by the names of `metrics.jsonl`.
+    /// An update is complete; its metrics have the names of `metrics.jsonl`.
     Metrics {
-        /// The step at which the batch was sampled.
+        /// Step at which the batch was sampled.
         global_step: u64,
-        /// Name → value.
+        /// Values by name.
         metrics: IndexMap<String, f64>,
     },
     /// The load of sampling changed; at most twice a second.
@@ -352,23 +361,23 @@ pub enum EngineEvent {
         /// The load now.
         load: EngineLoad,
     },
-    /// Episodes left the batch without training.
+    /// Episodes were removed from the batch and not trained on.
     Dropped {
-        /// Why.
+        /// Why they were removed.
         reason: DropReason,
-        /// How many.
+        /// Number of episodes.
         count: u64,
     },
     /// A line for the server's log.
     Log {
-        /// How serious it is.
+        /// Severity.
         level: LogLevel,
-        /// The line.
+        /// Text of the line.
         message: String,
     },
-    /// The engine is about to end because of this.
+    /// The engine is about to exit for this reason.
     Fatal {
-        /// A sentence.
+        /// The reason, as one sentence.
         message: String,
     },
 }

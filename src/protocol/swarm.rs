@@ -1,19 +1,19 @@
-//! The swarm API: what clients and `ajet-swarm start` say to each other, JSON over HTTP/1.1.
+//! The swarm API: requests of clients to `ajet-swarm start` and its answers, JSON over HTTP/1.1.
 //!
-//! Field names are fixed by the AgentJet Python clients. Python's models reject `null` where a string, list or map is
-//! meant, so those are `""`, `[]` and `{}` when empty; the few nullable fields are `Option` without `skip_serializing_if`.
-//! Unknown fields in a request are ignored, since older and newer clients exist.
+//! Field names are fixed by the AgentJet Python clients. Python's models reject `null` for strings, lists and
+//! maps, so empty ones are `""`, `[]` and `{}`; the few nullable fields are `Option` without `skip_serializing_if`.
+//! Unknown fields of requests are ignored, for older and newer clients.
 
 use indexmap::IndexMap;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// Reads a server's answer. A null is as good as a missing field: Python servers have both, such as `"global_step": null`
-/// before their first step.
+/// Parses a server's answer. A null counts as a missing field: Python servers send `"global_step": null` before their
+/// first step.
 ///
 /// # Errors
-/// It is not such an answer.
+/// Fails if the body is not JSON of this type.
 pub fn understand<A: DeserializeOwned>(body: &[u8]) -> serde_json::Result<A> {
     serde_json::from_slice(body).or_else(|_| {
         let mut answer = serde_json::from_slice(body)?;
@@ -36,52 +36,52 @@ fn drop_nulls(value: &mut serde_json::Value) {
     }
 }
 
-/// The port that `start` listens on unless told otherwise.
+/// Default port of `start`.
 pub const DEFAULT_PORT: u16 = 10086;
 
-/// Environment variable that holds a server's token.
+/// Environment variable with the access token of a server.
 pub const TOKEN_VARIABLE: &str = "AJET_SWARM_TOKEN";
 
-/// Header by which our own clients name their version; servers answer them without the waits that slow pollers need.
+/// Header with the version of our own clients, which a server answers without the delays that slow pollers need.
 pub const CLIENT_HEADER: &str = "x-ajet-client";
 
-/// What the detail of an engine that went OFFLINE contains where that is the regular end of the run.
+/// Part of the detail of an engine that is OFFLINE because all updates are done.
 pub const UPDATES_DONE: &str = "updates of ajet.trainer_common.total_training_steps are done";
 
-/// Detail of an engine that is OFFLINE because its server ends. The server may come back.
+/// Detail of an engine that is OFFLINE because its server is shutting down. The server may be restarted.
 pub const SERVER_ENDS: &str = "the server is shutting down";
 
-/// Prefix of every episode key, by which agents are recognised in logs and redacted.
+/// Prefix of every episode key, by which keys are found in logs and redacted.
 pub const EPISODE_KEY_PREFIX: &str = "sk-ajet-";
 
-/// State of the training engine, as told to clients.
+/// State of the training engine, as clients see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum EngineStatus {
-    /// No engine runs.
+    /// No engine is running.
     #[serde(rename = "ENGINE.OFFLINE")]
     Offline,
-    /// An engine loads its model.
+    /// An engine is loading its model.
     #[serde(rename = "ENGINE.BOOTING")]
     Booting,
-    /// Episodes may be claimed.
+    /// Episodes can be claimed.
     #[serde(rename = "ENGINE.ROLLING")]
     Rolling,
-    /// The batch is full; running episodes may end, no new one begins.
+    /// The batch is full; running episodes may end, but none can be claimed.
     #[serde(rename = "ENGINE.ROLLING_POST")]
     RollingPost,
     /// The weights are being updated.
     #[serde(rename = "ENGINE.WEIGHT_SYNCING")]
     WeightSyncing,
-    /// Declared by Python servers while a checkpoint is written; ours reports `WeightSyncing` with a detail instead.
+    /// A checkpoint is being written. Only Python servers report it; ours report `WeightSyncing` with a detail.
     #[serde(rename = "ENGINE.WEIGHT_EXPORTING")]
     WeightExporting,
-    /// Never on the wire: what a client shows when the server cannot be reached.
+    /// The server cannot be reached. Shown by clients, never sent.
     #[serde(rename = "ENGINE.CANNOT_CONNECT")]
     CannotConnect,
 }
 
 impl EngineStatus {
-    /// Those that our servers are in.
+    /// States that our servers report.
     pub const OF_SERVERS: [Self; 5] = [
         Self::Offline,
         Self::Booting,
@@ -90,7 +90,7 @@ impl EngineStatus {
         Self::WeightSyncing,
     ];
 
-    /// The wire name, such as `ENGINE.ROLLING`.
+    /// Returns the name on the wire, such as `ENGINE.ROLLING`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Offline => "ENGINE.OFFLINE",
@@ -120,12 +120,12 @@ pub struct Health {
 /// Answer of `GET /get_engine_status`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct EngineStatusAnswer {
-    /// Where the engine is.
+    /// State of the engine.
     pub engine_status: EngineStatus,
-    /// A sentence on what it is doing or why it stopped.
+    /// Current activity, or why the engine stopped.
     #[serde(default)]
     pub engine_status_detail: Option<String>,
-    /// 0 while offline, 1 while the first batch is sampled.
+    /// Step whose batch is being sampled, from 1; 0 while offline.
     #[serde(default)]
     pub global_step: u64,
 }
@@ -133,20 +133,21 @@ pub struct EngineStatusAnswer {
 /// Body of `POST /sync_train_config`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct SyncTrainConfigRequest {
-    /// The whole training configuration as YAML.
+    /// Complete training configuration as YAML.
     pub yaml_as_string: String,
 }
 
-/// Ours: answer of `POST /compare_train_config`, whose body is that of `POST /sync_train_config`.
+/// Answer of `POST /compare_train_config`, whose body is that of `POST /sync_train_config`. Python servers do not have
+/// it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CompareTrainConfigAnswer {
-    /// What the configuration was compared with.
+    /// Source of the other configuration.
     #[serde(default)]
     pub compared_with: ComparedWith,
-    /// Directory of the experiment that runs, or that a start would continue.
+    /// Directory of the running experiment, or of the one that a start would continue.
     #[serde(default)]
     pub experiment_dir: String,
-    /// The keys whose values differ.
+    /// Keys whose values differ.
     #[serde(default)]
     pub differences: Vec<ConfigDifference>,
 }
@@ -155,7 +156,7 @@ pub struct CompareTrainConfigAnswer {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ComparedWith {
-    /// The engine that runs.
+    /// The running engine.
     Engine,
     /// The last start of an experiment that is not running.
     Experiment,
@@ -164,16 +165,16 @@ pub enum ComparedWith {
     Nothing,
 }
 
-/// A key of the configuration with two values.
+/// A configuration key whose values differ.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ConfigDifference {
-    /// Dotted, such as `ajet.model.path`.
+    /// Dotted path of the key, such as `ajet.model.path`.
     #[serde(default)]
     pub key: String,
-    /// In the configuration that was sent.
+    /// Value in the configuration that was sent.
     #[serde(default)]
     pub given: serde_json::Value,
-    /// In the one that it was compared with.
+    /// Value in the configuration that it was compared with.
     #[serde(default)]
     pub present: serde_json::Value,
 }
@@ -183,10 +184,10 @@ pub struct ConfigDifference {
 pub struct SyncTrainCodeAnswer {
     /// Whether the snapshot was stored.
     pub success: bool,
-    /// What was done with it, and what was not.
+    /// Where the snapshot is stored and how to use it.
     #[serde(default)]
     pub message: String,
-    /// Where it is on the server's machine.
+    /// Directory of the snapshot on the server's machine.
     #[serde(default)]
     pub temp_ajet_code_path: String,
 }
@@ -224,10 +225,10 @@ pub struct SyncedSnapshot {
     pub is_selected: bool,
 }
 
-/// Answer of the calls that only succeed or fail.
+/// Answer of calls without a result.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct SuccessAnswer {
-    /// Whether the call did what it was asked.
+    /// Whether the call succeeded.
     pub success: bool,
 }
 
@@ -236,17 +237,17 @@ pub struct SuccessAnswer {
 pub struct EndEpisodeAnswer {
     /// Whether the episode has ended.
     pub success: bool,
-    /// Why it will not be trained, such as `no_llm_call`, where that is known by now.
+    /// Why the episode will not be trained on, such as `no_llm_call`, if that is already known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dropped: Option<String>,
 }
 
-/// Answer of calls that say why they failed.
+/// Answer of calls without a result, with the reason of a failure.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct SuccessOrReason {
-    /// Whether the call did what it was asked.
+    /// Whether the call succeeded.
     pub success: bool,
-    /// Empty on success.
+    /// Why the call failed; empty on success.
     #[serde(default)]
     pub failure_reason: String,
 }
@@ -264,32 +265,32 @@ pub struct StartEngineAnswer {
 /// Answer of `GET /get_server_experiment_dir`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ExperimentDirAnswer {
-    /// Absolute path; null only before the first start.
+    /// Absolute path of the experiment directory; null only before the first start.
     pub server_experiment_dir: Option<String>,
 }
 
-/// What an episode is for.
+/// Purpose of an episode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum EpisodeType {
-    /// Its reward and tokens train the model.
+    /// Trains the model.
     #[default]
     Train,
-    /// Its reward is recorded, it trains nothing.
+    /// Evaluates the model: its reward is recorded and not trained on.
     Eval,
 }
 
-/// How a client keeps its own share of a batch (`throttle_policy` of a claim).
+/// Limit that a client sets on its own share of a batch (`throttle_policy` of a claim).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ThrottlePolicy {
-    /// Own distinct tasks in the pool may reach `expected_batch_size × ratio`.
+    /// The client may have up to `expected_batch_size × ratio` distinct tasks in the pool.
     #[serde(default = "default_throttle_ratio")]
     pub ratio: f64,
-    /// Tasks a batch, as the client expects.
+    /// Number of tasks per batch that the client expects.
     pub expected_batch_size: u64,
-    /// Episodes a task, as the client expects.
+    /// Number of episodes per task that the client expects.
     pub expected_num_repeat: u64,
-    /// The task about to be begun.
+    /// Task of the episode to claim.
     #[serde(default)]
     pub current_task_id: String,
 }
@@ -298,16 +299,16 @@ fn default_throttle_ratio() -> f64 {
     1.5
 }
 
-/// Body of `POST /claim_episode`. The type is a string here so that a wrong one gets our sentence, not a parser's.
+/// Body of `POST /claim_episode`. `episode_type` is a string, so that an invalid one gets a clear error message.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ClaimEpisodeRequest {
-    /// Who asks.
+    /// Id of the client.
     pub client_uuid: String,
     /// `train` or `eval`.
     pub episode_type: String,
     /// Seconds without an LLM call after which the episode is discarded.
     pub discard_episode_timeout: f64,
-    /// Present when the client throttles itself.
+    /// Set if the client limits its share of the batch.
     #[serde(default)]
     pub throttle_policy: Option<ThrottlePolicy>,
 }
@@ -317,37 +318,37 @@ pub struct ClaimEpisodeRequest {
 pub struct ClaimEpisodeAnswer {
     /// Whether an episode was claimed.
     pub success: bool,
-    /// Echo of the request's.
+    /// Id of the client, as in the request.
     #[serde(default)]
     pub client_uuid: String,
-    /// The episode.
+    /// Id of the episode.
     #[serde(default)]
     pub episode_uuid: String,
-    /// Base URL of the model API; clients replace scheme and authority by those they know us under.
+    /// Base URL of the model API; clients replace scheme, host and port by those under which they reach the server.
     #[serde(default)]
     pub openai_base_url: String,
-    /// Key that names the episode to the model API.
+    /// API key of the episode for the model API.
     #[serde(default)]
     pub openai_api_key: String,
-    /// Why not, with the phrases that clients match on.
+    /// Why no episode was claimed, with phrases that clients match on.
     #[serde(default)]
     pub fail_cause: String,
 }
 
-/// What an agent's run came to. `reward` is loosely typed on purpose: anything but a finite number is refused with a
-/// sentence of ours.
+/// Result of an agent's run. `reward` may be any JSON value here, so that all but a finite number get a clear error
+/// message.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct WorkflowOutput {
     /// The episode's reward.
     #[serde(default)]
     pub reward: serde_json::Value,
-    /// Whether the agent reached its goal, where that is known.
+    /// Whether the agent reached its goal, if known.
     #[serde(default)]
     pub is_success: Option<bool>,
-    /// Anything; `task_id` in it must equal the request's.
+    /// Metadata of any form; a `task_id` in it must equal the request's.
     #[serde(default)]
     pub metadata: IndexMap<String, serde_json::Value>,
-    /// Numbers, lists of numbers or objects to be averaged into the step's metrics.
+    /// Numbers, lists of numbers or objects of them, averaged into the step's metrics.
     #[serde(default)]
     pub log_metrics: IndexMap<String, serde_json::Value>,
 }
@@ -355,17 +356,17 @@ pub struct WorkflowOutput {
 /// Body of `POST /end_episode` and `POST /abort_episode`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct EndEpisodeRequest {
-    /// Who ends it.
+    /// Id of the client.
     pub client_uuid: String,
-    /// Which episode.
+    /// Id of the episode.
     pub episode_uuid: String,
-    /// What came of it.
+    /// Result of the episode.
     #[serde(default)]
     pub workflow_output: WorkflowOutput,
-    /// The task it belongs to; empty for an abort.
+    /// Id of the task; empty for an abort.
     #[serde(default)]
     pub task_id: String,
-    /// Whether this call makes the client an active one.
+    /// Whether the call makes the client an active one.
     #[serde(default = "yes")]
     pub declare_client_active: bool,
 }
@@ -377,25 +378,25 @@ fn yes() -> bool {
 /// Body of `POST /can_continue_episode`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct CanContinueEpisodeRequest {
-    /// Who asks.
+    /// Id of the client.
     pub client_uuid: String,
-    /// Which episode.
+    /// Id of the episode.
     pub episode_uuid: String,
 }
 
 /// Answer of `POST /can_continue_episode`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct CanContinueEpisodeAnswer {
-    /// Whether the episode is still this client's and the engine still rolls.
+    /// Whether the episode still belongs to the client and the engine is still rolling.
     pub can_continue: bool,
 }
 
 /// Body of `POST /is_episode_claimed`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct IsEpisodeClaimedRequest {
-    /// Which episode.
+    /// Id of the episode.
     pub episode_uuid: String,
-    /// Drop the record if nobody claimed it.
+    /// Delete the episode if it is not claimed.
     #[serde(default)]
     pub unregister_if_not_claimed: bool,
 }
@@ -403,44 +404,44 @@ pub struct IsEpisodeClaimedRequest {
 /// Body of `POST /agree_sync_weight`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct AgreeSyncWeightRequest {
-    /// Who agrees.
+    /// Id of the client that agrees.
     pub client_uuid: String,
 }
 
 /// One episode as `POST /get_episode_buffer` lists it.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct EpisodeStatus {
-    /// The episode.
+    /// Id of the episode.
     pub episode_uuid: String,
     /// `registered` or `claimed`.
     pub episode_status: String,
     /// `train` or `eval`.
     #[serde(default)]
     pub episode_type: EpisodeType,
-    /// As in the claim.
+    /// Base URL of the model API.
     #[serde(default)]
     pub openai_base_url: String,
-    /// Always blank in a listing.
+    /// Always empty in a list.
     #[serde(default)]
     pub openai_api_key: String,
-    /// Who runs it.
+    /// Id of the client that runs it.
     #[serde(default)]
     pub client_uuid: String,
-    /// Always blank; a Python server's private address.
+    /// Always empty; an internal address of Python servers.
     #[serde(default)]
     pub zmq_listen_result_addr: String,
-    /// Unix seconds.
+    /// Time of the last activity in Unix seconds.
     #[serde(default)]
     pub latest_activity_timestamp: f64,
-    /// Seconds.
+    /// Seconds without activity after which the episode is discarded.
     pub discard_episode_timeout: f64,
-    /// LLM calls so far.
+    /// Number of LLM calls so far.
     #[serde(default)]
     pub llm_call_count: u64,
-    /// Always empty; kept for Python.
+    /// Always empty; Python clients expect it.
     #[serde(default)]
     pub debug_log: Vec<String>,
-    /// The task, where the claim's throttle policy named it.
+    /// Id of the task, if the claim's throttle policy named it.
     #[serde(default)]
     pub optional_task_id: String,
 }
@@ -448,29 +449,29 @@ pub struct EpisodeStatus {
 /// Answer of `POST /get_episode_buffer`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct EpisodeBufferAnswer {
-    /// Every episode that runs.
+    /// All running episodes.
     pub buffer: Vec<EpisodeStatus>,
 }
 
-/// A running episode in the pool information. Python wants every value as a string.
+/// A running episode in the pool information. Python clients expect all values as strings.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct RunningEpisodeDetail {
-    /// `claimed`.
+    /// Always `claimed`.
     #[serde(default)]
     pub episode_status: String,
-    /// Such as `1.2s`.
+    /// Time since the last activity, such as `1.2s`.
     #[serde(default)]
     pub time_since_last_activity: String,
-    /// Such as `240.0s`.
+    /// Discard timeout, such as `240.0s`.
     #[serde(default)]
     pub discard_episode_timeout: String,
-    /// Such as `3`.
+    /// Number of LLM calls so far, such as `3`.
     #[serde(default)]
     pub llm_call_count: String,
-    /// Who runs it.
+    /// Id of the client that runs it.
     #[serde(default)]
     pub client_uuid: String,
-    /// The task, where known.
+    /// Id of the task, if known.
     #[serde(default)]
     pub optional_task_id: String,
 }
@@ -478,12 +479,12 @@ pub struct RunningEpisodeDetail {
 /// A client that takes part in the batch.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ActiveClient {
-    /// The client.
+    /// Id of the client.
     pub client_uuid: String,
-    /// Unix seconds.
+    /// Time of its last activity in Unix seconds.
     #[serde(default)]
     pub last_activity_at: f64,
-    /// Whether it agreed to the update.
+    /// Whether it agreed to end the batch.
     #[serde(default)]
     pub allowed_sync_weight: bool,
 }
@@ -491,7 +492,7 @@ pub struct ActiveClient {
 /// The clients that take part in the batch.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct SwarmClientInstruction {
-    /// Every active client.
+    /// All active clients.
     #[serde(default)]
     pub active_clients: Vec<ActiveClient>,
 }
@@ -499,61 +500,61 @@ pub struct SwarmClientInstruction {
 /// Answer of `GET /get_current_batch_rollout_pool_information`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct PoolInformation {
-    /// Wire name of the stop rule.
+    /// Name of the collection method.
     #[serde(default)]
     pub sample_collection_method: String,
-    /// Finished train episodes of the batch.
+    /// Number of finished train episodes of the batch.
     #[serde(default)]
     pub completed_episodes: u64,
-    /// B·N.
+    /// Episodes per batch, B·N.
     #[serde(default)]
     pub completed_episode_target: u64,
-    /// Tasks with at least N episodes.
+    /// Number of tasks with at least N episodes.
     #[serde(default)]
     pub completed_tasks: u64,
-    /// B.
+    /// Tasks per batch, B.
     #[serde(default)]
     pub completed_task_target: u64,
-    /// Completed tasks whose rewards differ.
+    /// Number of completed tasks whose rewards differ.
     #[serde(default)]
     pub completed_non_dummy_tasks: u64,
-    /// B.
+    /// Tasks per batch, B.
     #[serde(default)]
     pub completed_non_dummy_task_target: u64,
-    /// N.
+    /// Episodes per task, N.
     #[serde(default)]
     pub task_expected_num_repeat: u64,
-    /// Task → its finished episodes.
+    /// Finished episodes by task.
     #[serde(default)]
     pub completed_tasks_details: IndexMap<String, Vec<String>>,
-    /// Task → the rewards of its finished episodes, in the same order.
+    /// Rewards of the finished episodes by task, in the same order.
     #[serde(default)]
     pub completed_tasks_rewards: IndexMap<String, Vec<f64>>,
-    /// Task → the clients of its finished episodes, in the same order.
+    /// Clients of the finished episodes by task, in the same order.
     #[serde(default)]
     pub completed_tasks_client_uuids: IndexMap<String, Vec<String>>,
-    /// Episode → what it is doing; null, not `{}`, when nothing runs (Python clients branch on it).
+    /// Running episodes by id; null instead of `{}` if there is none, since Python clients check for null.
     #[serde(default)]
     pub running_episode_details: Option<IndexMap<String, RunningEpisodeDetail>>,
-    /// Where the engine is.
+    /// State of the engine.
     #[serde(default)]
     pub engine_status: Option<EngineStatus>,
-    /// As in the status.
+    /// Step whose batch is being sampled, as in the status.
     #[serde(default)]
     pub global_step: u64,
-    /// Unix seconds.
+    /// Start of the boot in Unix seconds.
     #[serde(default)]
     pub booting_start_time: Option<f64>,
     /// `ajet.model.path` of the running engine.
     #[serde(default)]
     pub training_model_path: Option<String>,
-    /// Who takes part.
+    /// Active clients of the batch.
     #[serde(default)]
     pub swarm_client_instruction: SwarmClientInstruction,
-    /// Ours: reason → episodes that were begun and did not train, since the engine started.
+    /// Number of episodes since the engine started that were not trained on, by reason. Python servers do not send it.
     #[serde(default)]
     pub dropped_episodes: IndexMap<String, u64>,
-    /// Ours: the metrics of the last update, by the names of `metrics.jsonl`.
+    /// Metrics of the last update, by the names of `metrics.jsonl`. Python servers do not send them.
     #[serde(default)]
     pub latest_metrics: IndexMap<String, f64>,
 }
@@ -561,7 +562,7 @@ pub struct PoolInformation {
 /// Body of `POST /push_verbose_log`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PushVerboseLogRequest {
-    /// What the message is about.
+    /// Subject of the message.
     #[serde(default)]
     pub tag: String,
     /// The message.
@@ -572,9 +573,9 @@ pub struct PushVerboseLogRequest {
 /// One verbose log line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct VerboseLog {
-    /// Unix seconds.
+    /// Time in Unix seconds.
     pub timestamp: f64,
-    /// What the message is about.
+    /// Subject of the message.
     pub tag: String,
     /// The message.
     pub message: String,
@@ -583,7 +584,7 @@ pub struct VerboseLog {
 /// Answer of `GET /get_verbose_logs`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct VerboseLogsAnswer {
-    /// Those of the last 30 s, 50 at most.
+    /// Lines of the last 30 s, at most 50.
     pub entries: Vec<VerboseLog>,
 }
 
@@ -596,27 +597,27 @@ pub struct ReplayLatestLlmCallAnswer {
     pub output: serde_json::Value,
 }
 
-/// Answer of `GET /v1/episode/conversations`: what an episode's agents and the model said to each other so far.
+/// Answer of `GET /v1/episode/conversations`: the conversations of an episode's agents with the model so far.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct EpisodeConversations {
-    /// The episode.
+    /// Id of the episode.
     pub episode_uuid: String,
-    /// Answers that the model gave, in all conversations.
+    /// Number of the model's answers in all conversations.
     #[serde(default)]
     pub llm_calls: u64,
-    /// Index in `conversations` of the one with the most messages, of equal ones the latest; null before the first answer.
+    /// Index in `conversations` of the longest one, the latest of equally long ones; null before the first answer.
     #[serde(default)]
     pub main: Option<usize>,
-    /// One for each answer that no later request continues, in the order of these answers.
+    /// One conversation for each answer that no later request continues, in the order of these answers.
     #[serde(default)]
     pub conversations: Vec<RecordedConversation>,
-    /// Shorter conversations that are not in `conversations`, because the answer would be larger than 32 MiB.
+    /// Number of shorter conversations that are omitted because the answer would exceed 32 MiB.
     #[serde(default)]
     pub left_out: u64,
 }
 
 impl EpisodeConversations {
-    /// The messages of the main conversation.
+    /// Returns the messages of the main conversation.
     pub fn into_main(mut self) -> Option<Vec<serde_json::Value>> {
         let main = self.main.filter(|main| *main < self.conversations.len())?;
         Some(self.conversations.swap_remove(main).messages)
@@ -626,16 +627,16 @@ impl EpisodeConversations {
 /// One conversation of an episode.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RecordedConversation {
-    /// The `model` of its requests, by which the agents of one episode may tell themselves apart.
+    /// `model` of its requests, by which the agents of one episode can be distinguished.
     #[serde(default)]
     pub model: String,
-    /// The functions on offer in its last request.
+    /// Tools of its last request.
     #[serde(default)]
     pub tools: Vec<serde_json::Value>,
-    /// OpenAI's messages, the model's last answer included. Thinking is `reasoning_content`.
+    /// Messages in OpenAI's format, including the model's last answer. Thinking is in `reasoning_content`.
     #[serde(default)]
     pub messages: Vec<serde_json::Value>,
-    /// The model's answers among `messages`, oldest first.
+    /// The model's answers in `messages`, oldest first.
     #[serde(default)]
     pub answers: Vec<RecordedAnswer>,
 }
@@ -643,23 +644,23 @@ pub struct RecordedConversation {
 /// One answer of the model in a conversation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RecordedAnswer {
-    /// Its index in `messages`.
+    /// Index in `messages`.
     pub message: usize,
-    /// Tokens that the model was given.
+    /// Number of tokens of the prompt.
     pub prompt_tokens: u64,
-    /// Tokens that the model sampled.
+    /// Number of sampled tokens.
     pub completion_tokens: u64,
-    /// `stop` or `tool_calls`, or `length` where a token limit cut it.
+    /// `stop` or `tool_calls`, or `length` if a token limit ended it.
     pub finish_reason: String,
-    /// When its request came, in Unix seconds.
+    /// Time of its request in Unix seconds.
     pub begun: f64,
-    /// Seconds from its request to its last token.
+    /// Seconds from the request to the last token.
     pub seconds: f64,
 }
 
 /// Body of every error outside `/v1`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorDetail {
-    /// A sentence.
+    /// The error message.
     pub detail: String,
 }

@@ -9,28 +9,31 @@ use crate::client::ClientError;
 /// An error of [`super::run()`] and its kin.
 #[derive(Debug, thiserror::Error)]
 pub enum RollError {
-    /// The job file is wrong.
+    /// The job file is invalid.
     #[error(transparent)]
     File(#[from] JobError),
-    /// Its tasks cannot be had.
+    /// Its tasks cannot be read.
     #[error(transparent)]
     Tasks(#[from] TaskError),
-    /// There is nothing to evaluate on.
-    #[error("roll.eval asks for an evaluation, but the task reader has no validation tasks")]
+    /// There are no validation tasks.
+    #[error(
+        "roll.eval requires validation tasks, but the task reader has none\nhint: set a validation set in ajet.task_reader, or remove \
+         roll.eval"
+    )]
     NoValidation,
     /// The job cannot run with its tasks.
     #[error("the job cannot run: {}", .0.join("\n"))]
     Unfit(Vec<String>),
-    /// Server or engine.
+    /// A call to the server or the engine failed.
     #[error(transparent)]
     Swarm(#[from] ClientError),
-    /// No server of our own.
+    /// The job's own server could not be started.
     #[error(transparent)]
     Server(#[from] ServerError),
     /// The reward cannot be used.
     #[error(transparent)]
     Reward(#[from] SetupError),
-    /// Agent or reward do not fit the tasks.
+    /// Agent or reward do not match the tasks.
     #[error("task {task_id}: {detail}")]
     Job {
         /// The first task that showed it.
@@ -63,7 +66,7 @@ pub enum RollError {
         /// Why the last one did.
         detail: String,
     },
-    /// Updates were done, and none of them changed a weight.
+    /// Updates ran, but none of them changed a weight.
     #[error("nothing was trained in {updates} updates; the last one: {reason}")]
     NothingTrained {
         /// How many.
@@ -82,8 +85,8 @@ pub enum RollError {
         /// What the last one says.
         reason: String,
     },
-    /// No update was done at all.
-    #[error("nothing was trained, since no batch came to be full: {reason}")]
+    /// No update ran.
+    #[error("nothing was trained, because no batch became full: {reason}")]
     NoUpdate {
         /// What is missing, with a hint.
         reason: String,
@@ -95,7 +98,7 @@ pub enum RollError {
         there: String,
         /// A line for each difference.
         differences: String,
-        /// The ways on.
+        /// What to do about it.
         hint: &'static str,
     },
     /// Engines of several models have batches of different sizes.
@@ -120,10 +123,10 @@ pub enum RollError {
          `roll.force_restart: true` does so at the start of the job"
     )]
     Busy(String),
-    /// The agent's program is not there, or the like.
+    /// A check of the agent failed, such as for its program.
     #[error("{0}")]
     Check(String),
-    /// A part of the run itself failed.
-    #[error("a part of the run ended unexpectedly: {0}")]
+    /// A task of the run panicked.
+    #[error("internal error of the run: {0}")]
     Lost(#[from] tokio::task::JoinError),
 }

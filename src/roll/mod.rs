@@ -1,7 +1,7 @@
-//! `roll`: runs a job's tasks through an agent as episodes of a swarm, and tells how the training goes.
+//! `roll`: runs a job's tasks through an agent as episodes of a swarm, and reports the training's progress.
 //!
-//! A [`job::Job`] names tasks, agent and reward; [`run()`] brings up server and engine, runs the episodes and ends with
-//! what the training changed. The client keeps no state: a run that is started again goes on where the engine is.
+//! A [`job::Job`] names tasks, agent and reward; [`run()`] starts server and engine, runs the episodes and reports what
+//! the training changed. The client keeps no state: a run that is started again continues where the engine is.
 
 pub mod agents;
 mod attempt;
@@ -26,6 +26,8 @@ mod joining;
 mod joint_episode;
 mod learning;
 mod lost_server;
+#[cfg(test)]
+mod messages;
 mod order;
 mod pace;
 mod phases;

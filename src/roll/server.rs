@@ -28,18 +28,18 @@ pub const STAY: &str = "stay\n";
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// No process, or no log file for it.
-    #[error("no swarm server could be started: {0}")]
+    #[error("cannot start a swarm server: {0}")]
     Start(#[from] std::io::Error),
-    /// It ended at once.
-    #[error("the swarm server ended as soon as it was started; its log {} ends with:\n{tail}", log.display())]
+    /// The server exited right after its start.
+    #[error("the swarm server exited right after its start; its log {} ends with:\n{tail}", log.display())]
     Ended {
         /// Its output.
         log: PathBuf,
         /// The end of it.
         tail: String,
     },
-    /// It says nothing.
-    #[error("the swarm server was started, but did not say within {} s that it listens; its log is {}", START.as_secs(), .0.display())]
+    /// The server does not report that it listens.
+    #[error("the swarm server did not start listening within {} s\nhint: see its log {}", START.as_secs(), .0.display())]
     Silent(PathBuf),
 }
 

@@ -1,8 +1,8 @@
-//! The prompt of the next turn, without ever decoding and encoding again what the model sampled.
+//! Builds the prompt of the next turn without decoding and re-encoding sampled tokens.
 //!
-//! Where a request continues an earlier call, its prompt is that call's prompt ids, its sampled ids, and the ids of
-//! only the new suffix as the chat template writes it (the *bridge*). Where the template or the agent rewrote what came
-//! before, bridging is refused with a reason and the whole prompt is rendered anew.
+//! If a request continues an earlier call, its prompt is that call's prompt ids, its sampled ids, and the ids of the
+//! new suffix alone as the chat template renders it (the *bridge*). If the template or the agent changed earlier
+//! messages, bridging fails with a reason and the whole prompt is rendered again.
 
 use std::cmp::Reverse;
 
@@ -12,21 +12,21 @@ use super::call::{Call, Conversation, RenderError, Renderer, TurnEnd};
 use super::counters::SplitReason;
 use super::matching::{continues, same_message, text};
 
-/// Stands for an answer, to see what the template writes after one.
+/// Placeholder for an answer, to find the text that the template writes after one.
 const MARK: &str = "\u{fffc}answer\u{fffc}";
 
-/// What to feed the model for a request.
+/// Prompt of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prompt {
-    /// The request, with replayed answers as we gave them where it was bridged.
+    /// The request; if it was bridged, with earlier answers as the model gave them.
     pub conversation: Conversation,
-    /// What the template makes of it.
+    /// Text of the conversation, as the template renders it.
     pub rendered: String,
-    /// The token ids to feed.
+    /// Token ids of the prompt.
     pub ids: Vec<u32>,
-    /// The beginning of the answer where it is given rather than sampled: the end of `rendered` and of `ids`.
+    /// Beginning of the answer, if the request gives it: the end of `rendered` and of `ids`.
     pub opening: String,
-    /// Why it does not continue an earlier call although the episode has some.
+    /// Why it continues none of the earlier calls, if there are any.
     pub split: Option<SplitReason>,
 }
 
@@ -34,7 +34,7 @@ impl Prompt {
     /// Begins the answer with this text.
     ///
     /// # Errors
-    /// The tokenizer refuses it.
+    /// Fails if the tokenizer does.
     pub fn open_with(&mut self, opening: String, renderer: &dyn Renderer) -> Result<(), RenderError> {
         self.ids.extend(renderer.encode(&opening)?);
         self.rendered += &opening;
@@ -43,10 +43,10 @@ impl Prompt {
     }
 }
 
-/// The prompt of a request in an episode with these calls so far.
+/// Returns the prompt of a request in an episode with these calls so far.
 ///
 /// # Errors
-/// The template or the tokenizer refuses the conversation.
+/// Fails if the template or the tokenizer does.
 pub fn prompt_for(calls: &[Call], request: Conversation, renderer: &dyn Renderer) -> Result<Prompt, RenderError> {
     let mut refused = None;
     for call in continued(calls, &request.messages) {
@@ -73,7 +73,7 @@ pub fn prompt_for(calls: &[Call], request: Conversation, renderer: &dyn Renderer
     })
 }
 
-/// The calls that the messages continue, the longest conversation first.
+/// Returns the calls that the messages continue, the longest conversation first.
 fn continued<'a>(calls: &'a [Call], messages: &[Value]) -> Vec<&'a Call> {
     let mut found: Vec<&Call> = calls.iter().filter(|call| continues(call, messages)).collect();
     found.sort_by_key(|call| Reverse(call.conversation.messages.len()));
@@ -87,7 +87,7 @@ fn covers_last_answer(call: &Call, messages: &[Value]) -> bool {
         .all(|message| message["role"] != "assistant")
 }
 
-/// Continues `call`, whose messages and answer `request` starts with.
+/// Continues `call`: `request` starts with its messages and its answer.
 fn bridge(call: &Call, request: &Conversation, renderer: &dyn Renderer) -> Result<Prompt, SplitReason> {
     let asked = call.conversation.messages.len();
     let mut conversation = request.clone();
@@ -119,8 +119,8 @@ fn bridge(call: &Call, request: &Conversation, renderer: &dyn Renderer) -> Resul
     })
 }
 
-/// Continues the longest call whose text is what the request's rendering starts with, however its messages are cut;
-/// also says how many ids were kept.
+/// Continues the longest call whose text the rendered request starts with, even if messages are split differently. Also
+/// returns the number of ids kept.
 fn by_text(
     calls: &[Call],
     request: &Conversation,
@@ -153,7 +153,8 @@ fn by_text(
     Ok(Some((prompt, call.len())))
 }
 
-/// The call's ids and those of `suffix`, the template's text after the call's answer, end of turn included.
+/// Returns the call's ids and those of `suffix`: the template's text after the call's answer, including the end of
+/// turn.
 fn continue_with(call: &Call, suffix: &str, renderer: &dyn Renderer) -> Result<Vec<u32>, RenderError> {
     let mut ids = call.sequence();
     let end = end_text(call, renderer);
@@ -174,14 +175,14 @@ fn continue_with(call: &Call, suffix: &str, renderer: &dyn Renderer) -> Result<V
     Ok(ids)
 }
 
-/// The text of the end token that the call sampled.
+/// Returns the text of the end token that the call sampled.
 fn end_text(call: &Call, renderer: &dyn Renderer) -> Option<String> {
     let end = call.sampled.last().filter(|_| call.end == TurnEnd::EndToken)?;
     Some(renderer.decode(&[*end]))
 }
 
-/// What follows `beginning` in a text that may write it with other white space (templates strip contents and lay out
-/// JSON in their own way).
+/// Returns what follows `beginning` in a text that may contain it with other white space: templates strip contents and
+/// format JSON in their own way.
 pub fn after_text<'a>(text: &'a str, beginning: &str) -> Option<&'a str> {
     if let Some(rest) = text.strip_prefix(beginning) {
         return Some(rest);
@@ -193,8 +194,8 @@ pub fn after_text<'a>(text: &'a str, beginning: &str) -> Option<&'a str> {
     Some(rest)
 }
 
-/// What follows the answer where the template writes it differently from how it was sampled, such as a tool call with
-/// its keys in another order. Refused where a part of the answer is missing.
+/// Returns what follows the answer if the template renders it differently from how it was sampled, such as a tool call
+/// with its keys in another order. Fails if a part of the answer is missing.
 fn after_rewritten_answer<'a>(
     call: &Call,
     conversation: &Conversation,
@@ -224,7 +225,7 @@ fn squeeze(text: &str) -> String {
     text.split_whitespace().collect()
 }
 
-/// Whether thinking that the model saw or sampled is not in the new rendering.
+/// Returns whether the new rendering omits thinking that the model saw or sampled.
 fn thinking_was_dropped(call: &Call, rendered: &str) -> bool {
     let messages = call.conversation.messages.iter().chain([&call.answer]);
     messages

@@ -1,102 +1,108 @@
-//! A recorded LLM call, and what the timeline asks of a model's tokenizer and chat template.
+//! A recorded LLM call, and the interface to a model's tokenizer and chat template.
 
 use serde_json::{Map, Value};
 
-/// What a chat template is given. Messages are OpenAI's, with contents as strings (null where an assistant only calls
+/// Input of a chat template. Messages have OpenAI's format, with contents as strings (null if an assistant only calls
 /// tools) and tool-call arguments as JSON text.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Conversation {
-    /// The messages, oldest first.
+    /// Messages, oldest first.
     pub messages: Vec<Value>,
-    /// The functions on offer, as the request lists them.
+    /// Tools, as in the request.
     pub tools: Vec<Value>,
     /// Further variables of the template, such as `enable_thinking`.
     pub template_kwargs: Map<String, Value>,
 }
 
 impl Conversation {
-    /// Names of the functions on offer.
+    /// Returns the names of the tools.
     pub fn offered_functions(&self) -> Vec<String> {
         let names = self.tools.iter().filter_map(|tool| tool["function"]["name"].as_str());
         names.map(str::to_owned).collect()
     }
 }
 
-/// How a turn of the model ended.
+/// How the model's turn ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TurnEnd {
-    /// With an end token, the last one sampled.
+    /// An end token was sampled last.
     EndToken,
-    /// With a stop string; no end token was sampled.
+    /// A stop string was found; no end token was sampled.
     StopString,
-    /// At a token limit; no end token was sampled.
+    /// A token limit was reached; no end token was sampled.
     Length,
 }
 
-/// One LLM call of an episode, as it really happened.
+/// One LLM call of an episode, with the exact tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
-    /// The request, normalised; messages that repeat earlier answers are the answers as we gave them.
+    /// Normalised request; earlier answers in it are as the model gave them.
     pub conversation: Conversation,
-    /// What the chat template makes of `conversation`, up to where the model continues.
+    /// `conversation` as the chat template renders it, with the generation prompt.
     pub rendered: String,
-    /// The token ids fed to the model.
+    /// Token ids of the prompt.
     pub prompt: Vec<u32>,
-    /// The token ids the model sampled.
+    /// Sampled token ids.
     pub sampled: Vec<u32>,
-    /// Their log-probabilities at the sampling temperature.
+    /// Log-probabilities of the sampled tokens at the sampling temperature.
     pub logprobs: Vec<f32>,
-    /// `sampled` as text, special tokens included, the end token left out.
+    /// Text of `sampled`, with special tokens but without the end token.
     pub sampled_text: String,
-    /// How the turn ended.
+    /// How the model's turn ended.
     pub end: TurnEnd,
-    /// The assistant message we returned.
+    /// Assistant message that was returned.
     pub answer: Value,
-    /// Who asked: the request's `model`, by which agents of one episode tell themselves apart.
+    /// `model` of the request, by which the agents of one episode can be distinguished.
     pub agent: String,
-    /// The weights that sampled.
+    /// Version of the weights that sampled.
     pub weight_version: u64,
-    /// When the request came, in Unix seconds.
+    /// Time of the request in Unix seconds.
     pub begun: f64,
-    /// When its answer was complete, in Unix seconds.
+    /// Time at which the answer was complete in Unix seconds.
     pub ended: f64,
 }
 
 impl Call {
-    /// Prompt and sampled ids in one.
+    /// Returns the ids of the prompt followed by the sampled ones.
     pub fn sequence(&self) -> Vec<u32> {
         [self.prompt.as_slice(), self.sampled.as_slice()].concat()
     }
 
-    /// Length of [`Call::sequence`].
+    /// Returns the length of [`Call::sequence`].
     pub fn len(&self) -> usize {
         self.prompt.len() + self.sampled.len()
     }
 
-    /// Whether the call has no token at all.
+    /// Returns whether the call has no token at all.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether `ids` start with all that this call fed and sampled.
+    /// Returns whether `ids` start with the call's prompt and sampled ids.
     pub fn is_prefix_of(&self, ids: &[u32]) -> bool {
         ids.len() >= self.len() && ids.starts_with(&self.prompt) && ids[self.prompt.len()..].starts_with(&self.sampled)
     }
 }
 
-/// The chat template or the tokenizer refused a conversation: a sentence.
+/// Error of the chat template or the tokenizer.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{0}")]
 pub struct RenderError(pub String);
 
-/// A model's chat template and tokenizer.
+/// Chat template and tokenizer of a model.
 pub trait Renderer {
-    /// The conversation as text; with `add_generation_prompt` up to where the model continues.
+    /// Renders a conversation, with the generation prompt if `add_generation_prompt`.
+    ///
+    /// # Errors
+    /// Fails if the template does.
     fn render(&self, conversation: &Conversation, add_generation_prompt: bool) -> Result<String, RenderError>;
 
-    /// Token ids of a text. Special tokens written in it are recognised, none are added.
+    /// Encodes a text. Special tokens in it are recognised, none are added.
+    ///
+    /// # Errors
+    /// Fails if the tokenizer does.
     fn encode(&self, text: &str) -> Result<Vec<u32>, RenderError>;
 
-    /// Text of token ids, special tokens included.
+    /// Decodes token ids, including special tokens.
     fn decode(&self, ids: &[u32]) -> String;
 }

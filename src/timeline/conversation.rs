@@ -1,4 +1,4 @@
-//! The conversations of an episode, told from its calls: one for each call that no later call continues.
+//! Conversations of an episode, derived from its calls: one for each call that no later call continues.
 
 use serde_json::Value;
 
@@ -8,13 +8,13 @@ use super::matching::continues;
 /// One conversation: a call that no later call continues, and the calls that it continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Branch {
-    /// Indexes of its calls, the first one first.
+    /// Indexes of its calls, oldest first.
     pub calls: Vec<usize>,
 }
 
 impl Branch {
-    /// The messages up to and with the last answer. Answers are the ones that the model gave, with the thinking that
-    /// an agent may have left out when it sent them back.
+    /// Returns the messages up to and including the last answer. Answers are as the model gave them, with thinking that
+    /// the agent may have removed when it sent them back.
     pub fn messages<'a>(&self, calls: &'a [Call]) -> Vec<&'a Value> {
         let mut messages: Vec<&Value> = vec![];
         for call in self.calls.iter().filter_map(|index| calls.get(*index)) {
@@ -25,19 +25,19 @@ impl Branch {
         messages
     }
 
-    /// Where in [`Branch::messages`] the answer of each call stands.
+    /// Returns the index of each call's answer in [`Branch::messages`].
     pub fn answers<'a>(&'a self, calls: &'a [Call]) -> impl Iterator<Item = (usize, &'a Call)> {
         let calls = self.calls.iter().filter_map(|index| calls.get(*index));
         calls.map(|call| (call.conversation.messages.len(), call))
     }
 
-    /// Number of messages.
+    /// Returns the number of messages.
     pub fn message_count(&self, calls: &[Call]) -> usize {
         self.answers(calls).last().map_or(0, |(place, _)| place + 1)
     }
 }
 
-/// Every conversation of an episode, in the order of their last calls.
+/// Returns all conversations of an episode, in the order of their last calls.
 pub fn branches(calls: &[Call]) -> Vec<Branch> {
     let parents: Vec<Option<usize>> = (0..calls.len()).map(|at| parent(calls, at)).collect();
     let is_leaf = |at: &usize| !parents.contains(&Some(*at));
@@ -51,7 +51,7 @@ pub fn branches(calls: &[Call]) -> Vec<Branch> {
         .collect()
 }
 
-/// The longest earlier conversation that a call continues; of equal ones the latest.
+/// Returns the longest earlier conversation that a call continues, the latest of equally long ones.
 fn parent(calls: &[Call], at: usize) -> Option<usize> {
     let messages = &calls[at].conversation.messages;
     let length = |index: &usize| calls[*index].conversation.messages.len();
@@ -65,7 +65,7 @@ fn parent(calls: &[Call], at: usize) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::timeline::{Conversation, TurnEnd};
+    use crate::timeline::fake;
     use serde_json::json;
 
     fn user(content: &str) -> Value {
@@ -73,23 +73,7 @@ mod tests {
     }
 
     fn call(messages: &[Value], answer: Value) -> Call {
-        Call {
-            conversation: Conversation {
-                messages: messages.to_vec(),
-                ..Conversation::default()
-            },
-            rendered: String::new(),
-            prompt: vec![],
-            sampled: vec![],
-            logprobs: vec![],
-            sampled_text: String::new(),
-            end: TurnEnd::EndToken,
-            answer,
-            agent: String::new(),
-            weight_version: 0,
-            begun: 0.0,
-            ended: 0.0,
-        }
+        fake::call(messages.to_vec(), answer)
     }
 
     fn assistant(content: &str) -> Value {

@@ -1,28 +1,28 @@
-//! What happened to an episode's timelines, for the metrics.
+//! Counters of an episode's timelines, for the metrics.
 
 use std::collections::BTreeMap;
 
-/// Why a call could not continue the tokens of an earlier one and was rendered anew.
+/// Why a call could not continue the tokens of an earlier one, so that its whole prompt was rendered again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SplitReason {
-    /// The template leaves out the thinking of the earlier turn.
+    /// The template omits the thinking of the earlier turn.
     ThinkingDropped,
-    /// The template writes the earlier messages differently now that others follow.
+    /// The template renders earlier messages differently once others follow.
     TemplateRewrites,
-    /// The template writes the model's answer differently from how it was sampled.
+    /// The template renders the model's answer differently from how it was sampled.
     AnswerRewritten,
     /// The tool list in the prompt changed.
     ToolsChanged,
     /// The system message changed.
     SystemChanged,
-    /// The agent changed or left out earlier messages.
+    /// The agent changed or removed earlier messages.
     HistoryEdited,
-    /// Nothing in common with an earlier call.
+    /// The call has nothing in common with an earlier one.
     NewConversation,
 }
 
 impl SplitReason {
-    /// The name in metrics.
+    /// Returns the name in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::ThinkingDropped => "thinking_dropped",
@@ -36,23 +36,23 @@ impl SplitReason {
     }
 }
 
-/// Counts over an episode, or over many.
+/// Counters of one or more episodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Calls that started a new row, by reason.
+    /// Number of calls that started a new row, by reason.
     pub timeline_splits: BTreeMap<SplitReason, u64>,
-    /// Episodes in which a prompt did not fit the context.
+    /// Number of episodes with a prompt beyond the context length.
     pub episode_overflow: u64,
-    /// Turns ended by their token limit.
+    /// Number of turns that ended at a token limit.
     pub turn_length_cut: u64,
-    /// Rows cut at their end.
+    /// Number of truncated rows.
     pub row_cut: u64,
-    /// Rows left out because the episode had too many.
+    /// Number of rows that were dropped because the episode had too many.
     pub rows_left_out: u64,
 }
 
 impl Counters {
-    /// Adds another's counts.
+    /// Adds other counters.
     pub fn add(&mut self, other: &Self) {
         for (reason, count) in &other.timeline_splits {
             *self.timeline_splits.entry(*reason).or_default() += count;
@@ -63,7 +63,7 @@ impl Counters {
         self.rows_left_out += other.rows_left_out;
     }
 
-    /// Name and count of everything that happened at all, such as `timeline_splits/thinking_dropped`.
+    /// Returns the counters above 0 by name, such as `timeline_splits/thinking_dropped`.
     pub fn named(&self) -> Vec<(String, u64)> {
         let splits = self
             .timeline_splits

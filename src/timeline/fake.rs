@@ -1,13 +1,13 @@
-//! A made-up tokenizer, chat templates and model, for tests in microseconds.
+//! A fake tokenizer, chat template and model, for fast tests.
 //!
-//! The vocabulary has single characters and a few longer pieces, encoding takes the longest piece; so most random
-//! token sequences do not come back from decode and encode, as with real models.
+//! The vocabulary has single characters and a few longer pieces, and encoding takes the longest piece. So most random
+//! token sequences change when they are decoded and encoded, as with real models.
 
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
 
-use super::call::{Conversation, RenderError, Renderer};
+use super::call::{Call, Conversation, RenderError, Renderer, TurnEnd};
 use super::matching::text;
 
 const SPECIAL: [&str; 3] = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"];
@@ -40,17 +40,38 @@ const PIECES: [&str; 26] = [
     " {",
 ];
 
-/// `<|im_end|>` of [`Fake`].
+/// Token id of `<|im_end|>` in [`Fake`].
 pub const IM_END: u32 = 1;
-/// `<|endoftext|>` of [`Fake`].
+/// Token id of `<|endoftext|>` in [`Fake`].
 pub const END_OF_TEXT: u32 = 2;
 
-/// Which chat template [`Fake`] renders; all are ChatML.
+/// A call with these messages and this answer that ended with an end token; it has no tokens.
+pub fn call(messages: Vec<Value>, answer: Value) -> Call {
+    Call {
+        conversation: Conversation {
+            messages,
+            ..Conversation::default()
+        },
+        rendered: String::new(),
+        prompt: vec![],
+        sampled: vec![],
+        logprobs: vec![],
+        sampled_text: String::new(),
+        end: TurnEnd::EndToken,
+        answer,
+        agent: String::new(),
+        weight_version: 0,
+        begun: 0.0,
+        ended: 0.0,
+    }
+}
+
+/// Chat template of [`Fake`], a variant of ChatML.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Template {
-    /// As Qwen2.5: everything is kept, contents are not touched.
+    /// As Qwen2.5: all messages are rendered unchanged.
     Keep,
-    /// As Qwen3: thinking before the last user message is left out, contents are stripped.
+    /// As Qwen3: thinking before the last user message is omitted, contents are stripped.
     DropThinking,
 }
 
@@ -62,7 +83,7 @@ pub struct Fake {
 }
 
 impl Fake {
-    /// With this template.
+    /// Creates one with this template.
     pub fn new(template: Template) -> Self {
         let ascii = (0x20..0x7f_u8).map(|c| char::from(c).to_string());
         let mut vocabulary: Vec<String> = SPECIAL.iter().chain(&PIECES).map(|piece| piece.to_string()).collect();
@@ -70,7 +91,7 @@ impl Fake {
         Self { template, vocabulary }
     }
 
-    /// A random answer of the model, with an end token unless `cut`.
+    /// Returns a random answer of the model, with an end token unless `cut`.
     pub fn sample(&self, rng: &mut ChaCha8Rng, cut: bool) -> Vec<u32> {
         let first = SPECIAL.len() as u32 + 8;
         let last = (SPECIAL.len() + PIECES.len()) as u32;

@@ -1,10 +1,10 @@
-//! Whether a request's messages continue an earlier call: tolerant of what clients do to the messages they replay.
+//! Decides whether a request continues an earlier call, allowing for the changes that clients make to earlier messages.
 
 use serde_json::Value;
 
 use super::call::Call;
 
-/// Whether `messages` start with the call's messages and the answer we gave, with something after it.
+/// Returns whether `messages` start with the call's messages and its answer, and go on after it.
 pub fn continues(call: &Call, messages: &[Value]) -> bool {
     let asked = &call.conversation.messages;
     messages.len() > asked.len() + 1
@@ -15,8 +15,8 @@ pub fn continues(call: &Call, messages: &[Value]) -> bool {
         && same_message(&call.answer, &messages[asked.len()])
 }
 
-/// Whether `theirs` is `ours` replayed. Clients drop reasoning, turn null contents to `""`, strip answers,
-/// re-serialise tool-call arguments and rename calls.
+/// Returns whether `theirs` is `ours` as a client may send it back: without reasoning, with `""` for null contents,
+/// stripped, with tool-call arguments serialised again and calls renamed.
 pub fn same_message(ours: &Value, theirs: &Value) -> bool {
     if ours["role"] != theirs["role"] {
         return false;
@@ -49,7 +49,7 @@ fn calls(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Arguments as JSON, whether they came as JSON text or as JSON.
+/// Returns arguments as JSON, given as JSON text or as JSON.
 fn arguments(value: &Value) -> Value {
     match value {
         Value::String(text) => serde_json::from_str(text).unwrap_or_else(|_| value.clone()),
@@ -57,8 +57,8 @@ fn arguments(value: &Value) -> Value {
     }
 }
 
-/// Whether a client that read `ours` may have written `theirs`: numbers are compared as floats, since clients print `1.10`
-/// as `1.1`, and JavaScript has no others.
+/// Returns whether `theirs` may be `ours`, parsed and serialised by a client. Numbers are compared as floats, since
+/// clients write `1.10` as `1.1`, and JavaScript has only floats.
 fn same_json(ours: &Value, theirs: &Value) -> bool {
     match (ours, theirs) {
         (Value::Number(a), Value::Number(b)) => a == b || a.as_f64().is_some_and(|a| b.as_f64() == Some(a)),
@@ -71,7 +71,7 @@ fn same_json(ours: &Value, theirs: &Value) -> bool {
     }
 }
 
-/// A string, or "" for null and what is missing.
+/// Returns a string, or "" for null and missing values.
 pub fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }

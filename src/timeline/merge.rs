@@ -1,7 +1,7 @@
-//! From the calls of an episode to training rows.
+//! Merges the calls of an episode into training rows.
 //!
-//! A call is absorbed by another whose prompt starts with all that it fed and sampled; so a linear conversation is one
-//! row, and each branch is one. Every sampled token is masked in exactly once.
+//! A call is merged into a later one whose prompt starts with its prompt and its sampled tokens. So a linear
+//! conversation is one row, and so is each branch. The token mask selects every sampled token exactly once.
 
 use std::cmp::Reverse;
 
@@ -14,26 +14,27 @@ use super::counters::Counters;
 use super::row::Row;
 use crate::config::schema::CompareLevel;
 
-/// How calls become rows.
+/// How calls are merged into rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MergePolicy {
-    /// What is compared to find that a call continues another.
+    /// What is compared to find the call that another one continues.
     pub compare_level: CompareLevel,
-    /// Whether calls with different tool lists may be one row.
+    /// Whether calls with different tools may be in one row.
     pub ignore_tools: bool,
-    /// Most tokens of a row.
+    /// Maximum number of tokens of a row.
     pub max_row_len: usize,
-    /// Most rows of an episode.
+    /// Maximum number of rows of an episode.
     pub max_rows: usize,
-    /// Chooses the rows where there are more.
+    /// Seed of the choice of rows if there are more.
     pub seed: u64,
-    /// The weights that are trained; what others sampled is context only.
+    /// Version of the weights to train; tokens sampled by other versions are context only.
     pub weight_version: u64,
 }
 
-/// The training rows of an episode's calls, in the order of their last call, and what was cut or left out.
+/// Returns the training rows of an episode's calls, in the order of their last calls, and counters of truncated and
+/// dropped rows.
 ///
-/// Rows without a trainable token are left out.
+/// Rows without a trainable token are omitted.
 pub fn merge(mut calls: Vec<Call>, policy: &MergePolicy, renderer: &dyn Renderer) -> (Vec<Row>, Counters) {
     if policy.compare_level == CompareLevel::Text {
         adopt_sampled_tokens(&mut calls, policy, renderer);
@@ -55,7 +56,7 @@ pub fn merge(mut calls: Vec<Call>, policy: &MergePolicy, renderer: &dyn Renderer
     (rows, counters)
 }
 
-/// A row as the calls whose samples it trains: the last first, each with room for the one before it.
+/// A row as the calls whose sampled tokens it trains, the last one first.
 type Path = Vec<usize>;
 
 fn paths(calls: &[Call], policy: &MergePolicy) -> Vec<Path> {
@@ -136,8 +137,8 @@ fn sample_rows(rows: Vec<Row>, policy: &MergePolicy) -> Vec<Row> {
         .collect()
 }
 
-/// Where a prompt continues an earlier call by its text but by no call's tokens, puts the tokens that were sampled in
-/// their place.
+/// Replaces the beginning of prompts by sampled tokens, where a prompt continues an earlier call in its text but not in
+/// its tokens.
 fn adopt_sampled_tokens(calls: &mut [Call], policy: &MergePolicy, renderer: &dyn Renderer) {
     for later in 1..calls.len() {
         let (earlier, rest) = calls.split_at_mut(later);
@@ -165,7 +166,7 @@ fn adopt_sampled_tokens(calls: &mut [Call], policy: &MergePolicy, renderer: &dyn
     }
 }
 
-/// The tokens of `ids` after those that are `text`, if one ends where the text does.
+/// Returns the tokens of `ids` after those that decode to `text`, if a token ends where the text does.
 fn tokens_after<'a>(ids: &'a [u32], text: &str, renderer: &dyn Renderer) -> Option<&'a [u32]> {
     let boundaries: Vec<usize> = (0..=ids.len()).collect();
     let boundary = boundaries.partition_point(|at| renderer.decode(&ids[..*at]).len() < text.len());

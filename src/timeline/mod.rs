@@ -1,7 +1,7 @@
 //! From an agent's LLM calls to training rows: pure, no I/O, no model.
 //!
-//! [`bridge`] makes the prompt of the next turn from what the model really saw and sampled, [`mod@merge`] turns the calls
-//! of a finished episode into rows. Both reach the model's tokenizer and chat template through [`Renderer`].
+//! [`bridge`] makes the prompt of the next turn from what the model really saw and sampled, [`mod@merge`] turns the
+//! calls of a finished episode into rows. Both reach the model's tokenizer and chat template through [`Renderer`].
 
 pub mod bridge;
 pub mod call;

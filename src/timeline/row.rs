@@ -1,22 +1,22 @@
-//! The training row.
+//! Training rows.
 
 use serde::{Deserialize, Serialize};
 
-/// One token sequence that the model saw and partly sampled. The three lists have one entry a token.
+/// A token sequence of prompts and answers. The three lists have one entry per token.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Exactly what the model was fed and sampled, in order.
+    /// Token ids of prompts and answers, exactly as computed.
     pub token_ids: Vec<u32>,
-    /// True where the model sampled the token (this turn, this weight version) and no other row trains it.
+    /// Token mask: true for tokens to train, which this version of the weights sampled and no other row trains.
     pub loss_mask: Vec<bool>,
-    /// Log-probability at the sampling temperature with which a masked-in token was sampled; 0 elsewhere.
+    /// Log-probability of each token in the mask at the sampling temperature; 0 for the others.
     pub logprobs: Vec<f32>,
-    /// Whether the row's last turn was cut by a token limit.
+    /// Whether the row's last turn ended at a token limit.
     pub truncated: bool,
 }
 
 impl Row {
-    /// Masked-in tokens.
+    /// Returns the number of tokens in the mask.
     pub fn response_tokens(&self) -> usize {
         self.loss_mask.iter().filter(|m| **m).count()
     }

@@ -6,7 +6,7 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 
-use super::fake::{Fake, IM_END, Template};
+use super::fake::{self, Fake, IM_END, Template};
 use super::*;
 use crate::config::schema::CompareLevel;
 
@@ -67,11 +67,7 @@ impl Episode {
             sampled,
             sampled_text,
             end: if ended { TurnEnd::EndToken } else { TurnEnd::Length },
-            answer: answer.clone(),
-            agent: String::new(),
-            weight_version: 0,
-            begun: 0.0,
-            ended: 0.0,
+            ..fake::call(vec![], answer.clone())
         });
         answer
     }
@@ -373,18 +369,10 @@ fn text_level_takes_the_tokens_that_were_sampled() {
     let call = |prompt: &str, sampled: &[&str]| {
         let sampled: Vec<u32> = sampled.iter().flat_map(|piece| fake.encode(piece).unwrap()).collect();
         Call {
-            conversation: Conversation::default(),
-            rendered: String::new(),
             prompt: fake.encode(prompt).unwrap(),
             logprobs: vec![-1.0; sampled.len()],
             sampled,
-            sampled_text: String::new(),
-            end: TurnEnd::EndToken,
-            answer: Value::Null,
-            agent: String::new(),
-            weight_version: 0,
-            begun: 0.0,
-            ended: 0.0,
+            ..fake::call(vec![], Value::Null)
         }
     };
     // "ab" + "c" was sampled; encoded again it is the one token "abc".

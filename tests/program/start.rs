@@ -11,7 +11,7 @@ use ajet_swarm::protocol::openai::ChatRequest;
 use ajet_swarm::protocol::swarm::{EngineStatus, WorkflowOutput};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::json;
+use serde_json::{Value, json};
 
 fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ajet-swarm"));
@@ -406,6 +406,67 @@ async fn after_the_last_update_that_is_allowed_there_is_a_checkpoint_and_no_engi
         );
     }
     assert_eq!(server.end_by(Signal::SIGTERM), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lines_of_the_log_as_json_say_which_request_and_episode_they_belong_to() {
+    let mut server = Running::start(&["--swarm-port=0", "--log-format=json", "-v"]);
+    let stderr = BufReader::new(server.child.stderr.take().unwrap());
+    let log = std::thread::spawn(move || stderr.lines().map(Result::unwrap).collect::<Vec<_>>());
+    let client = SwarmClient::new(&format!("http://127.0.0.1:{}", server.port())).unwrap();
+    let ajet = json!({
+        "experiment_name": "log", "model": {"path": "builtin:tiny"}, "engine": {"device": "cpu", "threads": 1},
+        "data": {"max_prompt_length": 96, "max_response_length": 32},
+    });
+    client
+        .sync_train_config(&json!({ "ajet": ajet }).to_string())
+        .await
+        .unwrap();
+    client.start_engine(|_| ()).await.unwrap();
+    let episode = client.begin_episode(&BeginEpisode::default()).await.unwrap();
+    // Longer than the context: the engine logs a warning for this call.
+    let request = json!({"messages": [{"role": "user", "content": "word ".repeat(400)}]});
+    let answer = reqwest::Client::new()
+        .post(format!("{}/chat/completions", episode.base_url()))
+        .bearer_auth(episode.api_key())
+        .json(&request)
+        .send()
+        .await
+        .unwrap();
+    let id = answer.headers()["x-request-id"].to_str().unwrap().to_owned();
+    let uuid = episode.uuid().to_owned();
+    episode.abort().await.unwrap();
+    assert_eq!(server.end_by(Signal::SIGTERM), 0);
+    let lines: Vec<Value> = log
+        .join()
+        .unwrap()
+        .iter()
+        .map(|line| serde_json::from_str(line).expect(line))
+        .collect();
+    let has = |message: &str, span: Value| {
+        let matches = |line: &&Value| {
+            let said = line["message"].as_str().is_some_and(|said| said.contains(message));
+            let fields = span.as_object().unwrap();
+            said && fields.iter().all(|(name, value)| line["span"][name] == *value)
+        };
+        assert!(
+            lines.iter().any(|line| matches(&line)),
+            "no {message} with {span} in {lines:#?}"
+        );
+    };
+    has(
+        "answered",
+        json!({"id": id, "episode": uuid, "path": "/v1/chat/completions"}),
+    );
+    has("answered", json!({"episode": uuid, "path": "/claim_episode"}));
+    has(
+        "dropped the episode: aborted",
+        json!({"episode": uuid, "path": "/abort_episode"}),
+    );
+    has(
+        "the prompt exceeds the context length",
+        json!({"id": id, "episode": uuid, "name": "engine"}),
+    );
 }
 
 /// The second engine gives up before the server does, so that clients which print nothing else learn who has the directory.

@@ -115,27 +115,20 @@ impl std::io::Write for Counter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::timeline::Conversation;
+    use crate::timeline::fake;
     use serde_json::json;
 
     fn call(messages: Value, answer: Value, end: TurnEnd) -> Call {
+        let mut call = fake::call(messages.as_array().unwrap().clone(), answer);
+        call.conversation.tools = vec![json!({"type": "function", "function": {"name": "f"}})];
         Call {
-            conversation: Conversation {
-                messages: messages.as_array().unwrap().clone(),
-                tools: vec![json!({"type": "function", "function": {"name": "f"}})],
-                ..Conversation::default()
-            },
-            rendered: String::new(),
             prompt: vec![0; 7],
             sampled: vec![0; 3],
-            logprobs: vec![],
-            sampled_text: String::new(),
             end,
-            answer,
             agent: "planner".into(),
-            weight_version: 0,
             begun: 100.0,
             ended: 102.5,
+            ..call
         }
     }
 

@@ -274,7 +274,7 @@ impl Session {
     /// continue.
     fn overflowed(&self, request: &Request, given: usize) -> Result<ChatAnswer, ChatError> {
         let max_model_len = self.backend.settings.max_model_len;
-        tracing::warn!(episode = %self.episode_uuid, given, max_model_len, "the prompt exceeds the context length");
+        tracing::warn!(given, max_model_len, "the prompt exceeds the context length");
         self.lock().counters.episode_overflow = 1;
         match self.backend.settings.rollout.on_context_overflow {
             OnContextOverflow::Error => Err(ChatError::ContextLengthExceeded { given, max_model_len }),

@@ -1,9 +1,9 @@
-//! `<tool_call>{"name": …, "arguments": …}</tool_call>`, any number of times, with text between; a list of calls in one
-//! pair of tags too.
+//! Parser of `<tool_call>{"name": …, "arguments": …}</tool_call>`, any number of times, with text in between. A pair of
+//! tags may also contain a list of calls.
 //!
-//! A closing tag may be missing where JSON is whole and another call or the answer's end follows. A block that holds no
-//! call, or is cut inside of it, is text. White space around calls is text where text stands on both sides, else layout
-//! that is left out.
+//! A closing tag may be missing if the JSON is complete and another call or the end of the answer follows. A block
+//! without a call, or with an incomplete one, is text. White space between calls is dropped unless there is text on
+//! both sides.
 
 use super::json_call::{parse, split_value};
 use super::tag::{Found, could_become, find};
@@ -12,38 +12,38 @@ use super::{ParsedCall, Pieces};
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
 
-/// The state between two pieces of text.
+/// State of the parser between two pieces of text.
 #[derive(Default)]
 pub struct Hermes {
-    /// Undecided text: white space, the beginning of a tag, or a block that is not closed.
+    /// Text to decide on later: white space, the beginning of a tag, or an open block.
     held: String,
-    /// White space around calls since the last text, which is text if more follows.
+    /// White space since the last text, which is text only if more text follows.
     around_calls: String,
     last: Last,
-    /// Whether the block that became text last was cut by the answer's end.
+    /// Whether the last block that became text was truncated by the end of the answer.
     cut: bool,
 }
 
-/// What came last.
+/// Kind of the last piece.
 #[derive(Default, PartialEq)]
 enum Last {
     #[default]
     Nothing,
     Text,
-    /// A call that text went before, and one that none did.
+    /// A call after text, and one without text before it.
     CallAfterText,
     CallAtStart,
 }
 
-/// What a block is, from behind its opening tag.
+/// Content of a block after its opening tag.
 enum Block {
-    /// It may still become one.
+    /// Not complete yet.
     Open,
-    /// Calls; the block ends at this byte.
+    /// Calls, and the byte at which the block ends.
     Calls(Vec<ParsedCall>, usize),
-    /// No call.
+    /// Not a call.
     Text,
-    /// The answer ended inside of it.
+    /// Truncated by the end of the answer.
     Cut,
 }
 
@@ -53,8 +53,8 @@ impl Hermes {
         self.take(false, out);
     }
 
-    /// The answer has ended. A block that is open now is text, what follows its tag may hold a good one. Whether the last
-    /// block was cut.
+    /// Ends the answer. An open block is text, but may contain complete blocks after its tag. Returns whether the last
+    /// block was truncated.
     pub fn finish(mut self, out: &mut Pieces) -> bool {
         self.take(true, out);
         if matches!(self.last, Last::Nothing | Last::Text) || !self.held.trim().is_empty() {
@@ -66,7 +66,7 @@ impl Hermes {
     fn take(&mut self, ended: bool, out: &mut Pieces) {
         loop {
             let (Found::At(tag) | Found::NotBefore(tag)) = find(&self.held, OPEN);
-            // White space may be a call's layout: it waits for what follows.
+            // White space is kept until it is known what follows.
             let tag = tag - self.release(self.held[..tag].trim_end().len(), out);
             if !self.held[tag..].starts_with(OPEN) {
                 return;
@@ -91,7 +91,7 @@ impl Hermes {
         }
     }
 
-    /// Gives out the first `len` bytes as text; returns `len`.
+    /// Emits the first `len` bytes as text; returns `len`.
     fn release(&mut self, len: usize, out: &mut Pieces) -> usize {
         if len == 0 {
             return 0;
@@ -115,13 +115,13 @@ fn read_block(text: &str, ended: bool) -> Block {
     if begun.is_empty() && ended {
         return Block::Cut;
     }
-    // JSON is read once it may be whole, not after each of its tokens.
+    // JSON is parsed only once it may be complete, not after every token.
     if !(ended || text.contains(CLOSE) || text.contains(OPEN)) {
         return Block::Open;
     }
     let (written, rest) = match split_value(text) {
         Ok(parts) => parts,
-        // The tag so far is inside of a JSON string.
+        // The tag is inside a JSON string.
         Err(error) if error.is_eof() && !ended => return Block::Open,
         Err(error) if error.is_eof() => return Block::Cut,
         Err(_) => return Block::Text,

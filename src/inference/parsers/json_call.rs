@@ -1,22 +1,22 @@
-//! A tool call as a JSON object: `{"name": …, "arguments": {…}}`, or `parameters` instead.
+//! Tool calls as JSON objects: `{"name": …, "arguments": {…}}`, or with `parameters` instead.
 //!
-//! Arguments are passed on as the model wrote them, numbers, white space and repeated keys included.
+//! Arguments are passed on exactly as the model wrote them, including white space and repeated keys.
 
 use indexmap::IndexMap;
 use serde_json::value::RawValue;
 
 use super::ParsedCall;
 
-/// Keys that an object without arguments may have and still be a call; another one would be lost.
+/// Keys that a call without arguments may have. An object with other keys is not a call, since they would be lost.
 const KEYS_BESIDE_ARGUMENTS: [&str; 3] = ["name", "type", "id"];
 
-/// A call, and whether its object says anything of arguments.
+/// A call, and whether its object has arguments.
 pub struct JsonCall {
     pub call: ParsedCall,
     pub has_arguments: bool,
 }
 
-/// The calls that `text` is: an object, or a list of them; white space around it aside.
+/// Parses the calls of `text`: an object or a list of them, with white space around it.
 pub fn parse(text: &str) -> Option<Vec<JsonCall>> {
     if !text.trim_start().starts_with('[') {
         return Some(vec![parse_one(text)?]);
@@ -41,7 +41,8 @@ fn parse_one(text: &str) -> Option<JsonCall> {
     })
 }
 
-/// The text of the object that JSON arguments are; `{}` for none. Some models write a string that holds one.
+/// Returns arguments as the text of a JSON object; `{}` if there are none. Some models write a string that contains
+/// one.
 fn object(json: &str) -> Option<String> {
     match json.as_bytes().first()? {
         b'{' => Some(json.to_owned()),
@@ -61,7 +62,7 @@ fn object(json: &str) -> Option<String> {
     }
 }
 
-/// Splits a text behind the JSON object or list that it begins with.
+/// Splits a text after the JSON object or list at its beginning.
 pub fn split_value(text: &str) -> serde_json::Result<(&str, &str)> {
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<serde::de::IgnoredAny>();
     match values.next() {
@@ -71,13 +72,13 @@ pub fn split_value(text: &str) -> serde_json::Result<(&str, &str)> {
     }
 }
 
-/// Whether a text is JSON that ends too early.
+/// Returns whether a text is incomplete JSON.
 pub fn is_cut(text: &str) -> bool {
     split_value(text).is_err_and(|error| error.is_eof())
 }
 
-/// Whether a text may still become a call or a list of calls: it begins with `{`, perhaps behind `[`, and its first key
-/// is one of a call's, as far as it is there.
+/// Returns whether a text may be the beginning of a call or a list of calls: it begins with `{` or `[{`, and its first
+/// key, as far as it is complete, is one of a call.
 pub fn could_be_call(text: &str) -> bool {
     let begun = text.trim_start();
     let object = begun.strip_prefix('[').map_or(begun, str::trim_start);

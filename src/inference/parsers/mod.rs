@@ -1,7 +1,7 @@
 //! Parsing of the model's output into an assistant message: reasoning, content and tool calls.
 //!
-//! Small state machines over text, one file per format. Text goes in as it is sampled, and pieces come out as soon as
-//! they are certain; the result does not depend on how the text was split, so a streamed answer equals a whole one.
+//! Small state machines, one file per format. They receive text as it is sampled and return pieces as soon as these are
+//! final. The result does not depend on how the text is split, so a streamed answer equals a complete one.
 
 mod hermes;
 mod json_call;
@@ -26,12 +26,12 @@ pub enum Piece {
     ToolCall(ParsedCall),
 }
 
-/// The end of an answer.
+/// Rest of an answer at its end.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ending {
-    /// What was undecided.
+    /// Remaining pieces.
     pub pieces: Vec<Piece>,
-    /// Whether the last of it is text only because the answer ended in the middle of a call.
+    /// Whether the last piece is text only because the answer ended within a call.
     pub cut_call: bool,
 }
 
@@ -159,7 +159,7 @@ impl AnswerParser {
         }
     }
 
-    /// Adds a part of the answer; returns the pieces certain by now.
+    /// Adds a part of the answer; returns the pieces that are final.
     pub fn push(&mut self, text: &str) -> Vec<Piece> {
         let mut out = Pieces::default();
         match &mut self.thinking {
@@ -172,7 +172,7 @@ impl AnswerParser {
         out.0
     }
 
-    /// Ends the answer; returns the remaining pieces. An open construct is text.
+    /// Ends the answer; returns the remaining pieces. An open block is text.
     pub fn finish(mut self) -> Ending {
         let mut out = Pieces::default();
         if let Some(thinking) = self.thinking {
@@ -210,7 +210,7 @@ impl ToolParser {
         }
     }
 
-    /// Gives out the rest; whether a call was cut.
+    /// Emits the rest; returns whether a call was truncated.
     fn finish(self, out: &mut Pieces) -> bool {
         match self {
             Self::Hermes(parser) => parser.finish(out),
@@ -220,7 +220,7 @@ impl ToolParser {
     }
 }
 
-/// Collects pieces; joins adjacent ones of a kind and drops empty ones.
+/// Collects pieces; joins adjacent ones of the same kind and drops empty ones.
 #[derive(Default)]
 struct Pieces(Vec<Piece>);
 

@@ -1,15 +1,15 @@
-//! Finding a tag in text that arrives in pieces.
+//! Finds a tag in text that arrives in pieces.
 
-/// What is known about a tag in a text that may go on.
+/// Result of the search for a tag in a text that may continue.
 #[derive(Debug, PartialEq)]
 pub enum Found {
     /// The tag begins at this byte.
     At(usize),
-    /// It is not there; from this byte on the text may be its beginning (the text's length where not).
+    /// Not found; from this byte on, the text may be the tag's beginning (the text's length if not).
     NotBefore(usize),
 }
 
-/// Looks for `tag` in `text`.
+/// Searches `text` for `tag`.
 pub fn find(text: &str, tag: &str) -> Found {
     if let Some(at) = text.find(tag) {
         return Found::At(at);
@@ -20,7 +20,7 @@ pub fn find(text: &str, tag: &str) -> Found {
     Found::NotBefore(text.len() - begins.unwrap_or(0))
 }
 
-/// Whether `text` is a part of `tag` from its start, so that it could still become it.
+/// Returns whether `text` is a proper prefix of `tag`.
 pub fn could_become(text: &str, tag: &str) -> bool {
     text.len() < tag.len() && tag.starts_with(text)
 }

@@ -1,37 +1,37 @@
-//! Thinking between `<think>` and `</think>` at the start of an answer.
+//! Parser of thinking between `<think>` and `</think>` at the start of an answer.
 //!
-//! A tag without its partner is content, so what follows a `<think>` of the model's is held back until the `</think>`
-//! comes. Where the chat template itself opened the thinking, it is given out as it comes.
+//! A tag without its partner is content, so text after a `<think>` of the model is held back until `</think>`. If the
+//! chat template opened the thinking, it is emitted at once.
 
 use super::Pieces;
 use super::tag::{Found, could_become, find};
 
-/// Begins thinking.
+/// Opening tag.
 pub const OPEN: &str = "<think>";
 const CLOSE: &str = "</think>";
 
 /// Splits thinking from the rest of an answer.
 pub struct Think {
     state: State,
-    /// Text that is not decided yet.
+    /// Text to decide on later.
     held: String,
 }
 
 enum State {
-    /// Nothing but white space so far.
+    /// Only white space so far.
     Start,
-    /// The model opened thinking; all of it is held.
+    /// The model opened thinking, which is held back.
     OpenedByModel,
-    /// The template opened thinking; `true` once some was given out.
+    /// The template opened thinking; `true` once a part was emitted.
     OpenedByTemplate(bool),
-    /// White space behind the thinking is left out.
+    /// White space after the thinking is dropped.
     Closed,
-    /// Everything is passed on.
+    /// The rest is content.
     Answer,
 }
 
 impl Think {
-    /// `opened`: the prompt ends with the opening tag.
+    /// Creates a parser; `opened` if the prompt ends with the opening tag.
     pub fn new(opened: bool) -> Self {
         Self {
             state: if opened {
@@ -43,7 +43,7 @@ impl Think {
         }
     }
 
-    /// Takes more text; gives what follows the thinking.
+    /// Adds text; returns the content after the thinking.
     pub fn push(&mut self, text: &str, out: &mut Pieces) -> String {
         self.held.push_str(text);
         loop {
@@ -85,7 +85,7 @@ impl Think {
         }
     }
 
-    /// Gives out thinking that is certain, without white space at its ends; true once it is closed.
+    /// Emits final thinking without white space at its ends; returns true once it is closed.
     fn stream_thinking(&mut self, begun: bool, out: &mut Pieces) -> bool {
         let found = find(&self.held, CLOSE);
         let (Found::At(end) | Found::NotBefore(end)) = found;
@@ -108,10 +108,10 @@ impl Think {
         false
     }
 
-    /// The answer has ended; gives what was held back and is content after all.
+    /// Ends the answer; returns text that was held back and is content.
     pub fn finish(self) -> String {
         match self.state {
-            // The tag was the template's: what is left is white space or a part of a closing tag.
+            // The template opened the tag: the rest is white space or a part of a closing tag.
             State::OpenedByTemplate(_) => String::new(),
             _ => self.held,
         }

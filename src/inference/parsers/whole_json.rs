@@ -1,5 +1,5 @@
-//! The whole answer is calls: JSON objects `{"name": …, "parameters": …}`, several separated by `;`, or a list of them,
-//! perhaps behind `<|python_tag|>` (Llama 3). Anything else is text.
+//! Parser of answers that consist of calls only: JSON objects `{"name": …, "parameters": …}`, several separated by `;`,
+//! or a list of them, optionally after `<|python_tag|>` (Llama 3). Anything else is text.
 
 use super::json_call::{JsonCall, could_be_call, is_cut, parse, split_value};
 use super::tag::could_become;
@@ -7,13 +7,13 @@ use super::{ParsedCall, Pieces};
 
 const TAG: &str = "<|python_tag|>";
 
-/// The state between two pieces of text.
+/// State of the parser between two pieces of text.
 pub struct WholeJson {
-    /// The answer so far, as long as it may be calls.
+    /// The answer so far, as long as it may consist of calls.
     held: String,
     is_text: bool,
-    /// Functions that the request offers. Without a tag, `{"name": "Ann"}` may as well be an answer in JSON: it is a call
-    /// only of one of these.
+    /// Names of the tools of the request. Without a tag, `{"name": "Ann"}` may be an answer in JSON, so it is a call
+    /// only if it names a tool.
     offered: Vec<String>,
 }
 
@@ -39,7 +39,7 @@ impl WholeJson {
         }
     }
 
-    /// Gives out the answer; whether it was cut in the middle of a call.
+    /// Emits the answer; returns whether it was truncated within a call.
     pub fn finish(self, out: &mut Pieces) -> bool {
         match self.calls() {
             Some(calls) => calls.into_iter().for_each(|call| out.call(call)),
@@ -64,7 +64,7 @@ impl WholeJson {
     }
 }
 
-/// The calls of values that are separated by `;`.
+/// Parses calls that are separated by `;`.
 fn separated(text: &str) -> Option<Vec<JsonCall>> {
     let mut calls = Vec::new();
     let mut rest = text;

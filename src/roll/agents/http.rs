@@ -39,10 +39,10 @@ fn default_timeout() -> f64 {
     600.0
 }
 
-/// Why a service gave no answer.
+/// Why a service returned no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
-    /// Nobody listens, or the connection broke.
+    /// The connection failed.
     #[error("cannot reach the agent at {url}: {reason}")]
     Unreachable {
         /// The service, without secrets.

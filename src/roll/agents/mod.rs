@@ -158,7 +158,7 @@ pub struct Rollout {
     pub stderr: String,
 }
 
-/// Why an agent gave no answer. The episode is aborted, never given a reward of 0.
+/// Why an agent returned no answer. The episode is aborted, never given a reward of 0.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     /// The model did not answer.
@@ -173,7 +173,7 @@ pub enum AgentError {
     /// The service failed.
     #[error(transparent)]
     Service(#[from] ServiceError),
-    /// A tool failed that may not.
+    /// A tool failed whose failure ends the episode.
     #[error("the tool {name} failed: {reason}")]
     Tool {
         /// The tool.
@@ -181,8 +181,8 @@ pub enum AgentError {
         /// Why.
         reason: ProgramError,
     },
-    /// The program's files could not be made.
-    #[error("the task's file could not be written: {0}")]
+    /// The program's files cannot be written.
+    #[error("cannot write the task's file: {0}")]
     Files(#[from] std::io::Error),
     /// The agent's answer is not usable.
     #[error("the agent's answer has {0}")]

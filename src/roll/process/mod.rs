@@ -102,7 +102,7 @@ pub(super) struct Finished {
 /// Why a program failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
-    /// It is not there, or may not be run.
+    /// The program is missing or not executable.
     #[error("cannot run {program:?}: {reason}")]
     Start {
         /// The program.

@@ -15,13 +15,13 @@ pub enum RewardError {
     /// The program failed.
     #[error("the reward's program failed: {0}")]
     Program(Arc<ProgramError>),
-    /// The agent did not give one.
-    #[error("the agent gave no reward\nhint: its last line of output has to be a JSON object with `reward`")]
+    /// The agent returned none.
+    #[error("the agent returned no reward\nhint: its last line of output must be a JSON object with `reward`")]
     Missing,
-    /// The right answer of a task is no number.
-    #[error("the task's answer {0:?} has no number that can be compared")]
+    /// The reference answer of a task contains no number.
+    #[error("the task's answer {0:?} contains no number to compare with")]
     NoNumber(String),
-    /// The right answer of a task is empty, so that every output would contain it.
+    /// The reference answer of a task is empty, so that every output would contain it.
     #[error("the task's answer is empty")]
     NoAnswer,
     /// The program printed something else.
@@ -33,7 +33,7 @@ pub enum RewardError {
     /// NaN or infinity.
     #[error("the reward is {0}, which is not a finite number")]
     NotFinite(f64),
-    /// The judge did not give one.
+    /// The judge returned no score.
     #[error(transparent)]
     Judge(#[from] JudgeError),
     /// Only one answer of the group is left, and a rank needs two.

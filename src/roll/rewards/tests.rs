@@ -96,7 +96,7 @@ async fn no_reward_is_an_error_never_a_zero() {
         ("{type: number_match, answer: many}", "\"many\" has no number"),
         (
             "{type: number_match, answer: '\\sqrt{2}'}",
-            "has no number that can be compared",
+            "contains no number to compare with",
         ),
         ("{type: contains, answer: ' '}", "the task's answer is empty"),
         ("{type: exact_match, answer: '{{ metadata.none }}'}", "metadata.none"),

@@ -87,7 +87,10 @@ mod tests {
     #[tokio::test]
     async fn a_failing_program_is_an_error() {
         for (script, told) in [
-            ("echo '{}'; echo loading", "\"sh\" printed a bad line 2: not JSON"),
+            (
+                "echo '{}'; echo loading",
+                "line 2 that \"sh\" printed is not a task: not JSON",
+            ),
             ("true", "what \"sh\" printed for validation contains no task"),
             ("echo '{}'; echo oh no >&2; exit 3", "oh no"),
         ] {

@@ -1,11 +1,11 @@
-//! Why tasks could not be had.
+//! Why tasks could not be read.
 
 use std::path::PathBuf;
 
 use crate::roll::process::ProgramError;
 use crate::roll::template::TemplateError;
 
-/// Why tasks could not be had.
+/// Why tasks could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TaskError {
     /// No reader of that name.
@@ -33,7 +33,7 @@ pub enum TaskError {
         reason: std::io::Error,
     },
     /// A file that is not what its name says.
-    #[error("{} is damaged or no Parquet file: {reason}", path.display())]
+    #[error("{} is damaged or not a Parquet file: {reason}", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -92,7 +92,7 @@ pub enum TaskError {
     },
     /// No data set of that name.
     #[error(
-        "there is no file or directory `{path}` here, and the hub did not give its {file}: {reason}\n\
+        "no file or directory `{path}` found, and cannot download its {file} from the hub: {reason}\n\
          hint: check the path or id and the network (HF_ENDPOINT names a mirror, HF_TOKEN opens gated data sets)"
     )]
     NoDataset {
@@ -105,8 +105,8 @@ pub enum TaskError {
     },
     /// A path that is neither there nor a hub id.
     #[error(
-        "there is no file or directory `{0}`\n\
-         hint: ajet.task_reader.huggingface_dat_repo.dataset_path is a directory or file of a data set, or a hub id such as openai/gsm8k"
+        "no file or directory `{0}` found\n\
+         hint: ajet.task_reader.huggingface_dat_repo.dataset_path must be a directory or file of a data set, or a hub id such as openai/gsm8k"
     )]
     NoSuchPath(String),
     /// A directory that is no data set.
@@ -132,7 +132,7 @@ pub enum TaskError {
     },
     /// Several configurations and no choice among them.
     #[error(
-        "{path} has several configurations and no default\n\
+        "{path} has several configurations and no default one\n\
          hint: set ajet.task_reader.huggingface_dat_repo.dataset_name to one of {}", .known.join(", ")
     )]
     NoConfig {
@@ -170,10 +170,10 @@ pub enum TaskError {
         allowed: &'static str,
     },
     /// A program that prints tasks failed.
-    #[error("the program that prints the tasks: {0}")]
+    #[error("the task program failed: {0}")]
     Program(#[from] ProgramError),
     /// A program that prints tasks printed something else.
-    #[error("{program:?} printed a bad line {line}: {reason}")]
+    #[error("line {line} that {program:?} printed is not a task: {reason}")]
     Printed {
         /// The program.
         program: String,
@@ -182,12 +182,12 @@ pub enum TaskError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The thread that read the tasks died.
-    #[error("reading the tasks failed: {0}")]
+    /// The thread that read the tasks panicked.
+    #[error("the thread that reads the tasks failed: {0}")]
     Thread(String),
     /// More distinct tasks than there are.
     #[error(
-        "ajet.task_reader.{kind} wants {asked} distinct tasks, but only {exist} exist with lengths from {min_length} to \
+        "ajet.task_reader.{kind} requires {asked} distinct tasks, but only {exist} exist with lengths from {min_length} to \
          {max_length}"
     )]
     TooMany {
@@ -203,7 +203,9 @@ pub enum TaskError {
         max_length: usize,
     },
     /// Lengths out of order.
-    #[error("ajet.task_reader.{kind}: lengths from {min_length} to {max_length} are not a range within 1 to {most}")]
+    #[error(
+        "ajet.task_reader.{kind}: min_length {min_length} and max_length {max_length} are not a range within 1 to {most}"
+    )]
     Lengths {
         /// The reader.
         kind: &'static str,

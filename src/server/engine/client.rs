@@ -21,11 +21,12 @@ use tokio_util::io::StreamReader;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::protocol::engine::{
-    BatchState, ChatCall, EndEpisode, EndOutcome, EngineEvent, ForgetEpisode, Hello, Update,
+    BatchState, ChatCall, EndEpisode, EndOutcome, EngineEvent, ForgetEpisode, Hello, REQUEST_ID_HEADER, Update,
 };
 use crate::protocol::openai::ErrorBody;
 use crate::server::http::blocking_pool::run_blocking;
 use crate::server::http::error::Error;
+use crate::server::http::request_id;
 
 /// Maximum length of an event line: a pool snapshot of about ten thousand episodes.
 const EVENT_BYTES: usize = 16 * 1024 * 1024;
@@ -219,13 +220,15 @@ impl EngineClient {
             Method::GET => Bytes::new(),
             _ => to_json(body).map_err(EngineCallError::unreachable)?.into(),
         };
-        let request = Request::builder()
+        let mut request = Request::builder()
             .method(method)
             .uri(path)
             .header(hyper::header::HOST, "engine")
-            .header(CONTENT_TYPE, "application/json")
-            .body(Full::new(body))
-            .map_err(EngineCallError::unreachable)?;
+            .header(CONTENT_TYPE, "application/json");
+        if let Some(id) = request_id::current() {
+            request = request.header(REQUEST_ID_HEADER, id);
+        }
+        let request = request.body(Full::new(body)).map_err(EngineCallError::unreachable)?;
         let stream = UnixStream::connect(&self.socket)
             .await
             .map_err(EngineCallError::unreachable)?;

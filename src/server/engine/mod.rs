@@ -7,5 +7,6 @@ pub mod preflight;
 pub mod process;
 pub mod resume;
 pub mod runtime_dir;
+mod stderr;
 pub mod supervisor;
 pub mod synced_config;

@@ -1,6 +1,5 @@
 //! Engine processes: starting, watching and ending them.
 
-use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -10,19 +9,14 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, watch};
 
 use super::runtime_dir::RuntimeDir;
+use super::stderr::log_lines;
+use crate::protocol::engine::LOG_FORMAT_VARIABLE;
 use crate::protocol::swarm::TOKEN_VARIABLE;
 
-/// Number of stderr lines kept to report why the engine ended.
-const LAST_LINES: usize = 5;
-/// Maximum bytes kept of such a line.
-const LINE_BYTES: usize = 400;
-/// Maximum length of a line, so that output without line breaks needs no memory.
-const MAX_LINE_BYTES: u64 = 64 * 1024;
 /// Time between SIGTERM and SIGKILL.
 const TERMINATE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -152,6 +146,7 @@ impl EngineLauncher for ChildLauncher {
             // The engine does not need the server's access token.
             .env_remove(TOKEN_VARIABLE)
             .env(ARENAS_VARIABLE, arenas)
+            .env(LOG_FORMAT_VARIABLE, "json")
             // Kept open: the engine exits when its standard input closes, so a killed server leaves no engine behind.
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -237,52 +232,6 @@ fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// Reads the engine's standard error to its end and returns the lines that explain its end. Everything meant for users
-/// arrives as events, so the lines are logged at debug level only.
-async fn log_lines(stderr: impl AsyncRead + Unpin) -> String {
-    let mut reader = BufReader::new(stderr);
-    let mut last = VecDeque::with_capacity(LAST_LINES);
-    let mut line = Vec::new();
-    let mut in_ordinary = false;
-    // Bytes, not strings: a crash may write invalid UTF-8.
-    while matches!(
-        (&mut reader).take(MAX_LINE_BYTES).read_until(b'\n', &mut line).await,
-        Ok(1..)
-    ) {
-        let text = String::from_utf8_lossy(&line[..line.len().min(LINE_BYTES)]);
-        let text = text.trim_end();
-        tracing::debug!("engine: {text}");
-        in_ordinary = is_ordinary(text) || in_ordinary && (text.is_empty() || text.starts_with(char::is_whitespace));
-        if !text.trim().is_empty() && !text.starts_with("note: run with") && !in_ordinary {
-            if last.len() == LAST_LINES {
-                last.pop_front();
-            }
-            last.push_back(text.to_owned());
-        }
-        line.clear();
-    }
-    failure_text(last.make_contiguous())
-}
-
-/// Returns whether a log line is routine output, and so not the reason of the engine's end. Continuation lines of a
-/// message are indented.
-fn is_ordinary(line: &str) -> bool {
-    // Such as `2026-01-02T03:04:05.678901Z  INFO loading the model`.
-    let mut words = line.split_whitespace();
-    let first = words.next().unwrap_or_default();
-    let is_time =
-        first.starts_with(|digit: char| digit.is_ascii_digit()) && first.contains('T') && first.ends_with('Z');
-    is_time && matches!(words.next(), Some("TRACE" | "DEBUG" | "INFO" | "WARN"))
-}
-
-/// Returns a process's own explanation of its end: the error and the lines after it, or the last line.
-fn failure_text(lines: &[String]) -> String {
-    let is_error = |line: &String| line.starts_with("error:") || line.contains("panicked at");
-    let from = lines.iter().position(is_error).unwrap_or(lines.len().saturating_sub(1));
-    let words = lines[from..].join(" ");
-    words.strip_prefix("error: ").map_or(words.clone(), str::to_owned)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -315,45 +264,6 @@ mod tests {
         assert_eq!(handle.wait().await, "the engine ended with exit code 3: no such model");
     }
 
-    /// Seen with a reason that quoted the last INFO line.
-    #[tokio::test]
-    async fn a_reason_quotes_no_ordinary_line_of_the_log() {
-        let info = "echo '2026-01-02T03:04:05.678901Z  INFO step 3' >&2";
-        for (script, reason) in [
-            (format!("{info}; exit 3"), "the engine ended with exit code 3"),
-            (
-                format!("{info}; kill -9 $$"),
-                "the engine was killed by signal 9 (the kernel does this when memory runs out)",
-            ),
-            (
-                format!("echo 'error: full' >&2; {info}; {info}; {info}; {info}; {info}; exit 3"),
-                "the engine ended with exit code 3: full",
-            ),
-            (
-                format!("echo '2026-01-02T03:04:05Z ERROR bad weights' >&2; {info}; exit 3"),
-                "the engine ended with exit code 3: 2026-01-02T03:04:05Z ERROR bad weights",
-            ),
-            // Seen with a warning's second line.
-            (
-                format!("{info}; echo '  hint: another model' >&2; echo >&2; echo '  and more' >&2; kill -25 $$"),
-                "the engine was terminated by signal 25",
-            ),
-            (
-                format!(
-                    "{info}; echo '  hint: another' >&2; echo \"thread 'x' panicked at a.rs:\" >&2; echo '  left: 1' >&2; exit 3"
-                ),
-                "the engine ended with exit code 3: thread 'x' panicked at a.rs:   left: 1",
-            ),
-            (
-                format!("{info}; echo 'memory allocation failed' >&2; exit 3"),
-                "the engine ended with exit code 3: memory allocation failed",
-            ),
-        ] {
-            let (_dir, handle) = launched(&script);
-            assert_eq!(handle.wait().await, reason, "{script}");
-        }
-    }
-
     #[tokio::test]
     async fn the_engine_is_told_where_its_files_are_and_they_are_private() {
         let (_dir, handle) =
@@ -377,13 +287,6 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_line_without_an_end_is_cut_and_what_follows_is_still_heard() {
-        let (_dir, handle) =
-            launched("head -c 300000 /dev/zero | tr '\\0' x >&2; echo >&2; echo 'error: full' >&2; exit 2");
-        assert_eq!(handle.wait().await, "the engine ended with exit code 2: full");
-    }
-
-    #[tokio::test]
     async fn an_engine_that_ignores_everything_is_killed() {
         let (_dir, handle) = launched("trap '' TERM; while :; do sleep 0.05; done");
         handle.kill.send(Kill::Kill).await.unwrap();
@@ -397,17 +300,5 @@ mod tests {
         assert!(ended.is_err(), "standard input is held open");
         handle.end_within(Duration::ZERO).await;
         assert!(handle.wait().await.contains("signal 15"));
-    }
-
-    #[test]
-    fn last_words_begin_at_the_error() {
-        let lines = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
-        assert_eq!(failure_text(&lines(&["a", "error: b", "hint: c"])), "b hint: c");
-        assert_eq!(
-            failure_text(&lines(&["x", "thread 'main' panicked at src/a.rs:1:1:", "boom"])),
-            "thread 'main' panicked at src/a.rs:1:1: boom"
-        );
-        assert_eq!(failure_text(&lines(&["a", "b"])), "b");
-        assert_eq!(failure_text(&[]), "");
     }
 }

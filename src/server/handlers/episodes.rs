@@ -17,6 +17,7 @@ use crate::server::engine::client::EngineCallError;
 use crate::server::handlers::is_ours;
 use crate::server::http::body::{END_BYTES, JsonBody};
 use crate::server::http::error::Error;
+use crate::server::http::request_id;
 use crate::server::shared::Shared;
 use crate::server::swarm::core::EndStep;
 
@@ -38,6 +39,9 @@ pub async fn claim(
             (answer, core.may_roll_soon())
         });
         let answer = answer?;
+        if answer.success {
+            request_id::names_episode(&answer.episode_uuid);
+        }
         if answer.success || !may_roll_soon || is_ours(&headers) {
             return Ok(Json(answer));
         }
@@ -55,10 +59,11 @@ pub async fn end(
     State(shared): Server,
     JsonBody(request): JsonBody<EndEpisodeRequest, END_BYTES>,
 ) -> Result<Json<EndEpisodeAnswer>, Error> {
+    request_id::names_episode(&request.episode_uuid);
     let timeout = shared.options.end_timeout;
     // A separate task: once the engine is called, neither a disconnected client nor our own timeout leaves the end half
     // done.
-    let ended = tokio::spawn(async move { end_once(&shared, request).await });
+    let ended = tokio::spawn(request_id::carried(async move { end_once(&shared, request).await }));
     let busy = "it is still saving this episode, whose end may be repeated";
     let ended = tokio::time::timeout(timeout, ended)
         .await
@@ -111,6 +116,7 @@ pub async fn abort(
     State(shared): Server,
     JsonBody(request): JsonBody<EndEpisodeRequest, END_BYTES>,
 ) -> Json<SuccessAnswer> {
+    request_id::names_episode(&request.episode_uuid);
     shared.with(|core, now| core.abort(&request, now));
     Json(SuccessAnswer { success: true })
 }

@@ -15,6 +15,7 @@ use futures_util::{Stream, StreamExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use tokio::sync::OwnedSemaphorePermit;
+use tracing::{Instrument, Span};
 
 use crate::protocol::anthropic::MessagesRequest;
 use crate::protocol::engine::ChatCall;
@@ -27,6 +28,7 @@ use crate::server::handlers::episode_key;
 use crate::server::http::blocking_pool::run_blocking;
 use crate::server::http::body::{self, CHAT_BYTES};
 use crate::server::http::error::{Error, ModelApiError};
+use crate::server::http::request_id;
 use crate::server::model_api::latest_call::Recorder;
 use crate::server::model_api::responses::{self, ChatInput, ResponseWriter};
 use crate::server::model_api::{AnswerWriter, END_OF_EVENT, Translator, anthropic, check};
@@ -94,7 +96,8 @@ async fn begin<T: DeserializeOwned + Send + 'static>(
     // Before the body is read: receiving a large body is activity too.
     let in_flight = InFlight::begin(shared, &key)?;
     let body = body::read(request, shared, CHAT_BYTES).await?;
-    let read = move |bytes: &[u8]| check::read(api, fields(bytes)?);
+    let span = in_flight.span.clone();
+    let read = move |bytes: &[u8]| span.in_scope(|| check::read(api, fields(bytes)?));
     let request = body.parse(shared, read).await?;
     Ok((in_flight, request))
 }
@@ -196,6 +199,8 @@ struct InFlight {
     shared: Arc<Shared>,
     episode: String,
     kind: EpisodeType,
+    /// Span of the request, which the log lines of its answer's body belong to as well.
+    span: Span,
     place: Option<OwnedSemaphorePermit>,
 }
 
@@ -207,7 +212,9 @@ impl InFlight {
         let place = place.map_err(|_| Error::TooManyCalls { limit })?;
         let free = shared.calls.available_permits();
         let (episode, kind) = shared.with(|core, now| core.begin_call(key, free, now))?;
+        request_id::names_episode(&episode);
         Ok(Self {
+            span: Span::current(),
             shared: Arc::clone(shared),
             episode,
             kind,
@@ -276,7 +283,10 @@ fn pass_on(
         held: BytesMut::new(),
         over: false,
     };
-    *response.body_mut() = Body::from_stream(futures_util::stream::unfold(passing, next_piece));
+    *response.body_mut() = Body::from_stream(futures_util::stream::unfold(passing, |passing| {
+        let span = passing.in_flight.span.clone();
+        next_piece(passing).instrument(span)
+    }));
     response
 }
 

@@ -12,6 +12,7 @@ pub mod hosts;
 pub mod io_timeout;
 pub mod lenient_json;
 pub mod openapi;
+pub mod request_id;
 pub mod route;
 pub mod router;
 pub mod tls;

@@ -16,7 +16,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use super::connections::App;
 use super::error::{Error, ModelApiError, shape_for_anthropic};
 use super::route::{Kind, Route, delete, get, json, post, post_without_body};
-use super::{auth, openapi};
+use super::{auth, openapi, request_id};
 use crate::protocol::checkpoint::CheckpointsAnswer;
 use crate::protocol::status::{EpisodeDetail, Episodes, History, Runs, Status};
 use crate::protocol::swarm::*;
@@ -139,6 +139,7 @@ pub fn app(shared: Arc<Shared>) -> App {
         .layer(from_fn_with_state(Arc::clone(&shared), auth::guard))
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn(shape_for_anthropic))
+        .layer(from_fn(request_id::in_span))
         .with_state(shared);
     // Outside of the router, since it changes the path that is routed.
     MapRequestLayer::new(auth::normalise_path as fn(Request) -> Request).layer(router)

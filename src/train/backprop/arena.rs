@@ -1,17 +1,17 @@
-//! Memory for a pass's results, kept from one pass to the next: fresh pages for every result would cost more time than
-//! much of what is computed.
+//! Memory for the results of a pass, reused by the next one: allocating fresh pages for every result would take longer
+//! than many of the computations.
 
 use crate::model::kernels::memory::Memory;
 
-/// Numbers that passes cut their results from.
+/// Memory that passes allocate their results from.
 #[derive(Default)]
 pub struct Arena(Memory<f32>);
 
-/// What is left of an arena.
+/// Remaining memory of an arena.
 pub(super) struct Rest<'a>(&'a mut [f32]);
 
 impl Arena {
-    /// At least `count` numbers, whatever they are.
+    /// Returns at least `count` numbers with unspecified values.
     pub(super) fn cut(&mut self, count: usize) -> Rest<'_> {
         if self.0.len() < count {
             self.0 = Memory::default(); // the old ones go before the new ones come
@@ -22,10 +22,10 @@ impl Arena {
 }
 
 impl<'a> Rest<'a> {
-    /// The next `count` numbers.
+    /// Takes the next `count` numbers.
     ///
     /// # Panics
-    /// There are fewer left: [`Arena::cut`] was asked for too few.
+    /// Panics if fewer are left, because [`Arena::cut`] was called with too small a count.
     pub fn take(&mut self, count: usize) -> &'a mut [f32] {
         let (taken, left) = std::mem::take(&mut self.0).split_at_mut(count);
         self.0 = left;

@@ -1,5 +1,5 @@
-//! The pass on candle's differentiable operations, for any device: each layer has a graph of its own, so that it can be
-//! computed again or dropped as soon as its gradients are taken.
+//! Forward and backward pass with candle's autograd, for any device. Each layer has its own graph, so that it can be
+//! recomputed, or dropped as soon as its gradients are known.
 
 use candle_core::{Tensor, Var};
 
@@ -10,7 +10,7 @@ use crate::train::error::Result;
 use crate::train::gradients::Gradients;
 use crate::train::packing::MicroBatch;
 
-/// A forward pass that can go back.
+/// Result of a forward pass, for the backward pass.
 pub(super) struct Forward<'a> {
     model: Transformer<'a>,
     micro: &'a MicroBatch,
@@ -21,16 +21,16 @@ pub(super) struct Forward<'a> {
     entropies: Tensor,
 }
 
-/// What is kept of a layer.
+/// Stored results of a layer.
 struct LayerTape {
     input: Var,
-    /// With its graph; `None` where it will be recomputed.
+    /// Output with its graph; `None` if the layer will be recomputed.
     output: Option<Tensor>,
 }
 
 impl<'a> Forward<'a> {
     /// # Errors
-    /// Out of memory, or a token outside the vocabulary.
+    /// Fails if out of memory, or for a token outside the vocabulary.
     pub fn run(model: Transformer<'a>, micro: &'a MicroBatch, temperature: f64, recompute: bool) -> Result<Self> {
         let context = model.context(&micro.batch)?;
         let mut x = model.embed(&micro.batch)?.detach();
@@ -57,15 +57,15 @@ impl<'a> Forward<'a> {
         })
     }
 
-    /// Log-probability and entropy of each prediction of the micro-batch.
+    /// Returns the log-probability and entropy of each prediction of the micro-batch.
     ///
     /// # Errors
-    /// The device failed.
+    /// Fails if the device does.
     pub fn outputs(&self) -> Result<(Vec<f32>, Vec<f32>)> {
         Ok((self.log_probs.to_vec1()?, self.entropies.to_vec1()?))
     }
 
-    /// As [`super::Forward::backward`].
+    /// Runs the backward pass; see [`super::Forward::backward`].
     pub fn backward(self, by_log_prob: &[f32], by_entropy: &[f32], gradients: &mut Gradients) -> Result<Vec<usize>> {
         let trained = self.model.weights().trainable();
         let weigh = |x: &Tensor, by: &[f32]| -> Result<Tensor> { Ok((x * Tensor::new(by, x.device())?)?.sum_all()?) };
@@ -91,10 +91,10 @@ impl<'a> Forward<'a> {
     }
 }
 
-/// The log-probability of each prediction of a micro-batch, without a tape.
+/// Returns the log-probability of each prediction of a micro-batch, without a graph.
 ///
 /// # Errors
-/// Out of memory, or a token outside the vocabulary.
+/// Fails if out of memory, or for a token outside the vocabulary.
 pub(super) fn log_probs(model: Transformer, micro: &MicroBatch, temperature: f64) -> Result<Vec<f32>> {
     let context = model.context(&micro.batch)?;
     let mut x = model.embed(&micro.batch)?.detach();
@@ -104,7 +104,7 @@ pub(super) fn log_probs(model: Transformer, micro: &MicroBatch, temperature: f64
     Ok(head(&model, &x, micro, temperature)?.0.to_vec1()?)
 }
 
-/// Final norm and head where something is predicted.
+/// Computes the final norm and the head for the tokens with a prediction.
 fn head(model: &Transformer, x: &Tensor, micro: &MicroBatch, temperature: f64) -> Result<(Tensor, Tensor)> {
     let at: Vec<u32> = micro.predictions.iter().map(|(at, _)| *at as u32).collect();
     let targets: Vec<u32> = micro.predictions.iter().map(|(_, target)| *target).collect();
@@ -112,7 +112,7 @@ fn head(model: &Transformer, x: &Tensor, micro: &MicroBatch, temperature: f64) -
     Ok(model.log_probs(&hidden, &targets, temperature)?)
 }
 
-/// Goes back from a scalar to `input`: takes the parameters' gradients, returns the input's.
+/// Computes the gradients of a scalar: takes those of the parameters and returns that of `input`.
 fn step_back(scalar: &Tensor, input: &Var, trained: &[(String, Var)], gradients: &mut Gradients) -> Result<Tensor> {
     let mut store = scalar.backward()?;
     for (name, var) in trained {

@@ -1,5 +1,5 @@
-//! The pass on the CPU's kernels, written by hand: no graph of operations, results in one piece of memory, gradients summed where they
-//! will be used.
+//! Hand-written forward and backward pass with the CPU kernels: no graph, all results in one block of memory, and
+//! gradients accumulated in place.
 
 use super::arena::{Arena, Rest};
 use super::layer::{Kept, Layer, Norm, Pass, Scratch};
@@ -14,33 +14,33 @@ use crate::train::error::Result;
 use crate::train::gradients::Gradients;
 use crate::train::packing::MicroBatch;
 
-/// A forward pass that can go back.
+/// Result of a forward pass, for the backward pass.
 pub(super) struct Forward<'a> {
     model: Transformer<'a>,
     micro: &'a MicroBatch,
     temperature: f32,
     compute: Compute<'a>,
     context: BatchContext,
-    /// Each layer's, and the residual stream after the last one.
+    /// Residual stream before each layer and after the last one.
     inputs: Vec<&'a mut [f32]>,
-    /// Each layer's; of the last layer alone where layers are computed again.
+    /// Stored results of each layer; of the last layer only if layers are recomputed.
     kept: Vec<Kept<'a>>,
     scratch: Scratch<'a>,
     head: HeadMemory<'a>,
-    /// What is known about each prediction.
+    /// Results of each prediction.
     pub found: Distributions,
 }
 
-/// Numbers of the head, for the tokens that predict.
+/// Results of the head, for the tokens with a prediction.
 struct HeadMemory<'a> {
-    /// predictions × hidden: the residual stream, that after the norm, and their gradients.
+    /// Residual stream, its norm, and their gradients; each predictions × hidden.
     streams: [&'a mut [f32]; 4],
     logits: &'a mut [f32],
 }
 
 impl<'a> Forward<'a> {
     /// # Errors
-    /// A parameter is not in f32 on the CPU, or a token is outside the vocabulary.
+    /// Fails if a parameter is not f32 on the CPU, or for a token outside the vocabulary.
     pub fn run(
         model: Transformer<'a>,
         compute: Compute<'a>,
@@ -105,7 +105,7 @@ impl<'a> Forward<'a> {
         Ok(())
     }
 
-    /// Final norm and head where something is predicted.
+    /// Computes the final norm and the head for the tokens with a prediction.
     fn head_forward(&mut self) -> Result<()> {
         let width = self.model.weights().config.hidden_size;
         let [stream, normed, ..] = &mut self.head.streams;
@@ -122,7 +122,7 @@ impl<'a> Forward<'a> {
         Ok(())
     }
 
-    /// As [`super::Forward::backward`].
+    /// Runs the backward pass; see [`super::Forward::backward`].
     pub fn backward(
         mut self,
         by_log_prob: &[f32],
@@ -130,7 +130,7 @@ impl<'a> Forward<'a> {
         gradients: &mut Gradients,
     ) -> Result<Vec<usize>> {
         let width = self.model.weights().config.hidden_size;
-        // The residual stream after the last layer has served: its place takes the gradient that flows back.
+        // The residual stream after the last layer is no longer needed: its memory holds the gradient.
         let Some(flow) = self.inputs.pop() else {
             return Ok(vec![]);
         };
@@ -180,7 +180,7 @@ impl<'a> Forward<'a> {
         let place = number.min(self.kept.len() - 1);
         let recompute = self.kept.len() < self.inputs.len() && number + 1 < self.inputs.len();
         let (kept, scratch, input) = (&mut self.kept[place], &mut self.scratch, &self.inputs[number]);
-        // Where layers share one place, it still has what the last one left there.
+        // If layers share their memory, it still contains the results of the last one.
         if recompute {
             layer.forward(&pass, input, kept, scratch, None);
         }

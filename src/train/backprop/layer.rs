@@ -1,4 +1,4 @@
-//! A decoder layer forward and backward, on the CPU's kernels.
+//! Forward and backward pass of a decoder layer with the CPU kernels.
 
 use super::arena::Rest;
 use super::projection::Projection;
@@ -11,18 +11,18 @@ use crate::model::{ModelConfig, Transformer};
 use crate::train::error::Result;
 use crate::train::gradients::Gradients;
 
-/// What all layers of a pass have in common.
+/// Inputs that all layers of a pass share.
 pub(super) struct Pass<'a> {
     pub config: &'a ModelConfig,
     pub batch: &'a PackedBatch,
-    /// tokens × head_dim / 2.
+    /// Cosines of the rotary embedding, tokens × head_dim / 2.
     pub cos: Numbers<'a>,
-    /// As `cos`.
+    /// Sines of the rotary embedding, tokens × head_dim / 2.
     pub sin: Numbers<'a>,
     pub compute: Compute<'a>,
 }
 
-/// A layer's weights, borrowed.
+/// Borrowed weights of a layer.
 pub(super) struct Layer<'a> {
     input_norm: Norm<'a>,
     q: Projection<'a>,
@@ -36,7 +36,7 @@ pub(super) struct Layer<'a> {
     down: Projection<'a>,
 }
 
-/// A norm's weight, borrowed.
+/// Borrowed weight of a norm.
 pub(super) struct Norm<'a> {
     name: String,
     weight: Numbers<'a>,
@@ -44,24 +44,24 @@ pub(super) struct Norm<'a> {
     eps: f32,
 }
 
-/// What a layer's backward pass needs besides its input. Its numbers are tokens × the width they are named with.
+/// Results that a layer's backward pass needs besides its input, with one row per token.
 pub(super) struct Kept<'a> {
-    /// Queries, heads · head_dim; after norm and rope. So for keys.
+    /// Queries after norm and rotary embedding, of width heads · head_dim; keys likewise.
     q: &'a mut [f32],
     k: &'a mut [f32],
     v: &'a mut [f32],
-    /// Queries and keys before their norms; empty without them.
+    /// Queries and keys before their norms; empty if the model has no such norms.
     raw_q: &'a mut [f32],
     raw_k: &'a mut [f32],
-    /// What attention gives.
+    /// Result of attention.
     mixed: &'a mut [f32],
-    /// The residual stream between attention and MLP.
+    /// Residual stream between attention and MLP.
     middle: &'a mut [f32],
     gate: &'a mut [f32],
     up: &'a mut [f32],
 }
 
-/// Room for what is not kept; shared by all layers.
+/// Temporary memory, shared by all layers.
 pub(super) struct Scratch<'a> {
     /// tokens × hidden.
     normed: &'a mut [f32],
@@ -79,7 +79,7 @@ pub(super) struct Scratch<'a> {
 }
 
 impl<'a> Kept<'a> {
-    /// Numbers a token.
+    /// Returns the number of floats per token.
     pub fn size(config: &ModelConfig) -> usize {
         let (q, kv) = widths(config);
         let raw = if config.qk_norm { q + kv } else { 0 };
@@ -105,7 +105,7 @@ impl<'a> Kept<'a> {
 }
 
 impl<'a> Scratch<'a> {
-    /// Numbers a token.
+    /// Returns the number of floats per token.
     pub fn size(config: &ModelConfig) -> usize {
         let (q, kv) = widths(config);
         2 * config.hidden_size + 2 * config.intermediate_size + 2 * q + 2 * kv
@@ -127,7 +127,7 @@ impl<'a> Scratch<'a> {
     }
 }
 
-/// Widths of queries and of keys.
+/// Returns the widths of queries and of keys.
 fn widths(config: &ModelConfig) -> (usize, usize) {
     (
         config.num_heads * config.head_dim,
@@ -150,7 +150,7 @@ impl<'a> Norm<'a> {
         rms_norm(pool, x, &self.weight, self.eps, y);
     }
 
-    /// Adds to the gradient `dx` of the input and, where it is trained, to that of the weight.
+    /// Adds to the gradient `dx` of the input and, if the weight is trained, to its gradient.
     pub fn backward(&self, pool: &Pool, x: &[f32], g: &[f32], dx: &mut [f32], gradients: &mut Gradients) -> Result<()> {
         if !self.trained {
             rms_norm_backward(pool, x, &self.weight, g, self.eps, dx, None);
@@ -173,7 +173,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Rotates queries or keys by their tokens' positions, or back.
+    /// Applies the rotary embedding to queries or keys, or its inverse.
     fn rope(&self, x: &mut [f32], heads: usize, rotation: Rotation) {
         let d = self.config.head_dim;
         rope_tokens(self.compute.pool, x, heads * d, (&self.cos, &self.sin), d / 2, rotation);
@@ -182,7 +182,7 @@ impl Pass<'_> {
 
 impl<'a> Layer<'a> {
     /// # Errors
-    /// A parameter is missing, or held elsewhere than in f32 on the CPU.
+    /// Fails if a parameter is missing or not f32 on the CPU.
     pub fn read(model: &Transformer<'a>, number: usize, compute: Compute<'a>) -> Result<Self> {
         let name = |part: &str| format!("model.layers.{number}.{part}");
         let projection = |part: &str| Projection::read(model, name(part), compute);
@@ -205,7 +205,7 @@ impl<'a> Layer<'a> {
         })
     }
 
-    /// Fills in what is kept, and `output` where it is given: a layer that is computed again has its output already.
+    /// Computes the stored results, and `output` if given: a recomputed layer has its output already.
     pub fn forward(&self, pass: &Pass, x: &[f32], kept: &mut Kept, scratch: &mut Scratch, output: Option<&mut [f32]>) {
         let Scratch { normed, inner, .. } = scratch;
         let pool = pass.compute.pool;
@@ -237,10 +237,10 @@ impl<'a> Layer<'a> {
         }
     }
 
-    /// `flow`, the gradient of the layer's output, becomes that of its input. Uses up what was kept.
+    /// Turns `flow`, the gradient of the layer's output, into that of its input. Overwrites the stored results.
     ///
     /// # Errors
-    /// Out of memory.
+    /// Fails if out of memory.
     pub fn backward(
         &self,
         pass: &Pass,
@@ -316,7 +316,7 @@ impl<'a> Layer<'a> {
         pass.rope(by_q, pass.config.num_heads, Rotation::Backward);
         pass.rope(by_k, pass.config.num_kv_heads, Rotation::Backward);
         if let Some((q_norm, k_norm)) = &self.head_norms {
-            // What attention needed is used up: it takes the gradients before the norms.
+            // The inputs of attention are no longer needed: their memory holds the gradients before the norms.
             for (norm, raw, by, into) in [
                 (q_norm, &*kept.raw_q, &mut *by_q, &mut *kept.q),
                 (k_norm, &*kept.raw_k, &mut *by_k, &mut *kept.k),

@@ -1,6 +1,6 @@
-//! Forward and backward through the model, layer by layer, so that a layer can be computed again in the backward pass
-//! (gradient checkpointing, arXiv 1604.06174) instead of being kept. Two methods: the CPU's kernels, and candle's
-//! autograd for every device.
+//! Forward and backward pass of the model, layer by layer, so that a layer can be recomputed in the backward pass
+//! instead of stored (gradient checkpointing, arXiv 1604.06174). There are two implementations: the CPU kernels, and
+//! candle's autograd for every device.
 
 mod arena;
 mod autograd;
@@ -25,7 +25,7 @@ use crate::model::kernels::{Pool, Precision};
 use crate::model::{Transformer, Weights};
 use arena::Arena;
 
-/// How passes are computed, and the memory that is kept between them.
+/// Implementation of the passes, and the memory kept between them.
 pub struct Backprop {
     method: Method,
     pool: Arc<Pool>,
@@ -34,13 +34,13 @@ pub struct Backprop {
 
 #[derive(Debug)]
 enum Method {
-    /// candle's differentiable operations, on the CPU with threads of candle's kind.
+    /// candle's autograd, on the CPU with its own thread pool.
     Autograd(Option<ThreadPool>),
-    /// Kernels of our own, for f32 weights on the CPU.
+    /// Our kernels, for f32 weights on the CPU.
     Kernels(Precision),
 }
 
-/// A forward pass that can go back.
+/// Result of a forward pass, for the backward pass.
 pub struct Forward<'a>(Pass<'a>);
 
 enum Pass<'a> {
@@ -49,11 +49,11 @@ enum Pass<'a> {
 }
 
 impl Backprop {
-    /// Chooses the fastest method for the weights; `kernels` may ask for candle's, and `dtype` for products of bf16
-    /// (with f32 sums), where weights are f32 on a CPU.
+    /// Chooses the fastest implementation for the weights. `kernels` may require candle's, and `dtype` bf16 products
+    /// (with f32 sums) for f32 weights on a CPU.
     ///
     /// # Errors
-    /// The system refused a thread.
+    /// Fails if threads cannot be started.
     pub fn choose(weights: &Weights, kernels: Kernels, dtype: Dtype, pool: Arc<Pool>) -> Result<Self> {
         let on_cpu = weights.device().is_cpu();
         let precision = match dtype {
@@ -78,7 +78,7 @@ impl Backprop {
     /// Returns the log-probability of each prediction of a micro-batch.
     ///
     /// # Errors
-    /// Out of memory, or a token outside the vocabulary.
+    /// Fails if out of memory, or for a token outside the vocabulary.
     pub fn log_probs(&mut self, model: Transformer, micro: &MicroBatch, temperature: f64) -> Result<Vec<f32>> {
         match &self.method {
             Method::Autograd(threads) => run_on(threads.as_ref(), || autograd::log_probs(model, micro, temperature)),
@@ -86,10 +86,10 @@ impl Backprop {
         }
     }
 
-    /// Runs the model over a micro-batch. `recompute` keeps only the layers' inputs.
+    /// Runs the forward pass of a micro-batch. With `recompute`, only the inputs of layers are stored.
     ///
     /// # Errors
-    /// Out of memory, or a token outside the vocabulary.
+    /// Fails if out of memory, or for a token outside the vocabulary.
     pub fn forward<'a>(
         &'a mut self,
         model: Transformer<'a>,
@@ -112,7 +112,7 @@ impl Backprop {
     }
 }
 
-/// Threads that candle's operations run on; of a fixed number, so that work is split in the same way each time.
+/// Returns the threads of candle's operations. Their number is fixed, so that results are reproducible.
 fn candle_threads(count: usize) -> Result<ThreadPool> {
     let builder = ThreadPoolBuilder::new().num_threads(count);
     let named = builder.thread_name(|number| format!("train-{number}"));
@@ -127,10 +127,10 @@ fn run_on<R: Send>(threads: Option<&ThreadPool>, work: impl FnOnce() -> R + Send
 }
 
 impl Forward<'_> {
-    /// Log-probability and entropy of each prediction of the micro-batch.
+    /// Returns the log-probability and entropy of each prediction of the micro-batch.
     ///
     /// # Errors
-    /// The device failed.
+    /// Fails if the device does.
     pub fn outputs(&self) -> Result<(Vec<f32>, Vec<f32>)> {
         match &self.0 {
             Pass::Autograd(pass, threads) => run_on(*threads, || pass.outputs()),
@@ -138,11 +138,12 @@ impl Forward<'_> {
         }
     }
 
-    /// Adds to the gradients of the trained parameters, given those of the loss by log-probability and entropy of each
-    /// prediction. Returns the tokens of the batch at whose embedding the gradient is not finite.
+    /// Adds to the gradients of the trained parameters, given the gradients of the loss with respect to log-probability
+    /// and entropy of each prediction. Returns the tokens of the batch whose embedding has a gradient that is not
+    /// finite.
     ///
     /// # Errors
-    /// Out of memory.
+    /// Fails if out of memory.
     pub fn backward(self, by_log_prob: &[f32], by_entropy: &[f32], gradients: &mut Gradients) -> Result<Vec<usize>> {
         match self.0 {
             Pass::Autograd(pass, threads) => run_on(threads, || pass.backward(by_log_prob, by_entropy, gradients)),

@@ -1,4 +1,4 @@
-//! A linear layer's numbers, and where its gradients go.
+//! Weights of a linear layer and their gradients.
 
 use crate::model::Transformer;
 use crate::model::kernels::linear::{Adapter, Linear};
@@ -8,7 +8,7 @@ use crate::model::kernels::{Compute, Into};
 use crate::train::error::Result;
 use crate::train::gradients::Gradients;
 
-/// A projection of the model, its numbers borrowed.
+/// Borrowed weights of a projection.
 pub(super) struct Projection<'a> {
     module: String,
     weight: Numbers<'a>,
@@ -28,10 +28,10 @@ struct Factors<'a> {
 }
 
 impl<'a> Projection<'a> {
-    /// Borrows the weight of a module, its bias and its adapter where it has them.
+    /// Borrows the weight of a module, and its bias and adapter, if any.
     ///
     /// # Errors
-    /// The model has no such module, or holds it elsewhere than in f32 on the CPU.
+    /// Fails if the model has no such module, or it is not f32 on the CPU.
     pub fn read(model: &Transformer<'a>, module: String, compute: Compute<'a>) -> Result<Self> {
         let weights = model.weights();
         let name = format!("{module}.weight");
@@ -58,7 +58,7 @@ impl<'a> Projection<'a> {
         })
     }
 
-    /// Its products.
+    /// Computes the projection.
     pub fn linear(&self) -> Linear<'_> {
         Linear {
             weight: &self.weight,
@@ -75,11 +75,11 @@ impl<'a> Projection<'a> {
         }
     }
 
-    /// Given its input and the gradient of its result, adds the gradients of what is trained of it, and puts that of the
-    /// input over what is in `dx` or adds it.
+    /// Given the input and the gradient of the result, adds to the gradients of trained weights, and writes or adds the
+    /// gradient of the input to `dx`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// Fails if out of memory.
     pub fn backward(
         &self,
         x: &[f32],

@@ -1,14 +1,14 @@
-//! When a layer's intermediate results are thrown away after the forward pass and computed again in the backward pass.
+//! Decides whether the results of layers are recomputed in the backward pass instead of stored.
 
 use crate::config::schema::Recompute;
 use crate::model::{ModelConfig, Weights, device};
 
-/// What `auto` lets kept results take where the machine does not say how much memory is free.
+/// Maximum bytes of stored results under `auto`, if the amount of free memory is unknown.
 const DEFAULT_BYTES: f64 = 8e9;
-/// The share of free memory that `auto` lets kept results take.
+/// Maximum share of free memory for stored results under `auto`.
 const SHARE_OF_FREE: f64 = 0.3;
 
-/// Whether to recompute in a pass over so many tokens.
+/// Returns whether to recompute in a pass over this number of tokens.
 pub fn wanted(setting: Recompute, weights: &Weights, tokens: usize) -> bool {
     match setting {
         Recompute::On => true,
@@ -25,15 +25,15 @@ pub fn wanted(setting: Recompute, weights: &Weights, tokens: usize) -> bool {
     }
 }
 
-/// About what a forward pass keeps for the backward one: a dozen results as wide as the residual stream or the heads
-/// and four as wide as the MLP, a token and layer.
+/// Estimates the bytes that a forward pass stores: per token and layer, twelve results of the width of the residual
+/// stream or the heads, and four of the width of the MLP.
 fn kept_bytes(config: &ModelConfig, number_bytes: usize, tokens: usize) -> f64 {
     let heads = (config.num_heads + config.num_kv_heads) * config.head_dim;
     let a_token = 6 * config.hidden_size + 4 * heads + 4 * config.intermediate_size;
     (tokens * config.num_layers * a_token * number_bytes) as f64
 }
 
-/// Bytes that the system could give, where it says so.
+/// Returns the bytes of free memory, if known.
 fn free_memory() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;

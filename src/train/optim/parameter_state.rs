@@ -1,4 +1,4 @@
-//! What AdamW keeps of one parameter, and one step of it: by the CPU kernel or in tensor operations.
+//! AdamW's state of one parameter, and its step with the CPU kernel or in tensor operations.
 
 use candle_core::{DType, Device, Tensor, Var};
 
@@ -8,22 +8,22 @@ use crate::model::kernels::adamw::{AdamWStep, adamw};
 use crate::model::kernels::tensors::{Numbers, with_mut, zeros};
 use crate::train::error::Result;
 
-/// What the optimizer keeps of one parameter, all f32.
+/// Optimizer's state of one parameter, in f32.
 #[derive(Clone, Debug)]
 pub struct ParameterState {
     /// First moment.
     pub first: Tensor,
     /// Second moment.
     pub second: Tensor,
-    /// The weight in full precision, where the model holds it in a narrower type.
+    /// Master weight, if the model has the weight in a narrower type.
     pub master: Option<Tensor>,
 }
 
 impl ParameterState {
-    /// Zero moments of a parameter.
+    /// Creates zero moments of a parameter.
     ///
     /// # Errors
-    /// Out of memory.
+    /// Fails if out of memory.
     pub fn new(var: &Var) -> Result<Self> {
         let zeros = || match var.device() {
             Device::Cpu => zeros(var.shape()),
@@ -40,10 +40,10 @@ impl ParameterState {
         })
     }
 
-    /// One step in place by the CPU kernel.
+    /// Runs one step in place with the CPU kernel.
     ///
     /// # Errors
-    /// A gradient of another shape than its parameter.
+    /// Fails if the gradient's shape differs from the parameter's.
     pub fn step(&mut self, pool: &Pool, var: &Var, gradient: &Tensor, step: &AdamWStep) -> Result<()> {
         if gradient.dims() != var.dims() {
             let (own, given) = (var.dims(), gradient.dims());
@@ -62,7 +62,7 @@ impl ParameterState {
         Ok(())
     }
 
-    /// The same step in tensor operations, on any device: from a weight in f32 to the next one.
+    /// Runs the same step in tensor operations, on any device; returns the new f32 weight.
     pub fn next(&mut self, weight: Tensor, gradient: &Tensor, step: &AdamWStep) -> Result<Tensor> {
         let [beta1, beta2] = step.betas;
         let [correction1, correction2] = step.bias_corrections();
@@ -77,7 +77,7 @@ impl ParameterState {
     }
 }
 
-/// Norms and biases, the one-dimensional parameters, do not decay.
+/// Returns whether a parameter decays: one-dimensional ones, norms and biases, do not.
 pub fn decays(parameter: &Tensor) -> bool {
     parameter.rank() > 1
 }

@@ -1,6 +1,6 @@
 //! Why a judge gave no score.
 
-/// Why a judge gave no score. No reward is made up in its place.
+/// Why a judge gave no score. No default reward takes its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JudgeError {
     /// The environment has no key.
@@ -12,20 +12,20 @@ pub enum JudgeError {
         variable: String,
     },
     /// No HTTP client could be set up.
-    #[error("the judge cannot be asked: {0}")]
+    #[error("cannot set up the judge's HTTP client: {0}")]
     Setup(String),
-    /// It refused the request.
+    /// The judge refused the request.
     #[error("the judge at {url} refused the request ({status}): {detail}")]
     Refused {
         /// Its base URL.
         url: String,
         /// HTTP status.
         status: u16,
-        /// Its own sentence.
+        /// The message of its answer.
         detail: String,
     },
     /// Nothing usable came back in any try.
-    #[error("the judge at {url} gave no score in {tries} tries; the last one: {reason}")]
+    #[error("the judge at {url} returned no score in {tries} attempts; the last failure: {reason}")]
     NoScore {
         /// Its base URL.
         url: String,

@@ -131,18 +131,18 @@ fn errors_name_the_line() {
             &options,
             "compression .xz is not supported; .gz, .zst and .bz2 are",
         ),
-        ("a.parquet", b"", &options, "a.parquet is damaged or no Parquet file"),
+        ("a.parquet", b"", &options, "a.parquet is damaged or not a Parquet file"),
         (
             "a.parquet",
             b"PAR1PAR1",
             &options,
-            "a.parquet is damaged or no Parquet file",
+            "a.parquet is damaged or not a Parquet file",
         ),
         (
             "a.parquet",
             b"not a parquet file at all",
             &options,
-            "a.parquet is damaged or no Parquet file",
+            "a.parquet is damaged or not a Parquet file",
         ),
     ] {
         let message = rows_of(name, content, options).unwrap_err();
@@ -220,7 +220,10 @@ fn a_cut_parquet_file_is_damaged() {
     let whole = std::fs::read(fixtures().join("gsm8k/main/train-00000-of-00001.parquet")).unwrap();
     for length in (0..whole.len()).step_by(7) {
         let message = rows_of("a.parquet", &whole[..length], &Options::default()).unwrap_err();
-        assert!(message.contains("a.parquet is damaged or no Parquet file"), "{message}");
+        assert!(
+            message.contains("a.parquet is damaged or not a Parquet file"),
+            "{message}"
+        );
     }
 }
 

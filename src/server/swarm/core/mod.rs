@@ -314,6 +314,7 @@ impl Core {
 
     /// Counts a train episode that does not reach the pool.
     fn drop_episode(&mut self, episode: &Episode, reason: DropReason) {
+        tracing::debug!(episode = episode.uuid, "dropped the episode: {}", reason.as_str());
         if episode.kind == EpisodeType::Train {
             self.count_dropped(reason, 1);
             *self.dropped_before_pool.entry(reason).or_default() += 1;
