@@ -15,7 +15,7 @@ pub fn sha256(bytes: &[u8]) -> String {
 /// Returns the SHA-256 of a regular file of any size.
 ///
 /// # Errors
-/// The file cannot be read, or is no regular file.
+/// Fails if the file cannot be read, or is no regular file.
 pub fn sha256_of_file(path: &Path) -> io::Result<String> {
     let mut hasher = Hasher(Sha256::new());
     let mut file = io::BufReader::with_capacity(1 << 20, open_regular(path)?);

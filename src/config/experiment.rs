@@ -28,7 +28,7 @@ pub struct Experiment {
 /// directory is there, so that a name made from the time is unique.
 ///
 /// # Errors
-/// A name that cannot be a directory's.
+/// Fails for a name that is not valid for a directory.
 pub fn resolve(
     ajet: &Ajet,
     cwd: &Path,

@@ -1,8 +1,8 @@
 //! From a document to a typed configuration.
 //!
 //! Each value is made to fit what the schema says of its key, wherever that loses nothing: `'64'`, `64` and `64.0` are
-//! the same to a key that takes a whole number, `1e5` is a name to a key that takes text. Every problem of a document is
-//! reported, not just the first one.
+//! the same to a key that takes a whole number, `1e5` is a name to a key that takes text. Every problem of a document
+//! is reported, not just the first one.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value as Json};
@@ -52,7 +52,7 @@ pub struct Findings {
 /// Makes a `T` of the node at the dotted `path`.
 ///
 /// # Errors
-/// Everything that is wrong with it.
+/// Fails with all problems.
 pub fn fit<T: DeserializeOwned>(
     schema: &Schema,
     path: &str,

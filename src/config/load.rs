@@ -23,7 +23,7 @@ pub struct Loaded {
 /// Parses, reads and checks a document.
 ///
 /// # Errors
-/// The text is not YAML, has no `ajet:` section, or has keys that are wrong; all of them are reported.
+/// Fails if the text is not YAML, has no `ajet:` section, or has invalid keys; all of them are reported.
 pub fn load(yaml: &str, strictness: Strictness) -> Result<Loaded, Error> {
     read(&parse(yaml)?, strictness)
 }
@@ -41,7 +41,7 @@ pub fn load_over(defaults: &str, yaml: &str, strictness: Strictness) -> Result<L
 /// Parses a document.
 ///
 /// # Errors
-/// The text is not YAML, or exceeds a limit.
+/// Fails if the text is not YAML, or exceeds a limit.
 pub fn parse(yaml: &str) -> Result<Node, Error> {
     yaml::parse(yaml).map_err(Error::Syntax)
 }
@@ -49,7 +49,7 @@ pub fn parse(yaml: &str) -> Result<Node, Error> {
 /// Reads and checks the `ajet:` section of a document.
 ///
 /// # Errors
-/// It is missing, or has keys that are wrong; all of them are reported.
+/// Fails if it is missing or has invalid keys; all of them are reported.
 pub fn read(document: &Node, strictness: Strictness) -> Result<Loaded, Error> {
     let sections = match document {
         Node::Section(sections) => sections,

@@ -23,7 +23,7 @@ pub const DATASET_BYTES: u64 = 8 << 30;
 /// Opens a regular file for reading; never waits.
 ///
 /// # Errors
-/// It cannot be opened, or is no regular file.
+/// Fails if it cannot be opened, or is no regular file.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     open_regular_with(OpenOptions::new().read(true), path)
 }
@@ -60,7 +60,7 @@ pub fn read_bytes(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 /// Reads what the user named on the command line, a file or a pipe, to its end, of at most `limit` bytes.
 ///
 /// # Errors
-/// It cannot be read, or is larger.
+/// Fails if it cannot be read, or is larger.
 pub fn read_given_bytes(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     read_up_to(File::open(path)?, limit)
 }

@@ -20,7 +20,7 @@ pub fn to_json(ajet: &Ajet) -> String {
 /// default.
 ///
 /// # Errors
-/// The text is something else.
+/// Fails if the text is something else.
 pub fn from_json(json: &str) -> Result<Ajet, serde_json::Error> {
     serde_json::from_str::<Document<Ajet>>(json).map(|document| document.ajet)
 }

@@ -4,13 +4,13 @@ use super::error::Problem;
 use super::keys::join;
 use super::node::Node;
 
-/// Replaces `${VAR}` and `${VAR:-default}` in every scalar by what `lookup` knows of the variable. `$${` stands for `${`,
-/// and what has no name of a variable in it, such as `${oc.select:a,1}`, stays as it is.
+/// Replaces `${VAR}` and `${VAR:-default}` in every scalar by what `lookup` knows of the variable. `$${` stands for
+/// `${`, and what has no name of a variable in it, such as `${oc.select:a,1}`, stays as it is.
 ///
 /// This runs after parsing, so that a variable's text cannot add keys. Documents from the network must not get here.
 ///
 /// # Errors
-/// Variables without a value and without a default, by the key that names them.
+/// Fails if variables have neither a value nor a default, with the keys that name them.
 pub fn expand(document: &mut Node, lookup: &dyn Fn(&str) -> Option<String>) -> Result<(), Vec<Problem>> {
     let mut problems = vec![];
     expand_below(document, "", lookup, &mut problems);

@@ -1,8 +1,8 @@
 //! YAML to [`Node`]s.
 //!
-//! The parser is `granit-parser`: safe Rust (it forbids `unsafe`), maintained, fuzzed, run against YAML's test suite, and
-//! lenient where PyYAML is. It gives events, so that scalars keep their text, and limits nesting itself.
-//! What a document grows to by its aliases is limited here, since a short one can stand for gigabytes: `a: &a [x, x, …]`
+//! The parser is `granit-parser`: safe Rust (it forbids `unsafe`), maintained, fuzzed, run against YAML's test suite,
+//! and lenient where PyYAML is. It gives events, so that scalars keep their text, and limits nesting itself. What a
+//! document grows to by its aliases is limited here, since a short one can stand for gigabytes: `a: &a [x, x, …]`
 //! followed by thousands of `*a`.
 
 use std::collections::HashMap;
@@ -24,7 +24,7 @@ const DEPTH: usize = 64;
 /// Parses a document; an empty one is null.
 ///
 /// # Errors
-/// The text is not YAML, has more than one document or a key twice, or exceeds a limit.
+/// Fails if the text is not YAML, has more than one document or a key twice, or exceeds a limit.
 pub fn parse(yaml: &str) -> Result<Node, String> {
     let mut builder = Builder::default();
     let parser = Parser::new_from_str_with_options(yaml, parser_options());

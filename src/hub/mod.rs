@@ -56,7 +56,7 @@ impl Hub {
     /// Asks the hub which files a repository has.
     ///
     /// # Errors
-    /// The environment forbids it, the hub cannot be reached, or it has no such repository or revision.
+    /// Fails if `HF_HUB_OFFLINE` is set, the hub cannot be reached, or it has no such repository or revision.
     pub fn open(&self, repository: &Repository) -> Result<Remote, HubError> {
         let fail = |reason: String| HubError {
             file: "list of files".into(),
@@ -118,7 +118,7 @@ impl Remote {
     /// (0 to 1) and what is being done.
     ///
     /// # Errors
-    /// The hub does not give it, or gives that of another revision.
+    /// Fails if the hub does not provide it, or provides that of another revision.
     pub fn fetch(&self, file: &str, progress: &mut dyn FnMut(f32, &str)) -> Result<PathBuf, HubError> {
         let fail = |reason: String| HubError {
             file: file.to_owned(),

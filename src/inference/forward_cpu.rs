@@ -59,7 +59,7 @@ impl CpuForward {
     /// Packs the weights.
     ///
     /// # Errors
-    /// A parameter is missing, or out of memory.
+    /// Fails if a parameter is missing, or out of memory.
     pub fn new(weights: &Weights, pool: Arc<Pool>, precision: Precision) -> Result<Self> {
         let c = &weights.config;
         Ok(Self {

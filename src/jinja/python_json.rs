@@ -36,7 +36,7 @@ impl Default for Style {
 /// The text of a value. `charge` is told the bytes that are about to be written, and may refuse them.
 ///
 /// # Errors
-/// A value that JSON does not have, one nested deeper than 100 levels, or the error of `charge`.
+/// Fails for a value that JSON does not have, one nested deeper than 100 levels, or if `charge` does.
 pub(super) fn dumps(value: &Value, style: &Style, charge: &Charge<'_>) -> Result<String, Error> {
     let mut out = String::new();
     write_value(&mut out, value, style, charge, 0)?;

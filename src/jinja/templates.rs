@@ -38,7 +38,7 @@ impl Templates {
     /// Compiles a template. Newlines are `\n`, as for Jinja2's lexer.
     ///
     /// # Errors
-    /// A syntax error, something of Jinja2 that is not supported, or a source beyond the limits on size and nesting.
+    /// Fails for a syntax error, an unsupported feature of Jinja2, or a source beyond the limits of size and nesting.
     pub fn add(&mut self, name: &str, source: &str) -> Result<(), TemplateError> {
         let rewritten = rewrite::rewritten(&source.replace("\r\n", "\n").replace('\r', "\n"))?;
         Ok(self.environment.add_template_owned(name.to_owned(), rewritten)?)
@@ -53,7 +53,8 @@ impl Templates {
     /// Renders a template over variables. Missing keys are undefined and nulls are `None`, as Python would see them.
     ///
     /// # Errors
-    /// There is no template of this name, it raises an error, or it takes more steps than variables of this size allow.
+    /// Fails if there is no template of this name, it raises an error, or it takes more steps than variables of this
+    /// size allow.
     pub fn render(&self, name: &str, variables: &Map<String, Json>) -> Result<String, TemplateError> {
         let size = variables
             .iter()

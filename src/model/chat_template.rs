@@ -153,7 +153,7 @@ impl ChatTemplate {
     /// each kind of request that will be refused, or whose tools the model will not see.
     ///
     /// # Errors
-    /// A user's question alone cannot be rendered.
+    /// Fails if a user's question alone cannot be rendered.
     pub fn trial(&self) -> Result<Vec<String>, ModelError> {
         let user = json!({"role": "user", "content": "question"});
         let system = json!({"role": "system", "content": "instruction"});

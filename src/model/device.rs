@@ -15,7 +15,7 @@ const BF16_CAPABILITY: (i32, i32) = (8, 0);
 /// can use, else the CPU; a GPU that is there and cannot be used is an error, not a slow run.
 ///
 /// # Errors
-/// The name is none of these, or asks for a device that this build or machine does not have.
+/// Fails if the name is none of these, or the build or the machine does not have the device.
 pub fn choose(name: &str) -> Result<Device> {
     match name {
         "auto" if cfg!(feature = "cuda") => match open_cuda(0) {
@@ -33,8 +33,8 @@ pub fn choose(name: &str) -> Result<Device> {
     }
 }
 
-/// The type of the weights, unless the configuration says: f32 on cards older than Ampere, bf16 on other GPUs. On the CPU
-/// it is f32 in any case; bf16 there is what the sampler's kernels pack the weights to.
+/// The type of the weights, unless the configuration says: f32 on cards older than Ampere, bf16 on other GPUs. On the
+/// CPU it is f32 in any case; bf16 there is what the sampler's kernels pack the weights to.
 pub fn dtype(asked: Dtype, device: &Device) -> DType {
     match asked {
         Dtype::F32 => DType::F32,
@@ -63,7 +63,7 @@ impl Memory {
 /// The memory of a GPU as its driver counts it, after what was freed has gone back to it; `None` on other devices.
 ///
 /// # Errors
-/// The driver failed.
+/// Fails if the driver failed.
 pub fn memory(device: &Device) -> Result<Option<Memory>> {
     #[cfg(feature = "cuda")]
     if let Device::Cuda(cuda) = device {

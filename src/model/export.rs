@@ -31,7 +31,7 @@ pub fn write_directory(
 /// Copies a model from a Hugging Face directory into another, in another type where one is given.
 ///
 /// # Errors
-/// It cannot be read, or not be written.
+/// Fails if it cannot be read, or not be written.
 pub fn copy_model(
     from: &Path,
     to: &Path,
@@ -47,7 +47,7 @@ pub fn copy_model(
 /// has the type that is given, else the base's.
 ///
 /// # Errors
-/// The base or the adapters cannot be read or do not belong together, or the result cannot be written.
+/// Fails if the base or the adapters cannot be read or do not belong together, or the result cannot be written.
 pub fn write_merged(
     base: &str,
     adapters: &Path,
@@ -87,7 +87,7 @@ fn file_type(asked: Option<Dtype>, files: &ModelFiles) -> DType {
 /// `tokenizer_config.json`, `chat_template.jinja` and `additional_chat_templates`.
 ///
 /// # Errors
-/// The files could not be written.
+/// Fails if the files could not be written.
 pub fn write_tokenizer(directory: &Path, files: &ModelFiles) -> Result<(), ModelError> {
     write(directory, "tokenizer.json", &files.tokenizer)?;
     write_optional(directory, "tokenizer_config.json", &files.tokenizer_config)?;

@@ -44,7 +44,7 @@ impl Lora {
     /// Fresh adapters that add nothing yet.
     ///
     /// # Errors
-    /// A target that names no projection of the model.
+    /// Fails if a target matches no projection of the model.
     pub fn new(lora: &LoraConfig, params: &IndexMap<String, Param>) -> Result<Self> {
         for target in &lora.targets {
             if !LINEAR_PROJECTIONS.contains(&target.as_str()) {
@@ -85,7 +85,7 @@ impl Lora {
     /// What the adapter of a weight adds to it, out × in in f32; `None` where it has no adapter. Outside any gradient.
     ///
     /// # Errors
-    /// Out of memory.
+    /// Fails if out of memory.
     pub fn delta(&self, weight: &str) -> Result<Option<Tensor>> {
         let Some(adapter) = self.adapters.get(weight) else {
             return Ok(None);

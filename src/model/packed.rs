@@ -80,7 +80,7 @@ impl PackedBatch {
     /// Whether the segments tile the tokens and point backwards.
     ///
     /// # Errors
-    /// Names the first segment that does not.
+    /// Fails with the first segment that does not.
     pub fn validate(&self) -> Result<()> {
         let mut end = 0;
         for (index, segment) in self.segments.iter().enumerate() {

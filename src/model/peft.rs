@@ -22,7 +22,7 @@ const PREFIX: &str = "base_model.model.";
 /// Writes the adapters into an existing directory. `base_model` is what `peft` loads them onto: a directory or hub id.
 ///
 /// # Errors
-/// The files could not be written.
+/// Fails if the files could not be written.
 pub fn write_adapter(directory: &Path, lora: &Lora, base_model: &str) -> Result<()> {
     let config = json!({
         "peft_type": "LORA",
@@ -52,7 +52,7 @@ pub fn write_adapter(directory: &Path, lora: &Lora, base_model: &str) -> Result<
 /// Copies adapters from a directory into another, in another type where one is given.
 ///
 /// # Errors
-/// A file is missing or damaged, or could not be written.
+/// Fails if a file is missing or damaged, or could not be written.
 pub fn copy_adapter(from: &Path, to: &Path, dtype: Option<Dtype>) -> Result<()> {
     let path = to.join(CONFIG_FILE);
     std::fs::copy(from.join(CONFIG_FILE), &path).map_err(ModelError::io(path))?;
@@ -93,7 +93,7 @@ pub fn base_model(directory: &Path) -> Result<String> {
 /// The shape of the adapters in a directory.
 ///
 /// # Errors
-/// `adapter_config.json` is missing or damaged, or of another kind of adapter.
+/// Fails if `adapter_config.json` is missing, damaged, or of another kind of adapter.
 pub fn read_config(directory: &Path) -> Result<LoraConfig> {
     let (path, config) = config_file(directory)?;
     let targets = config["target_modules"].as_array().map(|names| {
@@ -123,8 +123,8 @@ fn config_file(directory: &Path) -> Result<(PathBuf, Value)> {
 /// Takes over the adapters of a directory, which must be of the same shape.
 ///
 /// # Errors
-/// A file is missing or damaged; rank, alpha or targets are not those of `lora` (both are named). Nothing is changed
-/// then.
+/// Fails if a file is missing or damaged; rank, alpha or targets are not those of `lora` (both are named). Nothing is
+/// changed then.
 pub fn read_adapter(directory: &Path, lora: &Lora) -> Result<()> {
     let (path, config) = config_file(directory)?;
     let own = &lora.config;

@@ -65,8 +65,8 @@ impl Tokenizer {
         })
     }
 
-    /// The tokenizer of a model whose embedding has this many rows. Either may be the larger: embeddings are padded, and
-    /// tokens may have been added that the model never learned. Texts with such a token are refused.
+    /// The tokenizer of a model whose embedding has this many rows. Either may be the larger: embeddings are padded,
+    /// and tokens may have been added that the model never learned. Texts with such a token are refused.
     pub fn for_embedding(self, rows: usize) -> Self {
         Self {
             embedding_rows: rows,
@@ -78,7 +78,7 @@ impl Tokenizer {
     /// own.
     ///
     /// # Errors
-    /// The text has a token that the model's embedding has no row for.
+    /// Fails if the text has a token without a row in the model's embedding.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, ModelError> {
         let encoding = self
             .inner

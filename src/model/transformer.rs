@@ -1,5 +1,5 @@
-//! The differentiable forward pass, driven by [`ModelConfig`](super::config::ModelConfig): one code for all families and
-//! devices. On a CPU training has a faster one of its own, which this one is the measure of.
+//! The differentiable forward pass, driven by [`ModelConfig`](super::config::ModelConfig): one code for all families
+//! and devices. On a CPU training has a faster one of its own, which this one is the measure of.
 
 use candle_core::{DType, Tensor};
 
@@ -47,7 +47,7 @@ impl<'a> Transformer<'a> {
     /// The residual stream after the last norm, tokens × hidden.
     ///
     /// # Errors
-    /// The batch is malformed or empty, or memory ran out.
+    /// Fails if the batch is malformed or empty, or memory ran out.
     pub fn hidden(&self, batch: &PackedBatch) -> Result<Tensor> {
         let context = self.context(batch)?;
         let mut x = self.embed(batch)?;
@@ -60,7 +60,7 @@ impl<'a> Transformer<'a> {
     /// What [`layer`](Self::layer) needs to know about a batch.
     ///
     /// # Errors
-    /// The batch is malformed.
+    /// Fails if the batch is malformed.
     pub fn context(&self, batch: &PackedBatch) -> Result<BatchContext> {
         BatchContext::new(batch, &self.weights.config.rope, &self.weights.device())
     }
@@ -68,7 +68,7 @@ impl<'a> Transformer<'a> {
     /// The embeddings of a batch's tokens, tokens × hidden.
     ///
     /// # Errors
-    /// A token outside the vocabulary.
+    /// Fails for a token outside the vocabulary.
     pub fn embed(&self, batch: &PackedBatch) -> Result<Tensor> {
         // Here, since a GPU would read beyond the matrix.
         let vocabulary = self.weights.config.vocab_size;
@@ -86,7 +86,7 @@ impl<'a> Transformer<'a> {
     /// One decoder layer: attention and MLP, each behind a norm and added to the residual stream.
     ///
     /// # Errors
-    /// Out of memory.
+    /// Fails if out of memory.
     pub fn layer(&self, layer: usize, x: &Tensor, context: &BatchContext) -> Result<Tensor> {
         let name = |part: &str| format!("model.layers.{layer}.{part}");
         let x = (x + self.attention(&self.norm(&name("input_layernorm"), x)?, &name("self_attn"), context)?)?;
@@ -97,16 +97,17 @@ impl<'a> Transformer<'a> {
     /// The norm between the last layer and the head.
     ///
     /// # Errors
-    /// Out of memory.
+    /// Fails if out of memory.
     pub fn final_norm(&self, x: &Tensor) -> Result<Tensor> {
         plain::rms_norm(x, self.weights.tensor(FINAL_NORM)?, self.weights.config.rms_norm_eps)
     }
 
     /// Log-probabilities of each token's next one and the entropies there, both f32 of length tokens, under
-    /// softmax(logits / temperature). `hidden` is tokens × hidden (of [`hidden`](Self::hidden), or rows chosen from it).
+    /// softmax(logits / temperature). `hidden` is tokens × hidden (of [`hidden`](Self::hidden), or rows chosen from
+    /// it).
     ///
     /// # Errors
-    /// A target outside the vocabulary, or memory ran out.
+    /// Fails for a target outside the vocabulary, or if out of memory.
     pub fn log_probs(&self, hidden: &Tensor, targets: &[u32], temperature: f64) -> Result<(Tensor, Tensor)> {
         plain::log_probs(hidden, self.weights.head()?, targets, temperature)
     }
@@ -114,7 +115,7 @@ impl<'a> Transformer<'a> {
     /// Scores of the whole vocabulary, tokens × vocabulary, f32.
     ///
     /// # Errors
-    /// Out of memory.
+    /// Fails if out of memory.
     pub fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
         Ok(plain::linear(hidden, self.weights.head()?, None)?.to_dtype(DType::F32)?)
     }

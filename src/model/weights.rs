@@ -46,7 +46,7 @@ impl Weights {
     /// tables) are left out.
     ///
     /// # Errors
-    /// A tensor is missing or has another shape than `config` gives it; a LoRA target matches nothing.
+    /// Fails if a tensor is missing or has another shape than `config` gives it; a LoRA target matches nothing.
     pub fn new(config: ModelConfig, mut tensors: IndexMap<String, Tensor>, trainable: &Trainable) -> Result<Self> {
         let mut params = IndexMap::new();
         for (name, shape) in config.tensor_shapes() {
@@ -81,7 +81,7 @@ impl Weights {
     /// The present base value of a parameter that the architecture has; adapters do not enter.
     ///
     /// # Errors
-    /// The architecture has no such parameter.
+    /// Fails if the architecture has no such parameter.
     pub fn tensor(&self, name: &str) -> Result<&Tensor> {
         self.params
             .get(name)
@@ -92,7 +92,7 @@ impl Weights {
     /// The value that the model computes with: the base weight plus what its adapter adds. Outside any gradient.
     ///
     /// # Errors
-    /// The architecture has no such parameter.
+    /// Fails if the architecture has no such parameter.
     pub fn effective(&self, name: &str) -> Result<Tensor> {
         let base = self.tensor(name)?.detach();
         match self.lora.as_ref().and_then(|lora| lora.delta(name).transpose()) {
@@ -134,7 +134,7 @@ impl Weights {
     /// The name of the first trained parameter with a number in it that is not finite.
     ///
     /// # Errors
-    /// The device fails.
+    /// Fails if the device fails.
     pub fn non_finite(&self) -> Result<Option<String>> {
         for (name, var) in self.trainable() {
             let tensor = var.as_detached_tensor();
@@ -181,7 +181,7 @@ impl Weights {
     /// A copy that no update reaches: the reference of a KL term.
     ///
     /// # Errors
-    /// Out of memory.
+    /// Fails if out of memory.
     pub fn frozen_copy(&self) -> Result<Self> {
         let mut params = IndexMap::new();
         for name in self.params.keys() {
@@ -200,7 +200,7 @@ impl Weights {
 /// gives the same weights. f32 on CPU.
 ///
 /// # Errors
-/// Out of memory.
+/// Fails if out of memory.
 pub fn random_tensors(config: &ModelConfig, std: f32, seed: u64) -> Result<IndexMap<String, Tensor>> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut tensors = IndexMap::new();

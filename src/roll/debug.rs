@@ -55,11 +55,11 @@ impl Api {
 }
 
 /// Runs one episode of the first task and returns what happened, as text. On a swarm it is aborted, so that training is
-/// not touched; an engine that was started for it goes on with `keep_engine`, so that the next try need not wait for one.
-/// With `api`, no swarm is involved. `program` is `ajet-swarm`, to start a server with.
+/// not touched; an engine that was started for it goes on with `keep_engine`, so that the next try need not wait for
+/// one. With `api`, no swarm is involved. `program` is `ajet-swarm`, to start a server with.
 ///
 /// # Errors
-/// There is no task, or no episode can be begun.
+/// Fails if there is no task, or no episode can be begun.
 pub async fn debug_one(job: &Job, api: Option<&Api>, program: &Path, keep_engine: bool) -> Result<String, RollError> {
     let progress = Progress::new(false, Interrupt::default());
     let tasks = read_tasks(job, &progress).await?;
@@ -164,7 +164,7 @@ async fn recorded(episode: &JointEpisode) -> Option<EpisodeConversations> {
 /// Runs a job's validation tasks (its training tasks where it has none) on a model that is not a swarm's.
 ///
 /// # Errors
-/// The job is wrong. Episodes that come to nothing are told and counted.
+/// Fails if the job is wrong. Failed episodes are reported and counted.
 pub async fn play_on_api(job: &Job, api: &Api, json: bool, interrupt: &Interrupt) -> Result<Summary, RollError> {
     let progress = Progress::new(json, interrupt.clone());
     let tasks = read_tasks(job, &progress).await?;

@@ -18,7 +18,7 @@ impl Expression {
     /// Parses the expression that stands at the dotted key `path`.
     ///
     /// # Errors
-    /// Its syntax is wrong, or it is larger or nested deeper than templates may be.
+    /// Fails if its syntax is wrong, or it is larger or nested deeper than templates may be.
     pub fn new(path: &str, source: &str) -> Result<Self, TemplateError> {
         if source.trim().is_empty() {
             return Err(TemplateError {
@@ -38,7 +38,7 @@ impl Expression {
     /// The expression's value over variables. Undefined names are errors.
     ///
     /// # Errors
-    /// It names something that is not there, takes too many steps, or its value is none of JSON's, such as NaN.
+    /// Fails if it uses an undefined name, takes too many steps, or has a value that is not JSON, such as NaN.
     pub fn evaluate(&self, variables: &impl Serialize) -> Result<Value, TemplateError> {
         let json = self.template.render(variables)?;
         serde_json::from_str(&json).map_err(|_| TemplateError {

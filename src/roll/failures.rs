@@ -72,7 +72,7 @@ impl Failures {
     /// An episode failed.
     ///
     /// # Errors
-    /// It would fail every time, or too many failed.
+    /// Fails if every episode would fail, or too many have failed.
     pub fn failed(&self, failure: &Failure, task_id: &str) -> Result<(), RollError> {
         if failure.permanent {
             return Err(RollError::Job {

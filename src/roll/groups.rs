@@ -10,8 +10,8 @@ use tokio::task::JoinSet;
 use super::rewards::{Answer, RewardError, Score, Scorer};
 use super::tasks::Task;
 
-/// How long answers of an incomplete group wait for another episode of it to begin. Usually it does at once; where a batch
-/// is full, no slot is free or an evaluation is due, those that are there are compared without it.
+/// How long answers of an incomplete group wait for another episode of it to begin. Usually it does at once; where a
+/// batch is full, no slot is free or an evaluation is due, those that are there are compared without it.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 type Scored = Result<Score, RewardError>;
@@ -169,7 +169,7 @@ impl Member {
     /// The score of this episode's answer, once the group is scored.
     ///
     /// # Errors
-    /// It has none.
+    /// Fails if it has none.
     pub async fn score(mut self, answer: Answer) -> Scored {
         let (sender, receiver) = oneshot::channel();
         self.has_answered = true;

@@ -23,7 +23,7 @@ impl Interrupt {
     /// Listens from now on, for as long as the process lives.
     ///
     /// # Errors
-    /// The system gives no signals.
+    /// Fails if signals cannot be handled.
     pub fn listen() -> std::io::Result<Self> {
         let interrupt = Self::default();
         let mut signals = EndSignals::listen()?;
@@ -69,8 +69,8 @@ impl Interrupt {
     }
 }
 
-/// Signals that ask a process to end: SIGINT (Ctrl-C), SIGTERM, SIGQUIT, and SIGHUP (its terminal is gone) unless it was
-/// started by `nohup`.
+/// Signals that ask a process to end: SIGINT (Ctrl-C), SIGTERM, SIGQUIT, and SIGHUP (its terminal is gone) unless it
+/// was started by `nohup`.
 #[derive(Debug)]
 pub struct EndSignals {
     interrupt: Signal,
@@ -83,7 +83,7 @@ impl EndSignals {
     /// Listens from now on, for as long as the process lives.
     ///
     /// # Errors
-    /// The system gives no signals.
+    /// Fails if signals cannot be handled.
     pub fn listen() -> std::io::Result<Self> {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         Ok(Self {

@@ -15,11 +15,11 @@ const JOBS: &str = "jobs";
 /// What a run compares with the experiment's last one.
 const COMPARED: [[&str; 2]; 3] = [["ajet", "task_reader"], ["roll", "agent"], ["roll", "reward"]];
 
-/// Keeps `job`, the text of a job file that runs from `now` on, below an experiment's directory of this machine. Readable
-/// by its owner only: a job may name servers and keys.
+/// Keeps `job`, the text of a job file that runs from `now` on, below an experiment's directory of this machine.
+/// Readable by its owner only: a job may name servers and keys.
 ///
 /// # Errors
-/// The file cannot be written.
+/// Fails if the file cannot be written.
 pub(super) fn keep(job: &str, experiment_dir: &Path, now: SystemTime) -> io::Result<PathBuf> {
     let jobs = experiment_dir.join(JOBS);
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&jobs)?;

@@ -52,7 +52,7 @@ impl Template {
     /// Parses the template that stands at the dotted key `path`.
     ///
     /// # Errors
-    /// Its syntax is wrong, or it is larger or nested deeper than templates may be.
+    /// Fails if its syntax is wrong, or it is larger or nested deeper than templates may be.
     pub fn new(path: &str, source: &str) -> Result<Self, TemplateError> {
         let mut template = Self {
             path: path.to_string(),
@@ -67,7 +67,7 @@ impl Template {
     /// The template over a task and what else it may name.
     ///
     /// # Errors
-    /// It names something that is not there, or takes too many steps.
+    /// Fails if it uses an undefined name or takes too many steps.
     pub fn render(&self, context: &impl Serialize) -> Result<String, TemplateError> {
         let context = match serde_json::to_value(context) {
             Ok(Json::Object(variables)) => variables,

@@ -60,7 +60,7 @@ pub struct Measurement {
 /// bf16 on a GPU.
 ///
 /// # Errors
-/// The model is not there or not supported; the device is not there.
+/// Fails if the model is missing or not supported, or the device is missing.
 pub fn load_model(path: &str, device: &str, lora_rank: usize) -> Result<Weights> {
     let targets = LINEAR_PROJECTIONS.map(String::from).to_vec();
     let trainable = match lora_rank {

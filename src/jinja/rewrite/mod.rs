@@ -21,7 +21,7 @@ const MAX_SOURCE: usize = 1 << 20;
 /// The source of a template as it is compiled.
 ///
 /// # Errors
-/// A syntax error, or something that Jinja2 has and this does not, with its line.
+/// Fails for a syntax error or an unsupported feature of Jinja2, with its line.
 pub(super) fn rewritten(source: &str) -> std::result::Result<String, TemplateError> {
     if source.len() > MAX_SOURCE {
         return Err(TemplateError {

@@ -57,7 +57,7 @@ const CHUNK: usize = 16 * 1024;
 /// Changes a weight and its moments in place.
 ///
 /// # Panics
-/// The lengths differ.
+/// Panics if the lengths differ.
 pub fn adamw(
     pool: &Pool,
     weight: &mut [f32],

@@ -1,5 +1,5 @@
-//! Grouped-query attention over a forest of segments. Nothing of tokens × tokens is kept: the backward pass computes the
-//! weights again, block by block.
+//! Grouped-query attention over a forest of segments. Nothing of tokens × tokens is kept: the backward pass computes
+//! the weights again, block by block.
 //!
 //! A task is a tree and a key-value head with its group of query heads: it alone writes their results and gradients, so
 //! sums have a fixed order. A block's rows are its tokens' query heads of the group, one token after the other.
@@ -91,7 +91,7 @@ impl ForestAttention<'_> {
     /// The result for q, k and v.
     ///
     /// # Panics
-    /// Lengths are not those of the batch. So for the backward pass.
+    /// Panics if lengths are not those of the batch; likewise the backward pass.
     pub fn forward(&self, q: &[f32], k: &[f32], v: &[f32], y: &mut [f32]) {
         self.check(q, k);
         assert!(

@@ -56,7 +56,7 @@ impl Head<'_> {
     /// [`buffer_len`](Self::buffer_len) logits.
     ///
     /// # Panics
-    /// Lengths do not fit, or a target is outside the vocabulary.
+    /// Panics if lengths do not match, or a target is outside the vocabulary.
     pub fn forward(&self, hidden: &[f32], buffer: &mut [f32]) -> Distributions {
         let vocabulary = self.vocabulary();
         assert!(

@@ -37,7 +37,7 @@ impl Linear<'_> {
     /// y = x·Wᵀ + bias + scale·(x·Aᵀ)·Bᵀ, over what is in `y` or added to it.
     ///
     /// # Panics
-    /// Lengths do not fit. So for the other functions here.
+    /// Panics if lengths do not match; likewise the other functions here.
     pub fn forward(&self, rows: &[f32], y: &mut [f32], into: Into) {
         let x = self.rows_in(rows);
         let weight = Matrix::new(self.weight, self.outputs, self.inputs);

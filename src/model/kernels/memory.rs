@@ -63,7 +63,7 @@ impl<T: Number> Memory<T> {
     /// Cuts it in parts of `len`; what is left at the end belongs to nobody. The memory goes with the last part.
     ///
     /// # Panics
-    /// `len` is 0.
+    /// Panics if `len` is 0.
     pub fn into_parts(self, len: usize) -> impl Iterator<Item = Part<T>> {
         let count = self.len / len;
         let whole = Arc::new(self);
@@ -133,8 +133,8 @@ fn layout<T>(len: usize) -> Layout {
         .expect("lengths are those of matrices, far below the address space")
 }
 
-/// Asks for huge pages where whole ones fit into memory that is fresh, such as a large tensor of zeros. What is not done
-/// costs some speed and nothing else, so nobody is told.
+/// Asks for huge pages where whole ones fit into memory that is fresh, such as a large tensor of zeros. What is not
+/// done costs some speed and nothing else, so nobody is told.
 pub fn prefer_huge_pages<T>(fresh: &[T]) {
     let Range { start, end } = fresh.as_ptr_range();
     let start = (start as usize).next_multiple_of(HUGE_PAGE);

@@ -28,7 +28,7 @@ kernel! {
 /// Writes the norm of each row of `x`, of `weight.len()` elements, to `y`.
 ///
 /// # Panics
-/// The lengths of `x` and `y` differ.
+/// Panics if the lengths of `x` and `y` differ.
 pub fn rms_norm(pool: &Pool, x: &[f32], weight: &[f32], eps: f32, y: &mut [f32]) {
     assert_eq!(x.len(), y.len(), "lengths of x and y");
     let width = weight.len();
@@ -45,7 +45,7 @@ pub fn rms_norm(pool: &Pool, x: &[f32], weight: &[f32], eps: f32, y: &mut [f32])
 /// Adds `added` to `x` and writes the norm of each row of the sum to `y`.
 ///
 /// # Panics
-/// The lengths of `x`, `added` and `y` differ.
+/// Panics if the lengths of `x`, `added` and `y` differ.
 pub fn add_rms_norm(pool: &Pool, x: &mut [f32], added: &[f32], weight: &[f32], eps: f32, y: &mut [f32]) {
     assert_eq!(
         [added.len(), y.len()],
@@ -79,7 +79,7 @@ pub fn rms_norm_heads(isa: Isa, x: &mut [f32], weight: &[f32], eps: f32) {
 /// `dw`.
 ///
 /// # Panics
-/// The lengths of `x`, `g` and `dx` differ.
+/// Panics if the lengths of `x`, `g` and `dx` differ.
 pub fn rms_norm_backward(
     pool: &Pool,
     x: &[f32],

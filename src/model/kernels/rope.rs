@@ -33,7 +33,7 @@ kernel! {
 /// Rotates the heads of many tokens (tokens × `width`) in place; the tables are tokens × `half`, half a head's width.
 ///
 /// # Panics
-/// The tables have fewer rows than there are tokens.
+/// Panics if the tables have fewer rows than there are tokens.
 pub fn rope_tokens(
     pool: &Pool,
     x: &mut [f32],

@@ -55,7 +55,7 @@ kernel! {
     /// scale · (logit − max) − ln(sum).
     ///
     /// # Panics
-    /// The lengths differ.
+    /// Panics if the lengths differ.
     pub fn exp_and_sum<V>(logits: &[f32], scale: f32, out: &mut [f32]) -> (f32, f32) {
         assert_eq!(logits.len(), out.len(), "lengths of logits and out");
         exp_sum::<V>(logits.as_ptr(), logits.len(), scale, out.as_mut_ptr())

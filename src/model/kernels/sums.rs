@@ -12,7 +12,7 @@ const ROWS: usize = 64;
 /// Adds row i of `rows` to row `ids[i]` of `sum`, both of rows `width` wide.
 ///
 /// # Panics
-/// The length of `rows` does not fit the ids, or an id is outside `sum`.
+/// Panics if the length of `rows` does not fit the ids, or an id is outside `sum`.
 pub fn add_rows(pool: &Pool, sum: &mut [f32], width: usize, ids: &[u32], rows: &[f32]) {
     assert_eq!(ids.len() * width, rows.len(), "rows and their ids");
     for (id, row) in ids.iter().zip(rows.chunks_exact(width)) {

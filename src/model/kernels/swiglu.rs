@@ -41,7 +41,7 @@ kernel! {
 /// y = silu(gate) · up.
 ///
 /// # Panics
-/// The lengths differ.
+/// Panics if the lengths differ.
 pub fn swiglu(pool: &Pool, gate: &[f32], up: &[f32], y: &mut [f32]) {
     assert_eq!([gate.len(), up.len()], [y.len(); 2], "lengths of gate and up");
     let chunks = y.chunks_mut(CHUNK).zip(gate.chunks(CHUNK)).zip(up.chunks(CHUNK));
@@ -54,7 +54,7 @@ pub fn swiglu(pool: &Pool, gate: &[f32], up: &[f32], y: &mut [f32]) {
 /// Given the gradient `g` of the result, gate and up become their gradients.
 ///
 /// # Panics
-/// The lengths differ.
+/// Panics if the lengths differ.
 pub fn swiglu_backward(pool: &Pool, gate: &mut [f32], up: &mut [f32], g: &[f32]) {
     assert_eq!([gate.len(), up.len()], [g.len(); 2], "lengths of gate and up");
     let chunks = gate.chunks_mut(CHUNK).zip(up.chunks_mut(CHUNK)).zip(g.chunks(CHUNK));
@@ -64,7 +64,7 @@ pub fn swiglu_backward(pool: &Pool, gate: &mut [f32], up: &mut [f32], g: &[f32])
 /// silu(x · gateᵀ) ⊙ (x · upᵀ) for every row of `x`, to `y` (rows × outputs); `scratch` is as long as `y`.
 ///
 /// # Panics
-/// The shapes do not fit.
+/// Panics if the shapes do not fit.
 pub fn gated_mlp(
     pool: &Pool,
     x: &[f32],

@@ -18,7 +18,7 @@ impl<'a> Numbers<'a> {
     /// Borrows them; until it is dropped, nothing may write to the tensor.
     ///
     /// # Errors
-    /// The tensor is not contiguous, not f32, or not on the CPU.
+    /// Fails if the tensor is not contiguous, not f32, or not on the CPU.
     pub fn of(tensor: &'a Tensor) -> Result<Self> {
         let (storage, layout) = tensor.storage_and_layout();
         slice(&storage, layout)?;
@@ -58,10 +58,11 @@ pub fn with_mut<R>(tensor: &Tensor, f: impl FnOnce(&mut [f32]) -> R) -> Result<R
         .ok_or_else(|| Error::Msg("an in-place CPU kernel did not run".into()))
 }
 
-/// A tensor of f32 zeros on the CPU, in huge pages where it is large: fresh small pages cost more time than filling them.
+/// A tensor of f32 zeros on the CPU, in huge pages where it is large: fresh small pages cost more time than filling
+/// them.
 ///
 /// # Errors
-/// Out of memory.
+/// Fails if out of memory.
 pub fn zeros(shape: impl Into<Shape>) -> Result<Tensor> {
     let zeros = Tensor::zeros(shape, DType::F32, &Device::Cpu)?;
     with_mut(&zeros, |numbers| prefer_huge_pages(numbers))?;

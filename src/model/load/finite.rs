@@ -7,7 +7,7 @@ use crate::model::error::ModelError;
 /// Converts a tensor in the process's memory. `tensor_name` and `file` name it in errors.
 ///
 /// # Errors
-/// Some of its values are NaN or infinite in `dtype`; out of memory.
+/// Fails if some of its values are NaN or infinite in `dtype`, or if out of memory.
 pub(super) fn weight(
     tensor: &Tensor,
     device: &Device,
@@ -23,7 +23,7 @@ pub(super) fn weight(
 /// Checks a contiguous tensor in the process's memory.
 ///
 /// # Errors
-/// Some of its values are NaN or infinite.
+/// Fails if some of its values are NaN or infinite.
 pub(crate) fn check(tensor: &Tensor, tensor_name: &str, file: &str) -> Result<(), ModelError> {
     let (bad, all, dtype) = (count_non_finite(tensor), tensor.elem_count(), tensor.dtype());
     if bad == 0 {

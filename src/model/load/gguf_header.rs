@@ -1,5 +1,5 @@
-//! The header of a GGUF file: metadata, and where each tensor lies. The file may be cut short or lie about every length,
-//! so nothing is allocated that its bytes do not fill.
+//! The header of a GGUF file: metadata, and where each tensor lies. The file may be cut short or lie about every
+//! length, so nothing is allocated that its bytes do not fill.
 
 use std::collections::HashMap;
 use std::io::{BufRead, Read, Seek, SeekFrom};
@@ -123,7 +123,7 @@ impl Header {
     /// Reads a tensor as f32.
     ///
     /// # Errors
-    /// There is none of that name, it has a type that cannot be read, or the file ends before it.
+    /// Fails if there is none of that name, its type is not supported, or the file ends before it.
     pub(super) fn tensor<R: Read + Seek>(&self, file: &mut R, name: &str) -> Result<Tensor, ModelError> {
         let fail = |reason: String| ModelError::file(format!("{name} of {}", self.place), reason);
         let entry = self.tensors.get(name);

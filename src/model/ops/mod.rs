@@ -31,7 +31,7 @@ impl BatchContext {
     /// Checks the batch and computes its rotary tables.
     ///
     /// # Errors
-    /// The batch is malformed.
+    /// Fails if the batch is malformed.
     pub fn new(batch: &PackedBatch, rope: &Rope, device: &Device) -> Result<Self> {
         batch.validate()?;
         let (cos, sin) = rope.tables(batch.positions.iter().copied());
@@ -47,7 +47,7 @@ impl BatchContext {
 /// 0 where a key's place is at most the query's (`places`, … × 1, f32), −∞ elsewhere: … × keys.
 ///
 /// # Errors
-/// Out of memory.
+/// Fails if out of memory.
 pub fn visible(places: &Tensor, keys: usize) -> candle_core::Result<Tensor> {
     let device = places.device();
     let seen = Tensor::arange(0f32, keys as f32, device)?.broadcast_le(places)?;

@@ -32,8 +32,8 @@ pub(super) fn in_text(stdout: &str) -> Result<Rollout, AgentError> {
     }
 }
 
-/// The answer to an episode in a line of a worker, or nothing where the line is none. An answer repeats `episode_uuid`, so
-/// that neither a line of a log nor a late answer is taken for it.
+/// The answer to an episode in a line of a worker, or nothing where the line is none. An answer repeats `episode_uuid`,
+/// so that neither a line of a log nor a late answer is taken for it.
 ///
 /// # Errors
 /// The line is meant to be an answer, but is not JSON or belongs to no or another episode.
@@ -79,7 +79,7 @@ fn is_broken(line: &str) -> Option<String> {
 /// The answer that an object is.
 ///
 /// # Errors
-/// A field has the wrong type.
+/// Fails if a field has the wrong type.
 pub(super) fn in_object(mut fields: Map<String, Value>) -> Result<Rollout, AgentError> {
     let mut take = |name: &str| fields.remove(name).filter(|value| !value.is_null());
     let wrong = |name: &str, value: &Value, allowed: &str| {

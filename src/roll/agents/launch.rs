@@ -24,8 +24,8 @@ pub struct Launch {
     /// Variables of its environment, templates like `argv`.
     #[serde(default)]
     env: IndexMap<String, Template>,
-    /// Names of variables of `roll`'s environment that it sees, beside `PATH`, `HOME` and the like; `AWS_*` stands for all
-    /// that begin so.
+    /// Names of variables of `roll`'s environment that it sees, beside `PATH`, `HOME` and the like; `AWS_*` stands for
+    /// all that begin so.
     #[serde(default)]
     env_pass: Vec<String>,
     /// Maximum MiB of memory that its processes hold together; beyond it they are killed. Linux only.
@@ -50,7 +50,7 @@ impl Launch {
     /// The program as it runs in `directory`, unless the job names another one. Standard input is empty.
     ///
     /// # Errors
-    /// A template names what `context` does not have.
+    /// Fails if a template names what `context` does not have.
     pub fn program(
         &self,
         context: &impl Serialize,
@@ -86,7 +86,7 @@ impl Launch {
     /// Finds the program that would run. `key` is the dotted path of this section.
     ///
     /// # Errors
-    /// A sentence: a template does not fit, or there is no such program or directory.
+    /// Fails with a message if a template does not fit, or there is no such program or directory.
     pub fn check(&self, key: &str, context: &impl Serialize) -> Result<PathBuf, String> {
         let here = Path::new(".");
         let program = self

@@ -109,7 +109,7 @@ impl Tool {
     /// Whether its program can be found, unless that depends on the arguments.
     ///
     /// # Errors
-    /// A sentence.
+    /// Fails with a message.
     pub fn check(&self, key: &str, task: &Task) -> Result<(), String> {
         let arguments = json!({});
         let context = Context {
@@ -126,7 +126,7 @@ impl Tool {
     /// Runs a call of this tool in `directory`.
     ///
     /// # Errors
-    /// The job is wrong, or the call failed and `on_error` is `abort`.
+    /// Fails if the job is wrong, or the call failed and `on_error` is `abort`.
     async fn call(
         &self,
         call: &ToolCall,

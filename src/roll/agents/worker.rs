@@ -1,4 +1,5 @@
-//! The agent that is a long-lived program: it runs episode after episode, one at a time, so that starting it costs once.
+//! The agent that is a long-lived program: it runs episode after episode, one at a time, so that starting it costs
+//! once.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -75,7 +76,7 @@ impl Worker {
     /// Finds the program that would run.
     ///
     /// # Errors
-    /// A sentence: there is none.
+    /// Fails with a message if there is none.
     pub fn check(&self) -> Result<PathBuf, String> {
         self.launch.check("roll.agent", &json!({}))
     }

@@ -212,7 +212,7 @@ impl Running {
     /// Starts a program. The first `input` bytes of its standard input are its own.
     ///
     /// # Errors
-    /// It cannot be started. Below a supervisor, the error of its end says so.
+    /// Fails if it cannot be started. Below a supervisor, the error of its end says so.
     pub fn start(program: &Program, input: u64) -> Result<Self, ProgramError> {
         let name = program.argv.first().cloned().unwrap_or_default();
         let supervisor = SUPERVISOR.get();
@@ -335,7 +335,7 @@ impl Running {
 /// Runs a program to its end. Dropping the future kills it and its children.
 ///
 /// # Errors
-/// It cannot be started, exceeds a limit or ends with anything but 0.
+/// Fails if the program cannot be started, exceeds a limit or exits with another code than 0.
 pub(super) async fn run(program: Program) -> Result<Finished, ProgramError> {
     let mut running = Running::start(&program, program.stdin.len() as u64)?;
     let (stdout, exceeded) = (Captured::default(), Arc::new(Notify::new()));

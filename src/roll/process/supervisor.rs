@@ -34,7 +34,7 @@ enum Event {
 /// that it started is gone, `stop` is run, unless it is empty: it ends what is no process of ours, such as a container.
 ///
 /// # Errors
-/// It cannot be watched; that it cannot be started is an exit code, 127.
+/// Fails if the program cannot be supervised; one that cannot be started is the exit code 127.
 pub fn supervise(argv: &[OsString], input: u64, stop: &[OsString]) -> io::Result<u8> {
     // What the program's children leave behind becomes ours and not the system's.
     #[cfg(target_os = "linux")]

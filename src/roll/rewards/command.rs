@@ -27,7 +27,7 @@ impl Command {
     /// Renders the arguments.
     ///
     /// # Errors
-    /// A template does not fit the task.
+    /// Fails if a template does not fit the task.
     pub(super) fn verify(&self, task: &Task) -> Result<(), RewardError> {
         self.argv
             .iter()

@@ -71,8 +71,8 @@ pub struct TextMatch {
 pub struct NumberMatch {
     /// The right answer, a template such as `{{ metadata.answer }}`.
     answer: Template,
-    /// Largest difference, relative to the right answer. Default: half a unit of the last decimal of the right answer, and
-    /// none for whole numbers.
+    /// Largest difference, relative to the right answer. Default: half a unit of the last decimal of the right answer,
+    /// and none for whole numbers.
     #[serde(default)]
     #[schemars(range(min = 0.0, max = 1e6))]
     tolerance: Option<f64>,
@@ -128,8 +128,8 @@ pub struct JsonPathReward {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExpressionReward {
-    /// Expression of a template over the task's fields, `task`, `output`, `messages`, `reward` and `is_success`, such as
-    /// `output | length < 200`. A number is the reward; true is 1, false 0.
+    /// Expression of a template over the task's fields, `task`, `output`, `messages`, `reward` and `is_success`, such
+    /// as `output | length < 200`. A number is the reward; true is 1, false 0.
     expression: String,
 }
 
@@ -162,15 +162,16 @@ pub struct JudgeConfig {
     /// Base URL of an OpenAI-compatible API.
     #[serde(default = "default_base_url")]
     base_url: String,
-    /// Environment variable that holds the API key. Default: `OPENAI_API_KEY` for OpenAI's own API, no key for any other.
+    /// Environment variable that holds the API key. Default: `OPENAI_API_KEY` for OpenAI's own API, no key for any
+    /// other.
     #[serde(default)]
     api_key_env: Option<String>,
     /// Further fields of the request, such as `reasoning_effort`; null leaves a field out. `temperature` is 0 and
     /// `max_tokens` 2048 unless they are given here.
     #[serde(default)]
     request: Map<String, Value>,
-    /// Number of times that the judge is asked again where a request fails or its answer has no score. It waits as long as
-    /// `Retry-After` says.
+    /// Number of times that the judge is asked again where a request fails or its answer has no score. It waits as long
+    /// as `Retry-After` says.
     #[serde(default = "default_retries")]
     #[schemars(range(min = 0, max = 100))]
     retries: u32,
@@ -207,8 +208,8 @@ pub struct LlmJudgeReward {
     /// System message, a template. Default: none.
     #[serde(default)]
     system: Option<Template>,
-    /// User message, a template over the task's fields, `task`, `output`, `messages`, `reward`, `is_success`, `score_min`
-    /// and `score_max`. Default: a question about task and output that ends with `Score: <number>`.
+    /// User message, a template over the task's fields, `task`, `output`, `messages`, `reward`, `is_success`,
+    /// `score_min` and `score_max`. Default: a question about task and output that ends with `Score: <number>`.
     #[serde(default)]
     prompt: Option<Template>,
     /// Regular expression that captures the score, in the group named `score` or the first one; the last match counts.
@@ -313,7 +314,7 @@ impl Reward {
     /// The reward, ready to score. `path` is where it stands.
     ///
     /// # Errors
-    /// A pattern, path or expression is wrong, or a judge's key is not in the environment.
+    /// Fails if a pattern, path or expression is invalid, or a judge's key is not in the environment.
     pub fn scorer(&self, path: &str) -> Result<Scorer, SetupError> {
         let problem = |key: &str, reason: String| SetupError::Config(Problem::new(format!("{path}.{key}"), reason));
         Ok(match self {

@@ -24,7 +24,7 @@ impl JsonPathMatch {
     /// A reward by the value at `path`. `tolerance` is the largest difference of a number, relative to the answer.
     ///
     /// # Errors
-    /// The path's own error: a sentence.
+    /// Fails with the error of the path.
     pub fn new(path: &str, answer: Template, ignore_case: bool, tolerance: Option<f64>) -> Result<Self, String> {
         Ok(Self {
             path: JsonPath::parse(path).map_err(|error| error.to_string())?,
@@ -97,8 +97,8 @@ impl JsonPathMatch {
     }
 }
 
-/// The output where it is JSON as a whole, or else its last fenced block that says `json` or nothing. A block that is not
-/// JSON does not make way for an earlier one.
+/// The output where it is JSON as a whole, or else its last fenced block that says `json` or nothing. A block that is
+/// not JSON does not make way for an earlier one.
 fn document_in(output: &str) -> Option<Value> {
     serde_json::from_str(output)
         .ok()

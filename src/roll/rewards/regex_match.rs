@@ -34,7 +34,7 @@ impl RegexMatch {
     /// A reward by this pattern; with an answer, by what the pattern captures.
     ///
     /// # Errors
-    /// The pattern's own error: a sentence.
+    /// Fails with the error of the pattern.
     pub fn new(pattern: &str, flags: Flags, answer: Option<Template>) -> Result<Self, String> {
         let pattern = RegexBuilder::new(pattern)
             .case_insensitive(flags.ignore_case)

@@ -73,7 +73,7 @@ impl Scorer {
     /// Looks at what the reward needs of a task, with an empty answer. Programs and judges are not run.
     ///
     /// # Errors
-    /// A template does not fit the task, or its right answer cannot be compared.
+    /// Fails if a template does not fit the task, or its right answer cannot be compared.
     pub fn verify(&self, task: &Task) -> Result<(), RewardError> {
         let answer = Answer::default();
         let scored = match &*self.0 {
@@ -94,7 +94,7 @@ impl Scorer {
     /// The reward of one answer that is compared with no other.
     ///
     /// # Errors
-    /// It has none; the episode is to be aborted.
+    /// Fails if it has none; the episode is to be aborted.
     pub async fn score(&self, task: &Task, answer: &Answer) -> Result<Score, RewardError> {
         finite(self.score_alone(task, answer).await)
     }

@@ -66,7 +66,7 @@ const READERS: [&str; 6] = [
 /// Reads or makes the tasks of a job.
 ///
 /// # Errors
-/// A file that is missing, empty or has a bad row, with file and row; a generated set that is too large.
+/// Fails if a file is missing, empty or has an invalid row, or if a generated set is too large.
 pub async fn read(reader: &TaskReader) -> Result<TaskSets, TaskError> {
     let selection = Selection::new(reader)?;
     let mut sets = match reader.kind.as_str() {

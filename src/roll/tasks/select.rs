@@ -47,7 +47,7 @@ impl Selection {
     /// From `limit`, `filter` and `columns`.
     ///
     /// # Errors
-    /// A template that does not parse.
+    /// Fails if a template does not parse.
     pub fn new(reader: &TaskReader) -> Result<Self, TaskError> {
         let filter = reader.filter.trim();
         let columns = reader.columns.iter();
@@ -246,7 +246,7 @@ impl Collector<'_> {
     /// Takes a row; breaks when there are enough tasks.
     ///
     /// # Errors
-    /// What is wrong with the row.
+    /// Fails with what is wrong with the row.
     pub fn take(&mut self, row: Row) -> Result<ControlFlow<()>, String> {
         let index = self.index;
         self.index += 1;
@@ -273,7 +273,7 @@ impl Collector<'_> {
     /// The tasks; `what` names where they came from.
     ///
     /// # Errors
-    /// There are none.
+    /// Fails if there are none.
     pub fn finish(self, what: &str) -> Result<Vec<Task>, TaskError> {
         match &self.selection.filter {
             _ if !self.tasks.is_empty() => Ok(self.tasks),

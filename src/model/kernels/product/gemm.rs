@@ -68,7 +68,7 @@ const TASKS: usize = 4;
 /// Rows of `a` whose numbers lie side by side are read where they are if tiles take f32; other operands are packed.
 ///
 /// # Panics
-/// Shapes that do not fit, or slices that are too short.
+/// Panics if shapes do not match or slices are too short.
 pub(in crate::model::kernels) fn gemm(
     compute: Compute,
     (out, out_stride): (&mut [f32], usize),

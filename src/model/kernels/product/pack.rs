@@ -13,7 +13,7 @@ use crate::model::kernels::isa::kernel;
 /// become 0.
 ///
 /// # Panics
-/// `into` is shorter than the panel.
+/// Panics if `into` is shorter than the panel.
 pub(super) fn panel(tile: Tile, columns: Matrix, scale: f32, into: &mut [u32]) {
     match tile {
         Tile::F32(isa) => {
@@ -40,7 +40,7 @@ pub(super) fn panel(tile: Tile, columns: Matrix, scale: f32, into: &mut [u32]) {
 /// Packs rows × inner steps, each row `stride` words from the one before.
 ///
 /// # Panics
-/// `into` is too short.
+/// Panics if `into` is too short.
 pub(super) fn rows(tile: Tile, rows: Matrix, into: &mut [u32], stride: usize) {
     match tile {
         Tile::F32(isa) | Tile::Widened(isa) => transpose(isa, rows.t(), 1.0, into, stride),
@@ -82,8 +82,9 @@ fn round_pairs(columns: Matrix, scale: f32, into: &mut [u32], width: usize) {
     }
 }
 
-/// Rounds lines × inner steps to bfloat16, square by square. For each 32 inner steps and each part of a number: by line,
-/// 16 words of each line, lines `stride` words apart; by pair, 16 pairs of steps, each `stride` words for the lines.
+/// Rounds lines × inner steps to bfloat16, square by square. For each 32 inner steps and each part of a number: by
+/// line, 16 words of each line, lines `stride` words apart; by pair, 16 pairs of steps, each `stride` words for the
+/// lines.
 #[cfg(target_arch = "x86_64")]
 fn squares<const PARTS: usize>(order: Order, lines: Matrix, scale: f32, into: &mut [u32], stride: usize) {
     let (line_words, group_words, part_words) = match order {

@@ -48,7 +48,7 @@ impl PackedMatrix {
     /// Takes the rows of `parts`, one matrix (out × in, row-major) under the other, and their biases.
     ///
     /// # Panics
-    /// The total shape is not that of [`PackedMatrix::new`].
+    /// Panics if the total shape is not that of [`PackedMatrix::new`].
     pub fn pack(&mut self, pool: &Pool, parts: &[&[f32]], bias: Option<Vec<f32>>) {
         let (tile, inputs, outputs) = (self.tile, self.inputs, self.outputs);
         let numbers: usize = parts.iter().map(|part| part.len()).sum();
@@ -83,7 +83,7 @@ impl PackedMatrix {
     /// y = x · Wᵀ + bias for every row of `x` (rows × inputs); `y` is rows × outputs.
     ///
     /// # Panics
-    /// The lengths of `x` and `y` do not fit.
+    /// Panics if the lengths of `x` and `y` do not fit.
     pub fn multiply(&self, pool: &Pool, x: &[f32], y: &mut [f32], scratch: &mut RowScratch) {
         let rows = self.rows(pool, x, scratch);
         assert_eq!(y.len(), rows.count * self.outputs, "length of y");

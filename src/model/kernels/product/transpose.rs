@@ -11,7 +11,7 @@ const COLUMNS: usize = 64;
 /// Writes the transposed matrix times `scale`, its rows `stride` apart. The columns of `from` lie side by side.
 ///
 /// # Panics
-/// `from` has other columns, or `into` is too short.
+/// Panics if `from` has another number of columns, or `into` is too short.
 pub(super) fn transpose(isa: Isa, from: Matrix, scale: f32, into: &mut [u32], stride: usize) {
     assert!(
         from.column_stride == 1 || from.columns <= 1,

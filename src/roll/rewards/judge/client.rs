@@ -113,7 +113,7 @@ impl Judge {
     /// The judge with the key of the environment.
     ///
     /// # Errors
-    /// The key is not there, or no HTTP client can be set up.
+    /// Fails if the key is missing, or no HTTP client can be set up.
     pub fn new(model: JudgeModel) -> Result<Self, JudgeError> {
         let key = match &model.api_key_env {
             None => None,

@@ -25,7 +25,7 @@ impl ScoreFormat {
     /// Scores as the pattern captures them (group `score`, or the first one); without one, a line `Score: 7`.
     ///
     /// # Errors
-    /// A sentence: the pattern does not parse or captures nothing, or the range is empty.
+    /// Fails with a message if the pattern does not parse or captures nothing, or the range is empty.
     pub fn new(pattern: Option<&str>, range: ScoreRange) -> Result<Self, String> {
         let pattern = Regex::new(pattern.unwrap_or(SCORE_LINE)).map_err(|error| error.to_string())?;
         if pattern.captures_len() < 2 {
@@ -46,7 +46,7 @@ impl ScoreFormat {
     /// The reward in [0, 1] of the last score in a judge's answer.
     ///
     /// # Errors
-    /// There is none, or it is no number of the range: a sentence.
+    /// Fails if there is none, or it is no number of the range: a sentence.
     pub(super) fn reward(&self, text: &str) -> Result<f64, String> {
         let last = self.pattern.captures_iter(text).last();
         let last = last.ok_or_else(|| "there is no score".to_owned())?;

@@ -35,7 +35,7 @@ struct Header {
 /// Reads the configurations of a README; none where it has no header or no `configs`.
 ///
 /// # Errors
-/// What is wrong with the header.
+/// Fails with what is wrong with the header.
 pub fn configurations(readme: &str) -> Result<Vec<Configuration>, String> {
     let Some(header) = header(readme) else {
         return Ok(vec![]);

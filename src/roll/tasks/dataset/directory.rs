@@ -14,7 +14,7 @@ const MOST_FILES: usize = 200_000;
 /// those whose names begin with a dot are not.
 ///
 /// # Errors
-/// A directory cannot be read, or there are too many files.
+/// Fails if a directory cannot be read, or there are too many files.
 pub fn files(root: &Path) -> Result<Vec<String>, TaskError> {
     let mut files = vec![];
     let mut visited = HashSet::new();

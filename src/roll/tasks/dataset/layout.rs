@@ -116,7 +116,7 @@ pub type DataFile = (String, Format);
 /// the data, the most frequent one counts.
 ///
 /// # Errors
-/// No file fits, a file that is named is not there, or none has a format that is read.
+/// Fails if no file matches, a named file is missing, or none has a supported format.
 pub fn data_files(files: &[String], patterns: &[String]) -> Result<Vec<DataFile>, String> {
     let mut found: Vec<&String> = vec![];
     let mut seen = HashSet::new();

@@ -27,7 +27,7 @@ const VALIDATION: &str = "validation";
 /// Reads the splits for training and validation.
 ///
 /// # Errors
-/// There is no such data set, configuration or split, or a file of it is damaged.
+/// Fails if there is no such data set, configuration or split, or a file of it is damaged.
 pub fn read(config: &HuggingfaceDatRepo, selection: &Selection) -> Result<TaskSets, TaskError> {
     let path = config.dataset_path.as_str();
     if path.is_empty() {

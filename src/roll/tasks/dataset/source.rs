@@ -30,7 +30,7 @@ impl Source {
     /// The data set at a directory or hub id.
     ///
     /// # Errors
-    /// It is neither, or the hub does not give it and the cache does not have it.
+    /// Fails if it is neither, or the hub does not give it and the cache does not have it.
     pub fn open(path: &str) -> Result<Self, TaskError> {
         let open = |place: Place, files: Vec<String>| Self {
             path: path.to_owned(),
@@ -72,7 +72,7 @@ impl Source {
     /// A file on this machine; fetches it where it is not here yet.
     ///
     /// # Errors
-    /// The hub does not give it.
+    /// Fails if the hub does not give it.
     pub fn file(&self, name: &str) -> Result<PathBuf, TaskError> {
         match &self.place {
             Place::Directory(directory) | Place::Cache(directory) => Ok(directory.join(name)),

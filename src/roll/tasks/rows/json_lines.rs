@@ -45,7 +45,7 @@ pub fn read(path: &Path, mut reader: impl BufRead, sink: &mut Sink) -> Result<()
 /// The object of a line; `None` where it is empty.
 ///
 /// # Errors
-/// It is not a JSON object.
+/// Fails if it is not a JSON object.
 pub fn parse_line(line: &str) -> Result<Option<Row>, String> {
     let text = line.trim();
     if text.is_empty() {

@@ -110,7 +110,7 @@ pub fn count(path: &Path, format: Format, options: &Options) -> Result<u64, Task
 /// Gives the rows of the file at `path` to `sink`.
 ///
 /// # Errors
-/// The file cannot be read or is damaged, with the place; or what `sink` says of a row.
+/// Fails if the file cannot be read or is damaged, with the place; or what `sink` says of a row.
 pub fn read(path: &Path, format: Format, options: &Options, sink: &mut Sink) -> Result<(), TaskError> {
     match format {
         Format::JsonLines => json_lines::read(path, open::text(path)?, sink),

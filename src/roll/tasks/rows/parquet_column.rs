@@ -49,7 +49,7 @@ impl Column {
     /// Gets the next row ready.
     ///
     /// # Errors
-    /// The column is damaged or has no further row.
+    /// Fails if the column is damaged or has no further row.
     pub fn begin_row(&mut self) -> Result<(), String> {
         if self.taken < self.length {
             return match self.repetition() {
@@ -67,7 +67,7 @@ impl Column {
     /// The definition level of the next value of this row.
     ///
     /// # Errors
-    /// The row has no further value.
+    /// Fails if the row has no further value.
     pub fn definition(&self) -> Result<i16, String> {
         match self.taken < self.length {
             true => Ok(self
@@ -90,7 +90,7 @@ impl Column {
     /// Takes the next value of this row.
     ///
     /// # Errors
-    /// The row has no further value.
+    /// Fails if the row has no further value.
     pub fn take(&mut self) -> Result<Value, String> {
         let is_there = self.definition()? == self.most_definition;
         self.taken += 1;

@@ -39,7 +39,7 @@ const CHILDREN: i64 = 5;
 /// Checks the schema of a file.
 ///
 /// # Errors
-/// There is no footer, or its schema is not a tree within the depth limit.
+/// Fails if there is no footer, or its schema is not a tree within the depth limit.
 pub fn check(file: &mut File) -> Result<(), String> {
     let footer = footer(file)?;
     let mut input = Input(&footer);

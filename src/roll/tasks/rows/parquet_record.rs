@@ -53,7 +53,7 @@ impl Node {
     /// The rows of a file with this schema; only the columns that `is_needed` names.
     ///
     /// # Errors
-    /// The schema breaks the format's rules, or nests too deep.
+    /// Fails if the schema is invalid or nested too deeply.
     pub fn root(schema: &Type, is_needed: impl Fn(&str) -> bool) -> Result<Self, String> {
         let mut builder = Builder { columns: 0, depth: 0 };
         let mut fields = vec![];
@@ -86,7 +86,7 @@ impl Node {
     /// Puts the next row together.
     ///
     /// # Errors
-    /// The columns do not fit each other.
+    /// Fails if the columns do not fit each other.
     pub fn row(&self, columns: &mut Columns) -> Result<Row, String> {
         match self.read(columns)? {
             Value::Object(row) => Ok(row),
@@ -181,7 +181,7 @@ impl Columns {
     /// Gets the next row ready.
     ///
     /// # Errors
-    /// A column is damaged, or has no further row.
+    /// Fails if a column is damaged, or has no further row.
     pub fn begin_row(&mut self) -> Result<(), String> {
         self.0.iter_mut().flatten().try_for_each(Column::begin_row)
     }

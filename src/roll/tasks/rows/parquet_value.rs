@@ -133,7 +133,7 @@ impl Meaning {
     /// Bytes of any or of a fixed length.
     ///
     /// # Errors
-    /// Text that is not UTF-8.
+    /// Fails if a text is not UTF-8.
     pub fn bytes(self, bytes: &[u8]) -> Result<Value, String> {
         let text = || std::str::from_utf8(bytes).map_err(|error| format!("text is not UTF-8: {error}"));
         Ok(match self {
