@@ -1,11 +1,11 @@
-//! What a chat template is given as the content of an assistant's message that only calls tools.
+//! Content of assistant messages that only call tools, in the form that a chat template accepts.
 //!
-//! OpenAI's clients send null, an empty string or nothing for it. Templates were written for one of them: DeepSeek's
-//! recognise calls by `content is none`, others add the content to a string, and print `None` or fail.
+//! OpenAI's clients send null, an empty string or no content. Templates expect one of these: DeepSeek's recognise calls
+//! by `content is none`, others append the content to a string, and print `None` or fail.
 
 use serde_json::{Map, Value, json};
 
-/// A content that is none.
+/// Form of an empty content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Null,
@@ -13,16 +13,16 @@ enum Form {
     Empty,
 }
 
-/// The forms with which a template shows calls, the first choice first.
+/// Forms with which a template renders calls, the preferred one first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CallContent(Vec<Form>);
 
-/// Stand in the trial's call and in its result, to be found in the rendering.
+/// Markers in the call and the result of the trial conversation.
 const ARGUMENT: &str = "trial argument";
 const RESULT: &str = "trial result";
 
 impl CallContent {
-    /// Tries each form with a template.
+    /// Tests each form with a template.
     pub(super) fn try_out(render: impl Fn(&[Value]) -> Option<String>) -> Self {
         let user = json!({"role": "user", "content": "question"});
         let call = json!({"id": "call00000", "type": "function",
@@ -53,8 +53,8 @@ impl CallContent {
         )
     }
 
-    /// Gives a message that calls tools and says nothing a content in a form that the template takes: its own where
-    /// that is one, as `transformers` would pass it. An empty string where none is.
+    /// Sets the empty content of a message with tool calls to a form that the template accepts: its own form if that is
+    /// one, as `transformers` would pass it, or an empty string if none is.
     pub(super) fn adapt(&self, message: &mut Value) {
         let Some(message) = message.as_object_mut() else {
             return;

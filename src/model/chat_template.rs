@@ -8,7 +8,7 @@ use super::call_content::CallContent;
 use super::error::ModelError;
 use crate::jinja::{TemplateError, Templates};
 
-/// A model's chat template, compiled.
+/// Compiled chat template of a model.
 #[derive(Clone, Debug, Default)]
 pub struct ChatTemplate {
     templates: Templates,
@@ -35,9 +35,9 @@ const SPECIAL_TOKENS: [&str; 8] = [
 ];
 
 impl ChatTemplate {
-    /// From `tokenizer_config.json` (template and special tokens) or from files, which go before it as a whole:
-    /// `chat_template.jinja`, and by name those of `additional_chat_templates`. A model without any template renders
-    /// nothing but errors.
+    /// Creates the template from `tokenizer_config.json` (template and special tokens), or from files, which replace
+    /// its templates: `chat_template.jinja`, and by name those of `additional_chat_templates`. Without any template,
+    /// rendering fails.
     pub fn new(
         tokenizer_config: &serde_json::Value,
         jinja: Option<&str>,
@@ -59,7 +59,7 @@ impl ChatTemplate {
         Ok(template)
     }
 
-    /// Compiles a template. Those for other uses, such as retrieval, are left out.
+    /// Compiles a template; skips those for other uses, such as retrieval.
     fn add(&mut self, name: &str, source: &str) -> Result<(), ModelError> {
         let name = match name {
             DEFAULT => DEFAULT,
@@ -73,18 +73,18 @@ impl ChatTemplate {
         Ok(())
     }
 
-    /// Whether the model has a template.
+    /// Returns whether the model has a template.
     pub fn exists(&self) -> bool {
         self.has_default || self.has_tool_use
     }
 
-    /// The source of its templates, in which formats of tool calls and thinking can be recognised.
+    /// Returns the source of its templates, from which the formats of tool calls and thinking are detected.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// Renders a conversation. Messages and tools are OpenAI's, as JSON; missing keys are undefined and nulls are
-    /// `None`, as Python would see them. `extra` are further variables, such as `enable_thinking`.
+    /// Renders a conversation. Messages and tools are JSON in OpenAI's format; missing keys are undefined and nulls are
+    /// `None`, as in Python. `extra` are further variables, such as `enable_thinking`.
     pub fn render(
         &self,
         messages: &[serde_json::Value],
@@ -121,14 +121,14 @@ impl ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// Gives an assistant's message without text, but with tool calls, a content that the template takes for none:
-    /// null as it came, or an empty string or nothing where the template prints `None` or leaves the calls out.
+    /// Sets the content of an assistant's message with tool calls but without text to a form that the template treats
+    /// as empty: null, or an empty string or no content if the template would print `None` or omit the calls.
     pub fn adapt_content(&self, message: &mut serde_json::Value) {
         self.call_content.adapt(message);
     }
 }
 
-/// A message's reasoning comes under one of three names; templates read the first two.
+/// Names of a message's reasoning; templates read the first two.
 fn with_reasoning_aliases(mut message: serde_json::Value) -> serde_json::Value {
     let names = ["reasoning_content", "thinking", "reasoning"];
     let reasoning = names
@@ -144,13 +144,13 @@ fn with_reasoning_aliases(mut message: serde_json::Value) -> serde_json::Value {
     message
 }
 
-/// What stands in a trial conversation, to be found in its rendering.
+/// Markers of a trial conversation.
 const TRIAL_TOOL: &str = "trial_tool";
 const TRIAL_RESULT: &str = "trial result";
 
 impl ChatTemplate {
-    /// Renders trial conversations: plain ones, and ones with a tool, a call of it and its result. Gives a warning for
-    /// each kind of request that will be refused, or whose tools the model will not see.
+    /// Renders trial conversations, with and without a tool, its call and its result. Returns a warning for each kind
+    /// of request that will be refused, or whose tools the model will not see.
     ///
     /// # Errors
     /// Fails if a user's question alone cannot be rendered.
@@ -194,7 +194,7 @@ impl ChatTemplate {
     }
 }
 
-/// The templates by name; `transformers` takes those in files instead of the configuration's.
+/// Returns the templates by name; like `transformers`, those in files replace the configuration's.
 fn sources<'a>(
     tokenizer_config: &'a serde_json::Value,
     jinja: Option<&'a str>,

@@ -1,4 +1,4 @@
-//! The architecture of a model: Hugging Face's `config.json`, families as data.
+//! Architecture of a model, from Hugging Face's `config.json`.
 
 use serde_json::Value;
 
@@ -6,21 +6,21 @@ use super::config_fields::Fields;
 use super::error::ModelError;
 pub use super::rope::Rope;
 
-/// The supported architectures. What differs between them is data of [`ModelConfig`], not code.
+/// Supported architectures. Their differences are fields of [`ModelConfig`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// `LlamaForCausalLM`.
     Llama,
     /// `Qwen2ForCausalLM`: biases on q, k and v.
     Qwen2,
-    /// `Qwen3ForCausalLM`: norms on q and k, heads of their own size.
+    /// `Qwen3ForCausalLM`: norms on q and k, and a separate head size.
     Qwen3,
 }
 
 impl Family {
     const ALL: [Self; 3] = [Self::Llama, Self::Qwen2, Self::Qwen3];
 
-    /// Name in `architectures`.
+    /// Returns the name in `architectures`.
     pub fn architecture(self) -> &'static str {
         match self {
             Self::Llama => "LlamaForCausalLM",
@@ -29,7 +29,7 @@ impl Family {
         }
     }
 
-    /// Name in `model_type`, which is also `general.architecture` of GGUF files.
+    /// Returns the name in `model_type`, which is also `general.architecture` of GGUF files.
     pub fn model_type(self) -> &'static str {
         match self {
             Self::Llama => "llama",
@@ -38,7 +38,7 @@ impl Family {
         }
     }
 
-    /// Finds the family of a `model_type`.
+    /// Returns the family of a `model_type`.
     pub fn from_model_type(model_type: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|f| f.model_type() == model_type)
     }
@@ -64,28 +64,28 @@ impl Family {
     }
 }
 
-/// Shapes and constants of one model.
+/// Shapes and constants of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelConfig {
-    /// The architecture.
+    /// Architecture.
     pub family: Family,
     /// Width of the residual stream.
     pub hidden_size: usize,
     /// Width inside the MLP.
     pub intermediate_size: usize,
-    /// Layers.
+    /// Number of layers.
     pub num_layers: usize,
-    /// Query heads.
+    /// Number of query heads.
     pub num_heads: usize,
-    /// Key-value heads; divides `num_heads`.
+    /// Number of key-value heads; divides `num_heads`.
     pub num_kv_heads: usize,
     /// Width of a head.
     pub head_dim: usize,
-    /// Rows of the embedding.
+    /// Number of rows of the embedding.
     pub vocab_size: usize,
-    /// Added under the root of rms-norms.
+    /// Epsilon of the RMS norms.
     pub rms_norm_eps: f32,
-    /// Whether the LM head is the embedding.
+    /// Whether the LM head shares the weights of the embedding.
     pub tie_word_embeddings: bool,
     /// Whether q, k and v projections have a bias.
     pub qkv_bias: bool,
@@ -93,17 +93,17 @@ pub struct ModelConfig {
     pub o_bias: bool,
     /// Whether gate, up and down projections have a bias (Llama's `mlp_bias`).
     pub mlp_bias: bool,
-    /// Whether q and k are rms-normed per head before rope.
+    /// Whether q and k have an RMS norm per head before the rotary embedding.
     pub qk_norm: bool,
-    /// Longest context the model was made for.
+    /// Maximum context length of the model.
     pub max_position_embeddings: usize,
-    /// Rotary embedding, half-split as in Hugging Face files.
+    /// Rotary embedding, in the half-split layout of Hugging Face files.
     pub rope: Rope,
 }
 
 impl ModelConfig {
-    /// Reads a Hugging Face `config.json`, older layouts included. What the model would need and we do not compute
-    /// (sliding windows, experts, other rope types, quantized weights) is an error that says what is supported.
+    /// Reads a Hugging Face `config.json`, also in older layouts. Unsupported features of the model (sliding windows,
+    /// experts, other rotary embeddings, quantized weights) are errors that say what is supported.
     pub fn from_json(json: &Value) -> Result<Self, ModelError> {
         let fields = Fields::of(json)?;
         let family = Family::from_config(&fields)?;
@@ -159,7 +159,8 @@ impl ModelConfig {
         })
     }
 
-    /// Names and shapes of all parameters, in the model's order; linear weights are out × in. A tied head is absent.
+    /// Returns names and shapes of all parameters, in the model's order; linear weights are out × in. A tied head is
+    /// omitted.
     pub fn tensor_shapes(&self) -> Vec<(String, Vec<usize>)> {
         let (hidden, inner) = (self.hidden_size, self.intermediate_size);
         let (q, kv) = (self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim);
@@ -195,7 +196,7 @@ impl ModelConfig {
         shapes
     }
 
-    /// Number of parameters; a tied head counts once.
+    /// Returns the number of parameters; a tied head counts once.
     pub fn num_parameters(&self) -> usize {
         self.tensor_shapes()
             .iter()

@@ -1,11 +1,11 @@
-//! The fields of `config.json`, read with errors that name the field, its value and what it must be.
+//! Reads fields of `config.json`, with errors that name the field, its value and the allowed ones.
 
 use serde_json::{Map, Value};
 
 use super::error::ModelError;
 
-/// Bounds of a configuration's sizes, several times those of the largest models: no product of them overflows, and
-/// nothing that is made of them alone, such as a list of tensors, exhausts memory.
+/// Maximum sizes of a configuration, several times those of the largest models, so that no product of them overflows,
+/// and a list of tensors does not exhaust memory.
 const LARGEST: [(&str, usize); 9] = [
     ("hidden_size", 1 << 18),
     ("intermediate_size", 1 << 20),
@@ -18,7 +18,7 @@ const LARGEST: [(&str, usize); 9] = [
     ("original_max_position_embeddings", 1 << 27),
 ];
 
-/// Fields of `config.json`, read with errors that name the field, its value and what it must be.
+/// Fields of `config.json`.
 pub(super) struct Fields<'a>(pub(super) &'a Map<String, Value>);
 
 impl<'a> Fields<'a> {
@@ -44,7 +44,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A dimension: at least 1, and within its bound in [`LARGEST`].
+    /// Reads a dimension: at least 1 and at most its limit in [`LARGEST`].
     pub(super) fn optional_size(&self, key: &str) -> Result<Option<usize>, ModelError> {
         let bound = LARGEST.iter().find(|(bounded, _)| *bounded == key);
         let most = bound.map_or(i32::MAX as usize, |(_, most)| *most);
@@ -65,7 +65,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// A number above 0, in f32 too.
+    /// Reads a number above 0, also in f32.
     pub(super) fn optional_positive(&self, key: &str) -> Result<Option<f64>, ModelError> {
         self.read(key, "a number above 0, finite in f32", |v| {
             v.as_f64()

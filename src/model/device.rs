@@ -1,18 +1,18 @@
-//! Where a model computes and in which type: what `ajet.engine.device` and `dtype` mean on this machine.
+//! Device and data type of a model's computation, from `ajet.engine.device` and `dtype`.
 
 use candle_core::{DType, Device};
 
 use super::error::{ModelError, Result};
 use crate::config::schema::Dtype;
 
-/// What the driver says where it is the toolkit's stand-in, and where it sees no GPU.
+/// The driver's errors for the toolkit's stub library, and for a machine without a GPU.
 const NO_DRIVER: &str = "CUDA_ERROR_STUB_LIBRARY";
 const NO_GPU: &str = "CUDA_ERROR_NO_DEVICE";
-/// The first cards that compute in bf16 (Ampere).
+/// Compute capability of the first GPUs with bf16 (Ampere).
 const BF16_CAPABILITY: (i32, i32) = (8, 0);
 
-/// The device that a name asks for: `auto`, `cpu`, `cuda`, `cuda:N` or `metal`. `auto` is the first GPU that this build
-/// can use, else the CPU; a GPU that is there and cannot be used is an error, not a slow run.
+/// Returns the device of a name: `auto`, `cpu`, `cuda`, `cuda:N` or `metal`. `auto` is the first GPU that this build
+/// can use, or else the CPU. A GPU that exists but cannot be used is an error, instead of a slow run.
 ///
 /// # Errors
 /// Fails if the name is none of these, or the build or the machine does not have the device.
@@ -33,7 +33,7 @@ pub fn choose(name: &str) -> Result<Device> {
     }
 }
 
-/// The type of the weights, unless the configuration says: f32 on cards older than Ampere, bf16 on other GPUs. On the
+/// Returns the default type of the weights: f32 on cards older than Ampere, bf16 on other GPUs. On the
 /// CPU it is f32 in any case; bf16 there is what the sampler's kernels pack the weights to.
 pub fn dtype(asked: Dtype, device: &Device) -> DType {
     match asked {
@@ -44,23 +44,25 @@ pub fn dtype(asked: Dtype, device: &Device) -> DType {
     }
 }
 
-/// Memory of a GPU, in bytes.
+/// Memory of a GPU in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// Not taken by anybody.
+    /// Free memory.
     pub free: usize,
-    /// All of it.
+    /// Total memory.
     pub total: usize,
 }
 
 impl Memory {
-    /// What is left for caches where a share of all memory may be used, and what is used now stays.
+    /// Returns the bytes available for caches, if a share of the total memory may be used, including what is in use
+    /// now.
     pub fn left_of(&self, share: f64) -> usize {
         ((self.total as f64 * share) as usize).saturating_sub(self.total - self.free)
     }
 }
 
-/// The memory of a GPU as its driver counts it, after what was freed has gone back to it; `None` on other devices.
+/// Returns the memory of a GPU according to its driver, after unused memory was returned to it; `None` on other
+/// devices.
 ///
 /// # Errors
 /// Fails if the driver failed.
@@ -79,7 +81,7 @@ pub fn memory(device: &Device) -> Result<Option<Memory>> {
     Ok(None)
 }
 
-/// GPUs that a build with CUDA sees; 0 in other builds and where there is no driver.
+/// Returns the number of GPUs that a build with CUDA finds; 0 in other builds and without a driver.
 pub fn gpu_count() -> usize {
     #[cfg(feature = "cuda")]
     let count = candle_core::cuda_backend::cudarc::driver::CudaContext::device_count().unwrap_or(0) as usize;
@@ -88,7 +90,7 @@ pub fn gpu_count() -> usize {
     count
 }
 
-/// Of an NVIDIA card, such as (9, 0).
+/// Returns the compute capability of an NVIDIA GPU, such as (9, 0).
 fn compute_capability(device: &Device) -> Option<(i32, i32)> {
     #[cfg(feature = "cuda")]
     if let Device::Cuda(cuda) = device {
@@ -98,7 +100,7 @@ fn compute_capability(device: &Device) -> Option<(i32, i32)> {
     None
 }
 
-/// The device's name, such as `cpu` or `cuda:0`.
+/// Returns the device's name, such as `cpu` or `cuda:0`.
 pub fn name(device: &Device) -> String {
     match device.location() {
         candle_core::DeviceLocation::Cpu => "cpu".into(),
@@ -124,7 +126,7 @@ fn open_cuda(ordinal: usize) -> candle_core::Result<Device> {
     Device::new_cuda_with_stream(ordinal)
 }
 
-/// The driver's error with what it means and what can be done.
+/// Returns the driver's error with its meaning and a hint.
 fn explain(error: &str) -> String {
     let known = [
         (

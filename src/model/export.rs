@@ -1,4 +1,4 @@
-//! Writing a model as a Hugging Face directory, with its adapters merged into it where it has any.
+//! Writes a model as a Hugging Face directory, with its adapters merged, if any.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -12,12 +12,12 @@ use super::peft;
 use super::weights::{Trainable, Weights};
 use crate::config::schema::Dtype;
 
-/// Weights of a file, at most; more go into several with an index.
+/// Maximum bytes of a file of weights; larger models are split into several files with an index.
 const SHARD_BYTES: usize = 5_000_000_000;
 
 /// Writes a model into an existing, empty directory: `config.json`, the weights as `dtype` (`model.safetensors`, or
 /// shards and an index), the tokenizer's files and `generation_config.json`. Tensors have Hugging Face names; a tied
-/// head is left out.
+/// head is omitted.
 pub fn write_directory(
     directory: &Path,
     files: &ModelFiles,
@@ -28,7 +28,7 @@ pub fn write_directory(
     write_weights(directory, tensors, dtype, SHARD_BYTES)
 }
 
-/// Copies a model from a Hugging Face directory into another, in another type where one is given.
+/// Copies a model from one Hugging Face directory to another, converted to a type if given.
 ///
 /// # Errors
 /// Fails if it cannot be read, or not be written.
@@ -43,8 +43,8 @@ pub fn copy_model(
     write_directory(to, &model.files, model.tensors, dtype)
 }
 
-/// Writes the model `base` with the adapters in a directory merged into it: W + (alpha / rank)·B·A, computed in f32. It
-/// has the type that is given, else the base's.
+/// Writes the model `base` with the adapters in a directory merged into it: W + (alpha / rank)·B·A, computed in f32.
+/// The result has the given type, or else the base's.
 ///
 /// # Errors
 /// Fails if the base or the adapters cannot be read or do not belong together, or the result cannot be written.
@@ -70,7 +70,7 @@ pub fn write_merged(
     write_directory(to, &files, merged.collect::<Result<Vec<_>, ModelError>>()?, dtype)
 }
 
-/// The type that is asked for, else the one that `config.json` names, else f32.
+/// Returns the given type, or else that of `config.json`, or else f32.
 fn file_type(asked: Option<Dtype>, files: &ModelFiles) -> DType {
     let named = ["torch_dtype", "dtype"]
         .iter()
@@ -83,7 +83,7 @@ fn file_type(asked: Option<Dtype>, files: &ModelFiles) -> DType {
     }
 }
 
-/// Writes the files that turn messages into token ids and back: `tokenizer.json` and, where the model has them,
+/// Writes the files of tokenizer and chat template: `tokenizer.json` and, if the model has them,
 /// `tokenizer_config.json`, `chat_template.jinja` and `additional_chat_templates`.
 ///
 /// # Errors
@@ -133,7 +133,7 @@ fn write(directory: &Path, file: &str, text: &str) -> Result<(), ModelError> {
     std::fs::write(&path, text).map_err(ModelError::io(path))
 }
 
-/// Fills shards one after the other, so that no more than one is in memory in the new type.
+/// Writes the shards one after the other, so that only one is in memory in the new type.
 fn write_weights(
     directory: &Path,
     tensors: impl IntoIterator<Item = (String, Tensor)>,

@@ -12,9 +12,9 @@ use crate::config::LINEAR_PROJECTIONS;
 /// Shape of the adapters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoraConfig {
-    /// Rank of the added matrix, at least 1.
+    /// Rank of the adapters, at least 1.
     pub rank: usize,
-    /// The added matrix is scaled by alpha / rank.
+    /// Scale of the adapters: alpha / rank.
     pub alpha: f64,
     /// Names of the adapted projections, such as `q_proj`.
     pub targets: Vec<String>,
@@ -34,14 +34,14 @@ pub struct Adapter {
 /// All adapters of a model.
 #[derive(Clone, Debug)]
 pub struct Lora {
-    /// Their shape.
+    /// Shape of the adapters.
     pub config: LoraConfig,
-    /// Name of the adapted weight → adapter, in the model's order. f32 whatever the base's type.
+    /// Adapters by name of the adapted weight, in the model's order. Always f32.
     pub adapters: IndexMap<String, Adapter>,
 }
 
 impl Lora {
-    /// Fresh adapters that add nothing yet.
+    /// Creates adapters that add nothing yet.
     ///
     /// # Errors
     /// Fails if a target matches no projection of the model.
@@ -77,12 +77,13 @@ impl Lora {
         })
     }
 
-    /// alpha / rank.
+    /// Returns alpha / rank.
     pub fn scale(&self) -> f64 {
         self.config.alpha / self.config.rank as f64
     }
 
-    /// What the adapter of a weight adds to it, out × in in f32; `None` where it has no adapter. Outside any gradient.
+    /// Returns what the adapter of a weight adds to it, out × in in f32, without a gradient; `None` if it has no
+    /// adapter.
     ///
     /// # Errors
     /// Fails if out of memory.
@@ -94,7 +95,7 @@ impl Lora {
         Ok(Some((product * self.scale())?))
     }
 
-    /// Both factors of every adapter, under the names they have in a PEFT model.
+    /// Returns both factors of every adapter, by their names in a PEFT model.
     pub fn trainable(&self) -> Vec<(String, Var)> {
         let mut vars = Vec::with_capacity(2 * self.adapters.len());
         for (weight, adapter) in &self.adapters {
@@ -107,7 +108,7 @@ impl Lora {
 }
 
 impl Adapter {
-    /// A uniform in ±1/√in (Kaiming with a = √5, as PEFT draws it), B zero.
+    /// Initialises A uniformly in ±1/√in (Kaiming with a = √5, as PEFT does) and B with zeros.
     fn new(rows: usize, columns: usize, rank: usize, device: &Device, rng: &mut ChaCha8Rng) -> Result<Self> {
         let bound = 1.0 / (columns as f32).sqrt();
         let a: Vec<f32> = (0..rank * columns).map(|_| rng.random_range(-bound..bound)).collect();

@@ -1,6 +1,6 @@
-//! How much memory there is, and what becomes of an attempt for which it did not suffice.
+//! Free memory, and retries with less after an out-of-memory error.
 
-/// Bytes that the system could still give this process, where it says so.
+/// Returns the bytes of memory available to this process, if known.
 pub fn available() -> Option<usize> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -8,7 +8,7 @@ pub fn available() -> Option<usize> {
     Some(kilobytes.saturating_mul(1024))
 }
 
-/// Whether a tensor operation failed for want of memory, on whatever device: the driver's and cuBLAS's words for it.
+/// Returns whether a tensor operation failed because it ran out of memory, on any device.
 pub fn is_out_of_memory(error: &candle_core::Error) -> bool {
     let text = error.to_string();
     ["OUT_OF_MEMORY", "out of memory", "ALLOC_FAILED"]
@@ -16,11 +16,12 @@ pub fn is_out_of_memory(error: &candle_core::Error) -> bool {
         .any(|words| text.contains(words))
 }
 
-/// Tries with a size, and with half of it each time that memory runs out. Returns what came of it and the size that
-/// was small enough.
+/// Runs `attempt` with a size, halving the size each time that it runs out of memory. Returns its result and the size
+/// that fitted.
 ///
 /// # Errors
-/// The attempt's: any but want of memory at once, that one where a size of `least` was too large already.
+/// Fails with the attempt's error: at once unless it is out of memory, and for that if even the size `least` is too
+/// large.
 pub fn retry_smaller<T, E>(
     size: usize,
     least: usize,

@@ -1,5 +1,5 @@
-//! Token sequences laid out one behind the other, without padding, as a forest: what several rows share at their start
-//! is there once ("Prefix Grouper", arXiv 2506.05433, from one prompt to a tree).
+//! Concatenated token sequences without padding, as a forest in which a prefix that several rows share occurs once
+//! ("Prefix Grouper", arXiv 2506.05433, extended from one prompt to a tree).
 
 use std::ops::Range;
 
@@ -12,24 +12,24 @@ pub struct Segment {
     pub start: usize,
     /// Number of its tokens, at least 1.
     pub len: usize,
-    /// The segment it continues; `None` where it begins a row.
+    /// Segment that it continues; `None` if it begins a row.
     pub parent: Option<usize>,
 }
 
-/// Tokens for one forward pass. A token sees the tokens of its segment up to itself, and all of its segment's
-/// ancestors. A plain row is one segment without a parent.
+/// Tokens of one forward pass. A token attends to its segment up to itself, and to all ancestors of its segment. A row
+/// that shares nothing is one segment without a parent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PackedBatch {
-    /// The tokens, segment after segment.
+    /// Token ids of all segments.
     pub token_ids: Vec<u32>,
-    /// Each token's place in its row, from 0.
+    /// Position of each token in its row, from 0.
     pub positions: Vec<u32>,
-    /// Cover the tokens in order, without gaps; a parent comes before its children.
+    /// Segments, which cover the tokens in order without gaps; a parent precedes its children.
     pub segments: Vec<Segment>,
 }
 
 impl PackedBatch {
-    /// Rows side by side, nothing shared. Empty rows are left out.
+    /// Packs rows without sharing. Empty rows are omitted.
     pub fn from_rows<R: AsRef<[u32]>>(rows: &[R]) -> Self {
         let mut batch = Self::default();
         for row in rows {
@@ -38,7 +38,7 @@ impl PackedBatch {
         batch
     }
 
-    /// Appends a segment that continues `parent`, and returns its index; `None` where there is no token.
+    /// Appends a segment that continues `parent`, and returns its index; `None` if it has no token.
     pub fn push(&mut self, tokens: &[u32], parent: Option<usize>) -> Option<usize> {
         if tokens.is_empty() {
             return parent;
@@ -54,17 +54,17 @@ impl PackedBatch {
         Some(self.segments.len() - 1)
     }
 
-    /// Tokens in the batch.
+    /// Returns the number of tokens.
     pub fn len(&self) -> usize {
         self.token_ids.len()
     }
 
-    /// Whether there is no token.
+    /// Returns whether the batch has no token.
     pub fn is_empty(&self) -> bool {
         self.token_ids.is_empty()
     }
 
-    /// What a segment's tokens see besides it: its ancestors' token ranges, root first.
+    /// Returns the token ranges of a segment's ancestors, root first.
     pub fn ancestors(&self, segment: usize) -> Vec<Range<usize>> {
         let mut ranges = Vec::new();
         let mut next = self.segments[segment].parent;
@@ -77,7 +77,7 @@ impl PackedBatch {
         ranges
     }
 
-    /// Whether the segments tile the tokens and point backwards.
+    /// Checks that the segments cover the tokens and that parents precede children.
     ///
     /// # Errors
     /// Fails with the first segment that does not.

@@ -1,18 +1,18 @@
-//! A parameter of a model, frozen or trained.
+//! Parameters of a model, frozen or trained.
 
 use candle_core::{Tensor, Var};
 
 /// One parameter.
 #[derive(Clone, Debug)]
 pub enum Param {
-    /// Never changes; costs no gradient.
+    /// Frozen, without a gradient.
     Frozen(Tensor),
-    /// Changed in place by the optimizer.
+    /// Trained: the optimizer changes it in place.
     Trained(Var),
 }
 
 impl Param {
-    /// Its present value; gradients flow to it where it is trained.
+    /// Returns the current value, with a gradient if it is trained.
     pub fn tensor(&self) -> &Tensor {
         match self {
             Self::Frozen(t) => t,

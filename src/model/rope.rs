@@ -11,45 +11,45 @@ use serde_json::Value;
 use super::config_fields::Fields;
 use super::error::ModelError;
 
-/// Rotary position embedding, already scaled.
+/// Scaled rotary position embedding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rope {
     /// Inverse frequencies after scaling (`llama3`, `linear`, `yarn`), `head_dim / 2` of them.
     pub inv_freq: Vec<f32>,
-    /// Factor on cos and sin (yarn's attention factor; 1 elsewhere).
+    /// Factor of cos and sin: YaRN's attention factor, 1 otherwise.
     pub attention_factor: f32,
 }
 
-/// How the plain frequencies are stretched to a longer context.
+/// Scaling of the frequencies for a longer context.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// Not at all.
+    /// None.
     Default,
-    /// Every frequency divided by the factor.
+    /// All frequencies are divided by the factor.
     Linear {
-        /// Context after / before.
+        /// Ratio of the extended to the original context.
         factor: f32,
     },
-    /// Low frequencies divided by the factor, high ones kept, between them interpolated.
+    /// Low frequencies are divided by the factor, high ones kept, those in between interpolated.
     Llama3 {
-        /// Context after / before.
+        /// Ratio of the extended to the original context.
         factor: f32,
         /// Wavelengths above `original_context / low_freq_factor` are divided.
         low_freq_factor: f32,
         /// Wavelengths below `original_context / high_freq_factor` are kept.
         high_freq_factor: f32,
-        /// Context of pre-training.
+        /// Context length of pre-training.
         original_context: f32,
     },
     /// As `Llama3`, with the band given in rotations over the original context, and cos and sin scaled.
     Yarn {
-        /// Context after / before.
+        /// Ratio of the extended to the original context.
         factor: f32,
         /// Dimensions that turn more often than this are kept.
         beta_fast: f64,
         /// Dimensions that turn less often than this are divided by the factor.
         beta_slow: f64,
-        /// Context of pre-training.
+        /// Context length of pre-training.
         original_context: f64,
         /// Factor on cos and sin.
         attention_factor: f32,
@@ -68,7 +68,7 @@ impl Rope {
             .unzip()
     }
 
-    /// Frequencies of heads of `head_dim` for the base `theta`.
+    /// Returns the frequencies of heads of width `head_dim` for the base `theta`.
     pub fn new(theta: f32, head_dim: usize, scaling: &RopeScaling) -> Self {
         let plain = (0..head_dim)
             .step_by(2)

@@ -1,4 +1,4 @@
-//! Text ↔ token ids, and the bytes behind each id.
+//! Tokenizer: text to token ids and back, and the bytes of each id.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,18 +12,18 @@ use super::error::ModelError;
 pub struct Tokenizer {
     inner: Arc<tokenizers::Tokenizer>,
     tokens: Arc<Vec<Token>>,
-    /// Rows of the model's embedding.
+    /// Number of rows of the model's embedding.
     embedding_rows: usize,
 }
 
-/// What an id stands for.
+/// Content of a token.
 #[derive(Clone, Debug, Default)]
 struct Token {
     bytes: Vec<u8>,
     special: bool,
 }
 
-/// A `tokenizer.json` whose model has no `type`, with the one that its fields belong to.
+/// Adds the missing `type` of the model in a `tokenizer.json`, derived from its fields.
 fn with_model_type(json: &[u8]) -> Option<Vec<u8>> {
     let mut json: serde_json::Value = serde_json::from_slice(json).ok()?;
     let model = json
@@ -41,7 +41,7 @@ fn with_model_type(json: &[u8]) -> Option<Vec<u8>> {
 }
 
 impl Tokenizer {
-    /// Reads a `tokenizer.json`. Truncation and padding that it may ask for are switched off: nothing is cut silently.
+    /// Reads a `tokenizer.json`. Truncation and padding in it are disabled, so that nothing is truncated silently.
     pub fn from_json(json: &[u8]) -> Result<Self, ModelError> {
         let inner = tokenizers::Tokenizer::from_bytes(json).or_else(|error| {
             // Old files do not name the model's type, and guessing it loses numbers that are kept as text.
@@ -51,7 +51,7 @@ impl Tokenizer {
         Self::new(inner.map_err(|e| ModelError::Tokenizer(format!("tokenizer.json cannot be read: {e}")))?)
     }
 
-    /// Wraps a tokenizer that was built in memory.
+    /// Creates one from a tokenizer in memory.
     pub(super) fn new(mut inner: tokenizers::Tokenizer) -> Result<Self, ModelError> {
         inner
             .with_truncation(None)
@@ -65,7 +65,7 @@ impl Tokenizer {
         })
     }
 
-    /// The tokenizer of a model whose embedding has this many rows. Either may be the larger: embeddings are padded,
+    /// Sets the number of rows of the model's embedding. Either may be the larger: embeddings are padded,
     /// and tokens may have been added that the model never learned. Texts with such a token are refused.
     pub fn for_embedding(self, rows: usize) -> Self {
         Self {
@@ -74,8 +74,7 @@ impl Tokenizer {
         }
     }
 
-    /// Ids of a text. Special tokens written in it are recognised; none are added, since chat templates write their
-    /// own.
+    /// Encodes a text. Special tokens in it are recognised; none are added, since chat templates contain their own.
     ///
     /// # Errors
     /// Fails if the text has a token without a row in the model's embedding.
@@ -100,35 +99,35 @@ impl Tokenizer {
         }
     }
 
-    /// Text of ids; bytes that are no UTF-8 become U+FFFD. `skip_special` leaves special tokens out.
+    /// Decodes ids; bytes that are not UTF-8 become U+FFFD. `skip_special` omits special tokens.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
         let kept = ids.iter().filter(|id| !(skip_special && self.is_special(**id)));
         let bytes: Vec<u8> = kept.flat_map(|id| self.token_bytes(*id)).copied().collect();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// The bytes that an id adds to a text; those of several ids may be needed for one character. Empty for ids that
-    /// no token has (embeddings are often padded).
+    /// Returns the bytes of an id; a character may need those of several ids. Empty for ids without a token (embeddings
+    /// are often padded).
     pub fn token_bytes(&self, id: u32) -> &[u8] {
         self.tokens.get(id as usize).map_or(&[], |t| &t.bytes)
     }
 
-    /// Whether an id is a special token, such as an end of turn.
+    /// Returns whether an id is a special token, such as an end of turn.
     pub fn is_special(&self, id: u32) -> bool {
         self.tokens.get(id as usize).is_some_and(|t| t.special)
     }
 
-    /// Id of a token by its name in the vocabulary, such as `<|im_end|>`.
+    /// Returns the id of a token by its name in the vocabulary, such as `<|im_end|>`.
     pub fn token_id(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)
     }
 
-    /// One more than the largest id. The model's own `vocab_size` may be larger or smaller.
+    /// Returns the largest id plus 1. The model's `vocab_size` may be larger or smaller.
     pub fn vocab_size(&self) -> usize {
         self.tokens.len()
     }
 
-    /// The tokenizer as a `tokenizer.json`.
+    /// Returns the tokenizer as a `tokenizer.json`.
     pub fn to_json(&self) -> Result<String, ModelError> {
         self.inner
             .to_string(false)
@@ -144,13 +143,13 @@ impl std::fmt::Debug for Tokenizer {
     }
 }
 
-/// How the names of tokens in the vocabulary spell bytes.
+/// Encoding of bytes in the vocabulary's names of tokens.
 enum Spelling {
     /// GPT-2: each byte is one printable character.
     ByteLevel,
     /// SentencePiece: `▁` for a space, `<0x0A>` for bytes that no token covers.
     ByteFallback,
-    /// Otherwise: what the decoder makes of the token alone.
+    /// Any other: the text that the decoder returns for the token alone.
     Decoder,
 }
 

@@ -9,7 +9,7 @@ use super::ops::{BatchContext, plain};
 use super::packed::PackedBatch;
 use super::weights::{EMBEDDING, FINAL_NORM, Weights};
 
-/// A decoder over a set of weights. Gradients flow to what the weights train.
+/// A decoder with a set of weights, of which the trained ones receive gradients.
 #[derive(Clone, Copy, Debug)]
 pub struct Transformer<'a> {
     weights: &'a Weights,
@@ -17,7 +17,7 @@ pub struct Transformer<'a> {
 }
 
 impl<'a> Transformer<'a> {
-    /// The model, adapters included.
+    /// Creates the model with its adapters.
     pub fn new(weights: &'a Weights) -> Self {
         Self {
             weights,
@@ -25,7 +25,7 @@ impl<'a> Transformer<'a> {
         }
     }
 
-    /// The model with its adapters off: for LoRA the reference of a KL term.
+    /// Creates the model without its adapters: with LoRA, the reference of the KL term.
     pub fn without_adapters(self) -> Self {
         Self {
             adapters: false,
@@ -33,18 +33,18 @@ impl<'a> Transformer<'a> {
         }
     }
 
-    /// The weights.
+    /// Returns the weights.
     pub fn weights(&self) -> &'a Weights {
         self.weights
     }
 
-    /// The adapter of a weight and its scale, where it has one that is on.
+    /// Returns the enabled adapter of a weight and its scale, if any.
     pub fn adapter(&self, weight: &str) -> Option<(&'a Adapter, f64)> {
         let lora = self.weights.lora.as_ref().filter(|_| self.adapters)?;
         Some((lora.adapters.get(weight)?, lora.scale()))
     }
 
-    /// The residual stream after the last norm, tokens × hidden.
+    /// Computes the residual stream after the last norm, tokens × hidden.
     ///
     /// # Errors
     /// Fails if the batch is malformed or empty, or memory ran out.
@@ -57,7 +57,7 @@ impl<'a> Transformer<'a> {
         self.final_norm(&x)
     }
 
-    /// What [`layer`](Self::layer) needs to know about a batch.
+    /// Returns the inputs of [`layer`](Self::layer) for a batch.
     ///
     /// # Errors
     /// Fails if the batch is malformed.
@@ -65,7 +65,7 @@ impl<'a> Transformer<'a> {
         BatchContext::new(batch, &self.weights.config.rope, &self.weights.device())
     }
 
-    /// The embeddings of a batch's tokens, tokens × hidden.
+    /// Returns the embeddings of a batch's tokens, tokens × hidden.
     ///
     /// # Errors
     /// Fails for a token outside the vocabulary.
@@ -83,7 +83,7 @@ impl<'a> Transformer<'a> {
         Ok(self.weights.tensor(EMBEDDING)?.index_select(&ids, 0)?)
     }
 
-    /// One decoder layer: attention and MLP, each behind a norm and added to the residual stream.
+    /// Computes a decoder layer: attention and MLP, each after a norm and added to the residual stream.
     ///
     /// # Errors
     /// Fails if out of memory.
@@ -94,7 +94,7 @@ impl<'a> Transformer<'a> {
         Ok((x + mlp)?)
     }
 
-    /// The norm between the last layer and the head.
+    /// Computes the norm between the last layer and the head.
     ///
     /// # Errors
     /// Fails if out of memory.
@@ -102,9 +102,9 @@ impl<'a> Transformer<'a> {
         plain::rms_norm(x, self.weights.tensor(FINAL_NORM)?, self.weights.config.rms_norm_eps)
     }
 
-    /// Log-probabilities of each token's next one and the entropies there, both f32 of length tokens, under
-    /// softmax(logits / temperature). `hidden` is tokens × hidden (of [`hidden`](Self::hidden), or rows chosen from
-    /// it).
+    /// Computes the log-probability of each token's target and the entropy of its prediction, both f32 of length
+    /// tokens, under softmax(logits / temperature). `hidden` is tokens × hidden (of [`hidden`](Self::hidden), or rows
+    /// chosen from it).
     ///
     /// # Errors
     /// Fails for a target outside the vocabulary, or if out of memory.
@@ -112,7 +112,7 @@ impl<'a> Transformer<'a> {
         plain::log_probs(hidden, self.weights.head()?, targets, temperature)
     }
 
-    /// Scores of the whole vocabulary, tokens × vocabulary, f32.
+    /// Computes the logits, tokens × vocabulary in f32.
     ///
     /// # Errors
     /// Fails if out of memory.
@@ -145,7 +145,7 @@ impl<'a> Transformer<'a> {
         plain::rms_norm(x, weight, self.weights.config.rms_norm_eps)
     }
 
-    /// The norm of each head by itself: tokens × (heads · head_dim).
+    /// Applies a norm to each head: tokens × (heads · head_dim).
     fn head_norm(&self, module: &str, x: &Tensor) -> Result<Tensor> {
         let (tokens, width) = x.dims2()?;
         let d = self.weights.config.head_dim;
@@ -154,7 +154,7 @@ impl<'a> Transformer<'a> {
             .reshape((tokens, width))?)
     }
 
-    /// A projection with its bias, and its adapter where there is one.
+    /// Computes a projection with its bias and its adapter, if any.
     fn linear(&self, module: &str, x: &Tensor) -> Result<Tensor> {
         let name = format!("{module}.weight");
         let bias = self.weights.params.get(&format!("{module}.bias")).map(|p| p.tensor());

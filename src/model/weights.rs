@@ -1,4 +1,4 @@
-//! The one set of weights that sampler and trainer share.
+//! Weights of a model, shared by sampler and trainer.
 
 use candle_core::{DType, Device, Tensor, Var};
 use indexmap::IndexMap;
@@ -10,40 +10,40 @@ use super::error::{ModelError, Result};
 use super::lora::{Lora, LoraConfig};
 use super::param::Param;
 
-/// The embedding's name; where the head is tied, the head's too.
+/// Name of the embedding, and of a tied head.
 pub const EMBEDDING: &str = "model.embed_tokens.weight";
-/// The name of an LM head of its own.
+/// Name of an LM head that is not tied.
 pub const LM_HEAD: &str = "lm_head.weight";
-/// The last norm's name.
+/// Name of the last norm.
 pub const FINAL_NORM: &str = "model.norm.weight";
 
-/// Which parameters the optimizer changes.
+/// Set of trained parameters.
 #[derive(Clone, Debug)]
 pub enum Trainable {
-    /// None: a model to sample from, or a frozen reference.
+    /// None, as of a model to sample from or a frozen reference.
     Nothing,
-    /// All of them.
+    /// All parameters.
     All,
-    /// Low-rank adapters beside frozen weights.
+    /// Low-rank adapters of frozen weights.
     Lora(LoraConfig),
 }
 
-/// Every parameter by its Hugging Face name (`model.layers.0.self_attn.q_proj.weight`; linear weights are out × in).
+/// All parameters by their Hugging Face names (`model.layers.0.self_attn.q_proj.weight`; linear weights are out × in).
 #[derive(Clone, Debug)]
 pub struct Weights {
-    /// The architecture.
+    /// Architecture.
     pub config: ModelConfig,
-    /// Name → parameter, in the model's order.
+    /// Parameters by name, in the model's order.
     pub params: IndexMap<String, Param>,
-    /// Low-rank adapters, where they are what is trained.
+    /// Low-rank adapters, if these are trained.
     pub lora: Option<Lora>,
-    /// Grows with every update, so that packed copies and caches know when they are stale.
+    /// Version, incremented by every update, by which packed copies and caches detect that they are stale.
     pub version: u64,
 }
 
 impl Weights {
-    /// Takes over loaded tensors. Tensors that the architecture has no use for (a stored copy of a tied head, rope
-    /// tables) are left out.
+    /// Creates weights from loaded tensors. Tensors that the architecture does not need (a stored copy of a tied head,
+    /// tables of the rotary embedding) are dropped.
     ///
     /// # Errors
     /// Fails if a tensor is missing or has another shape than `config` gives it; a LoRA target matches nothing.
@@ -78,7 +78,7 @@ impl Weights {
         })
     }
 
-    /// The present base value of a parameter that the architecture has; adapters do not enter.
+    /// Returns the current value of a parameter of the architecture, without adapters.
     ///
     /// # Errors
     /// Fails if the architecture has no such parameter.
@@ -89,7 +89,7 @@ impl Weights {
             .ok_or_else(|| ModelError::Tensors(format!("the model has no tensor `{name}`")))
     }
 
-    /// The value that the model computes with: the base weight plus what its adapter adds. Outside any gradient.
+    /// Returns the effective value of a parameter: the base weight plus its adapter, without a gradient.
     ///
     /// # Errors
     /// Fails if the architecture has no such parameter.
@@ -101,15 +101,15 @@ impl Weights {
         }
     }
 
-    /// The LM head, vocabulary × hidden.
+    /// Returns the LM head, vocabulary × hidden.
     ///
     /// # Errors
-    /// None in weights made by [`Weights::new`].
+    /// Never fails for weights made by [`Weights::new`].
     pub fn head(&self) -> Result<&Tensor> {
         self.tensor(self.head_name())
     }
 
-    /// The name of the LM head: the embedding's where it is tied.
+    /// Returns the name of the LM head, which is the embedding's if it is tied.
     pub fn head_name(&self) -> &'static str {
         if self.config.tie_word_embeddings {
             EMBEDDING
@@ -118,7 +118,7 @@ impl Weights {
         }
     }
 
-    /// What the optimizer changes, in the model's order. Adapters are named as PEFT names them in a model
+    /// Returns the trained parameters, in the model's order. Adapters are named as PEFT names them in a model
     /// (`model.layers.0.self_attn.q_proj.lora_A.weight`).
     pub fn trainable(&self) -> Vec<(String, Var)> {
         if let Some(lora) = &self.lora {
@@ -131,7 +131,7 @@ impl Weights {
         self.params.iter().filter_map(trained).collect()
     }
 
-    /// The name of the first trained parameter with a number in it that is not finite.
+    /// Returns the name of the first trained parameter with a value that is not finite.
     ///
     /// # Errors
     /// Fails if the device fails.
@@ -150,22 +150,22 @@ impl Weights {
         Ok(None)
     }
 
-    /// Whether a parameter takes a gradient.
+    /// Returns whether a parameter has a gradient.
     pub fn is_trained(&self, name: &str) -> bool {
         matches!(self.params.get(name), Some(Param::Trained(_)))
     }
 
-    /// Number of parameters of the model, adapters not counted.
+    /// Returns the number of parameters of the model, without adapters.
     pub fn parameter_count(&self) -> usize {
         self.params.values().map(|p| p.tensor().elem_count()).sum()
     }
 
-    /// Number of parameters that the optimizer changes.
+    /// Returns the number of trained parameters.
     pub fn trainable_count(&self) -> usize {
         self.trainable().iter().map(|(_, var)| var.elem_count()).sum()
     }
 
-    /// Where the weights are.
+    /// Returns the device of the weights.
     pub fn device(&self) -> Device {
         self.params
             .values()
@@ -173,12 +173,12 @@ impl Weights {
             .map_or(Device::Cpu, |p| p.tensor().device().clone())
     }
 
-    /// The type the model computes in.
+    /// Returns the data type of the computation.
     pub fn dtype(&self) -> DType {
         self.params.values().next().map_or(DType::F32, |p| p.tensor().dtype())
     }
 
-    /// A copy that no update reaches: the reference of a KL term.
+    /// Returns a copy that updates do not change: the reference of the KL term.
     ///
     /// # Errors
     /// Fails if out of memory.
@@ -196,8 +196,9 @@ impl Weights {
     }
 }
 
-/// Fresh weights to train from nothing: matrices normal with standard deviation `std`, norms 1, biases 0. The same seed
-/// gives the same weights. f32 on CPU.
+/// Creates random weights in f32 on the CPU: matrices normally distributed with standard deviation `std`, norms 1,
+/// biases
+/// 0. The same seed gives the same weights.
 ///
 /// # Errors
 /// Fails if out of memory.
@@ -216,7 +217,7 @@ pub fn random_tensors(config: &ModelConfig, std: f32, seed: u64) -> Result<Index
     Ok(tensors)
 }
 
-/// A standard normal draw (Box and Muller's).
+/// Returns a standard normal sample (Box–Muller).
 fn normal(rng: &mut ChaCha8Rng) -> f32 {
     let radius = (-2.0 * (1.0 - rng.random::<f32>()).ln()).sqrt();
     radius * (std::f32::consts::TAU * rng.random::<f32>()).cos()
