@@ -149,7 +149,7 @@ fn agents() {
             }),
             AgentError::Tool { .. } => AgentError::Tool { name: "search".into(), reason: exit() },
             AgentError::Files(_) => AgentError::Files(ErrorKind::StorageFull.into()),
-            AgentError::Answer(_) => AgentError::Answer("no line: the worker closed its standard output".into()),
+            AgentError::Answer(_) => AgentError::Answer("no content: the worker closed its standard output".into()),
             AgentError::Reward(_) => AgentError::Reward("NaN".into()),
         )
     );

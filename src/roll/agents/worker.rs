@@ -102,7 +102,7 @@ impl Worker {
                 Line::TooLong => End::Output,
                 Line::None => match tokio::time::timeout(LAST_WORDS, process.running.end()).await {
                     Ok(end) => end,
-                    Err(_) => return Err(AgentError::Answer("no line: the worker closed its standard output".into())),
+                    Err(_) => return Err(AgentError::Answer("no content: the worker closed its standard output".into())),
                 }
             },
             end = process.running.end() => {

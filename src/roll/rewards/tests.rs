@@ -92,7 +92,7 @@ async fn each_kind_scores() {
 #[tokio::test]
 async fn no_reward_is_an_error_never_a_zero() {
     for (yaml, told) in [
-        ("type: from_agent", "the agent gave no reward"),
+        ("type: from_agent", "the agent returned no reward"),
         ("{type: number_match, answer: many}", "\"many\" has no number"),
         (
             "{type: number_match, answer: '\\sqrt{2}'}",
@@ -180,7 +180,7 @@ async fn a_part_that_cannot_be_scored_fails_the_whole() {
     assert!(
         error
             .to_string()
-            .starts_with("part `own` of the reward: the agent gave no reward"),
+            .starts_with("part `own` of the reward: the agent returned no reward"),
         "{error}"
     );
     let error = score("{type: expression, expression: '1e308 * 10'}", "")

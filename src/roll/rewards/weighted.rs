@@ -109,7 +109,7 @@ mod tests {
         assert!(
             error
                 .to_string()
-                .starts_with("part `kind` of the reward: the agent gave no reward"),
+                .starts_with("part `kind` of the reward: the agent returned no reward"),
             "{error}"
         );
         assert_eq!((error.reason(), error.is_permanent()), ("no_reward", false));

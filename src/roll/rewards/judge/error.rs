@@ -1,6 +1,6 @@
-//! Why a judge gave no score.
+//! Why a judge returned no score.
 
-/// Why a judge gave no score. No default reward takes its place.
+/// Why a judge returned no score. No default reward takes its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JudgeError {
     /// The environment has no key.
@@ -25,7 +25,7 @@ pub enum JudgeError {
         detail: String,
     },
     /// Nothing usable came back in any try.
-    #[error("the judge at {url} returned no score in {tries} attempts; the last failure: {reason}")]
+    #[error("the judge at {url} returned no score (attempts: {tries}); the last failure: {reason}")]
     NoScore {
         /// Its base URL.
         url: String,

@@ -144,7 +144,7 @@ async fn what_never_gives_a_score_is_an_error_with_the_reason() {
     };
     let error = scored_by(nobody).await.unwrap_err().to_string();
     assert!(
-        error.contains("in 1 tries") && error.contains("http://127.0.0.1:1"),
+        error.contains("(attempts: 1)") && error.contains("http://127.0.0.1:1"),
         "{error}"
     );
 }
