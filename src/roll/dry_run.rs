@@ -25,7 +25,7 @@ pub type CountTokens<'a> = &'a dyn Fn(&[ChatMessage]) -> Result<u64, String>;
 /// Says what a run would do, without an episode. Prompts are counted by the engine where it runs, or else by `count`.
 ///
 /// # Errors
-/// Something is missing: tasks, the agent's program, a server that cannot be started.
+/// Fails if tasks or the agent's program are missing, or a server cannot be started.
 pub async fn dry_run(job: &Job, count: Option<CountTokens<'_>>) -> Result<Vec<String>, RollError> {
     let progress = Progress::new(false, Interrupt::default());
     let tasks = read_tasks(job, &progress).await?;

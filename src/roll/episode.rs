@@ -53,7 +53,7 @@ impl Player {
     /// given.
     ///
     /// # Errors
-    /// A judge's key is not in the environment.
+    /// Fails if a judge's key is not in the environment.
     pub fn new(job: &Job, repeats: Option<u64>) -> Result<Self, SetupError> {
         Ok(Self {
             agent: job.roll.agent.clone(),
@@ -61,7 +61,8 @@ impl Player {
         })
     }
 
-    /// Runs a task on the models and scores the answer, which is compared with no other. Returns a score for each model.
+    /// Runs a task on the models and scores the answer, which is compared with no other. Returns a score for each
+    /// model.
     pub async fn play(&self, task: &Task, access: &Access) -> Result<(Rollout, Vec<Score>), Failure> {
         let (rollout, answers) = self.answer(task, access).await?;
         let scores = self.scoring.scores(task, answers, Memberships::default()).await?;
@@ -150,7 +151,8 @@ impl Episodes {
         self.player.scoring.answered().await;
     }
 
-    /// Claims an episode for a task. `taken_by` are the models whose servers have its place in the batch filled already.
+    /// Claims an episode for a task. `taken_by` are the models whose servers have its place in the batch filled
+    /// already.
     pub async fn begin(
         &self,
         task: &Task,
@@ -174,7 +176,7 @@ impl Episodes {
     /// Runs a claimed episode to its end and tells it.
     ///
     /// # Errors
-    /// Going on is in vain: the job is wrong, or too many episodes fail.
+    /// Fails if the job is wrong, or too many episodes fail.
     pub async fn run(&self, episode: JointEpisode, task: &Task, purpose: Purpose) -> Result<EpisodeReport, RollError> {
         let (claimed, episode_type) = (Instant::now(), purpose.episode_type());
         let access = access(&episode, &self.model_names);

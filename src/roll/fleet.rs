@@ -57,7 +57,7 @@ impl Fleet {
     /// The servers of a job. Does not connect yet.
     ///
     /// # Errors
-    /// A URL is wrong.
+    /// Fails if a URL is wrong.
     pub fn new(job: &Job) -> Result<Self, ClientError> {
         let member = |model: &TrainedModel<'_>| {
             Ok(Member {
@@ -109,7 +109,7 @@ impl Fleet {
     /// Lines the servers up: their present batches are the same one from now on.
     ///
     /// # Errors
-    /// A server does not answer.
+    /// Fails if a server does not answer.
     pub async fn line_up(&self) -> Result<u64, ClientError> {
         let statuses = try_join_all(self.members.iter().map(|member| member.swarm.status())).await?;
         *self.phases() = Phases::new(&steps(&statuses));

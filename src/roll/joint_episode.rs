@@ -76,8 +76,8 @@ impl JointEpisode {
     /// Ends it with an output for each model.
     ///
     /// # Errors
-    /// A server cannot take it. It is then aborted on all servers, or on those that had not taken it yet where one fails
-    /// although it was ready.
+    /// Fails if a server cannot take it. It is then aborted on all servers, or on those that had not taken it yet where
+    /// one fails although it was ready.
     pub async fn end(self, task_id: &str, outputs: Vec<WorkflowOutput>) -> Result<(), NotEnded> {
         if self.parts.len() > 1 {
             for part in self.parts.iter().filter(|part| part.counts) {

@@ -37,7 +37,7 @@ const COMPANY: Duration = Duration::from_secs(60);
 /// Runs a job.
 ///
 /// # Errors
-/// The job is wrong, server or engine fail, or no episode ever comes to an end.
+/// Fails if the job is wrong, server or engine fail, or no episode ever comes to an end.
 pub async fn run(mut job: Job, options: Options, interrupt: Interrupt) -> Result<End, RollError> {
     let progress = Arc::new(Progress::new(options.json, interrupt.clone()).with_every_step(options.every_step));
     let tasks = read_tasks(&job, &progress).await?;
@@ -86,7 +86,7 @@ pub async fn run(mut job: Job, options: Options, interrupt: Interrupt) -> Result
 /// The tasks of a job; what is odd about them is told.
 ///
 /// # Errors
-/// They cannot be read.
+/// Fails if they cannot be read.
 pub async fn read_tasks(job: &Job, progress: &Progress) -> Result<TaskSets, RollError> {
     let tasks = tasks::read(&job.ajet.task_reader).await?;
     for warning in job.warnings.iter().chain(&tasks.warnings) {
@@ -256,8 +256,8 @@ impl Run {
         Ok(())
     }
 
-    /// Tasks of a batch and episodes of a task, the same for all servers. Where the job's own configuration was started it
-    /// says so; a Python server tells the last run's numbers until the first update.
+    /// Tasks of a batch and episodes of a task, the same for all servers. Where the job's own configuration was started
+    /// it says so; a Python server tells the last run's numbers until the first update.
     fn batch(&self, pools: &[PoolInformation], started: &[Started]) -> Result<(u64, u64), RollError> {
         let ajet = &self.job.ajet;
         let batch_of = |(pool, started): (&PoolInformation, &Started)| {
@@ -344,7 +344,8 @@ impl Run {
         ));
     }
 
-    /// Finds the newest and the best checkpoint of each model. On another machine, their folder is as near as can be told.
+    /// Finds the newest and the best checkpoint of each model. On another machine, their folder is as near as can be
+    /// told.
     async fn find_checkpoints(&mut self) -> Result<(), RollError> {
         let fleet = self.fleet.clone();
         for (place, Member { name, swarm, .. }) in fleet.members().iter().enumerate() {

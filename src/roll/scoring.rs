@@ -43,7 +43,7 @@ impl Scoring {
     /// The rewards of a job whose groups have `repeats` episodes; without a number, no answers are compared.
     ///
     /// # Errors
-    /// A judge's key is not in the environment.
+    /// Fails if a judge's key is not in the environment.
     pub fn new(job: &Job, repeats: Option<u64>) -> Result<Self, SetupError> {
         let reward = |scorer: Scorer| Reward {
             groups: repeats
@@ -88,8 +88,8 @@ impl Scoring {
         }
     }
 
-    /// The scorings of an answer: models of one reward share one, unless the agent rewards them differently. Answers that
-    /// are compared are compared once.
+    /// The scorings of an answer: models of one reward share one, unless the agent rewards them differently. Answers
+    /// that are compared are compared once.
     pub fn parts(&self, rollout: &Rollout) -> Vec<Part> {
         let mut parts: Vec<Part> = vec![];
         for (place, (name, reward)) in self.models.iter().enumerate() {
@@ -124,7 +124,7 @@ impl Scoring {
     /// The score of each model, in their order. Waits for the others of a group where answers are compared.
     ///
     /// # Errors
-    /// One of the answers has no reward.
+    /// Fails if one of the answers has no reward.
     pub async fn scores(
         &self,
         task: &Task,

@@ -25,7 +25,7 @@ pub struct TextSide {
 /// fetched. `None` where it is not, and of models whose tokenizer is not a file of its own (`.gguf`, random weights).
 ///
 /// # Errors
-/// A file of the model cannot be read or used.
+/// Fails if a file of the model cannot be read or used.
 pub fn load_text(path: &str) -> Result<Option<TextSide>, ModelError> {
     let Some(files) = files_of(path) else {
         return Ok(None);

@@ -29,8 +29,8 @@ pub struct Chat {
     turns: Option<Vec<Turn>>,
     /// Programs that the model may call. Calls of one answer run one after the other, in their order.
     tools: Vec<Tool>,
-    /// Maximum number of model calls that follow a user message, since each tool call leads to another one. Beyond it the
-    /// conversation ends. Default: 16.
+    /// Maximum number of model calls that follow a user message, since each tool call leads to another one. Beyond it
+    /// the conversation ends. Default: 16.
     #[schemars(range(min = 1, max = 100_000))]
     max_turns: Option<u64>,
     /// Maximum number of tokens of an answer. Default: the server's limits.
@@ -76,7 +76,7 @@ impl Chat {
     /// Whether the tools' programs can be found.
     ///
     /// # Errors
-    /// A sentence.
+    /// Fails with a message.
     pub(super) fn check(&self, task: &Task) -> Result<(), String> {
         let mut tools = self.tools.iter().enumerate();
         tools.try_for_each(|(place, tool)| tool.check(&format!("roll.agent.tools[{place}]"), task))
@@ -128,7 +128,7 @@ impl Chat {
     /// Renders the prompts of a task. `models` are the names of several models.
     ///
     /// # Errors
-    /// A sentence: a template does not fit the task, or the task asks nothing.
+    /// Fails with a message if a template does not fit the task, or the task asks nothing.
     pub(super) fn verify(&self, task: &Task, models: &[&str]) -> Result<(), String> {
         let opening = self.opening(task).map_err(|error| error.to_string())?;
         let (mut turns, mut answers) = (vec![], Answers::new());

@@ -17,8 +17,8 @@ use crate::roll::tasks::Task;
 /// `roll.agent` of type `command`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 pub struct Command {
-    /// The program; its templates see the task, `base_url`, `anthropic_base_url`, `api_key`, `model` and `episode_uuid`, and
-    /// with `roll.swarms` the same of each model, such as `models.planner.base_url`.
+    /// The program; its templates see the task, `base_url`, `anthropic_base_url`, `api_key`, `model` and
+    /// `episode_uuid`, and with `roll.swarms` the same of each model, such as `models.planner.base_url`.
     #[serde(flatten)]
     launch: Launch,
     /// Maximum seconds of an episode, after which its processes are killed.
@@ -46,7 +46,7 @@ impl Command {
     /// Finds the program that a task would run. `models` are the names of several models.
     ///
     /// # Errors
-    /// A sentence: a template does not fit the task, or there is no such program or directory.
+    /// Fails with a message if a template does not fit the task, or there is no such program or directory.
     pub(super) fn check(&self, task: &Task, models: &[&str]) -> Result<PathBuf, String> {
         let models = models.iter().map(|name| (*name, Endpoint::default())).collect();
         let context = Context {

@@ -263,7 +263,7 @@ impl Agent {
     /// Renders what the agent would ask for a task. `models` are the names of several models.
     ///
     /// # Errors
-    /// A sentence: a template does not fit the task, or the task asks nothing.
+    /// Fails with a message if a template does not fit the task, or the task asks nothing.
     pub fn verify(&self, task: &Task, models: &[&str]) -> Result<(), String> {
         match self {
             Self::Chat(chat) => chat.verify(task, models),
@@ -274,7 +274,7 @@ impl Agent {
     /// Runs one episode of the task.
     ///
     /// # Errors
-    /// The model, the program or the service failed; the episode is to be aborted.
+    /// Fails if the model, the program or the service does; the episode must be aborted.
     pub async fn run(&self, task: &Task, access: &Access) -> Result<Rollout, AgentError> {
         match self {
             Self::Chat(chat) => chat.run(task, access).await,
@@ -288,7 +288,7 @@ impl Agent {
     /// models.
     ///
     /// # Errors
-    /// A sentence: one is not there.
+    /// Fails with a message if one is not there.
     pub fn check(&self, task: &Task, models: &[&str]) -> Result<Option<PathBuf>, String> {
         match self {
             Self::Chat(chat) => chat.check(task).map(|()| None),

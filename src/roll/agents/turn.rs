@@ -66,7 +66,7 @@ impl Question<'_> {
     /// The user's message for a task; none where the task's own messages are there.
     ///
     /// # Errors
-    /// The template does not fit.
+    /// Fails if the template does not fit.
     pub fn text(&self, task: &Task, answers: &Answers) -> Result<Option<String>, TemplateError> {
         match self.user {
             Some(user) => user.render(&Context { task, answers }).map(Some),
