@@ -387,8 +387,8 @@ mod tests {
             ),
             (
                 "trainer_common: {optim: {lr_scheduler_type: cosine}}",
-                "ajet.trainer_common.total_training_steps: is not set; a learning rate that falls, or warm-up by ratio, \
-                 needs the number of updates",
+                "ajet.trainer_common.total_training_steps: is not set; a decaying learning rate or warm-up by ratio \
+                 requires the number of updates",
             ),
             (
                 "lora: {target_modules: [q_proj, nope]}",
@@ -407,7 +407,7 @@ mod tests {
                 "swarm_mode_sample_collection_method: rollout_until_finish_enough_non_dummy_tasks\n\
                  rollout: {num_repeat: 1}",
                 "ajet.rollout.num_repeat: 1 never fills a batch of rollout_until_finish_enough_non_dummy_tasks, which \
-                 wants tasks with different rewards",
+                 counts tasks with different rewards",
             ),
         ];
         for (lines, want) in cases {

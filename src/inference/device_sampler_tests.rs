@@ -5,22 +5,12 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::device_sampler;
-use super::request::{Bias, SampledToken, SamplingParams};
+use super::request::{SampledToken, SamplingParams};
 use super::sampler::{self, Draw};
 use crate::model::kernels::Isa;
 
 fn params() -> SamplingParams {
-    SamplingParams {
-        temperature: 1.0,
-        top_p: 1.0,
-        top_k: None,
-        min_p: 0.0,
-        bias: Bias::default(),
-        seed: 1,
-        max_tokens: 1,
-        stop_token_ids: vec![],
-        top_logprobs: 0,
-    }
+    SamplingParams::unmodified()
 }
 
 /// What both samplers draw from `rows` of random logits, each row with the parameters whose turn it is.

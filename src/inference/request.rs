@@ -76,6 +76,24 @@ pub struct SampleRequest {
     pub events: UnboundedSender<SampleEvent>,
 }
 
+#[cfg(test)]
+impl SamplingParams {
+    /// Returns parameters that sample one token from the model's own distribution.
+    pub(super) fn unmodified() -> Self {
+        Self {
+            temperature: 1.0,
+            top_p: 1.0,
+            top_k: None,
+            min_p: 0.0,
+            bias: Bias::default(),
+            seed: 1,
+            max_tokens: 1,
+            stop_token_ids: vec![],
+            top_logprobs: 0,
+        }
+    }
+}
+
 /// One sampled token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SampledToken {

@@ -241,20 +241,9 @@ mod tests {
     use rand_chacha::ChaCha8Rng;
 
     use super::*;
-    use crate::inference::request::Bias;
 
     fn params() -> SamplingParams {
-        SamplingParams {
-            temperature: 1.0,
-            top_p: 1.0,
-            top_k: None,
-            min_p: 0.0,
-            bias: Bias::default(),
-            seed: 1,
-            max_tokens: 1,
-            stop_token_ids: vec![],
-            top_logprobs: 0,
-        }
+        SamplingParams::unmodified()
     }
 
     fn logits(n: usize) -> Vec<f32> {

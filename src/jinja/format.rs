@@ -364,7 +364,7 @@ impl Spec {
         let precision = self.precision.unwrap_or(6);
         if precision > MAX_PRECISION {
             return Err(invalid(format!(
-                "format: a precision of {precision} is more than {MAX_PRECISION}, the most that is allowed"
+                "format: a precision of {precision} exceeds the limit of {MAX_PRECISION}"
             )));
         }
         let kind = self.kind.unwrap_or('r');

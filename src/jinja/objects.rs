@@ -116,7 +116,7 @@ impl Range {
         }
         if range.length() > MAX_RANGE {
             return Err(invalid(format!(
-                "range: {} numbers are more than {MAX_RANGE}, the most that is allowed",
+                "range: {} numbers exceed the limit of {MAX_RANGE}",
                 range.length()
             )));
         }

@@ -13,9 +13,9 @@ use super::report::EpisodeReport;
 use super::tasks::Task;
 use crate::protocol::swarm::{EpisodeType, PoolInformation};
 
-/// What became of an attempt to run an episode.
+/// Result of an attempt to run an episode.
 pub(super) enum Attempt {
-    /// The batch was over before it was claimed.
+    /// The batch ended before the episode was claimed.
     NotBegun,
     Over(EpisodeReport),
 }
@@ -23,7 +23,7 @@ pub(super) enum Attempt {
 /// An attempt's ticket and the ids of the episode that it claimed, one of each server.
 type Claimed = (u64, Vec<String>);
 
-/// What a finished attempt leaves.
+/// Outcome of a finished attempt.
 pub(super) type Joined = Result<(u64, Result<Attempt, RollError>), tokio::task::JoinError>;
 
 /// The attempts of a training.
@@ -53,7 +53,7 @@ impl Attempts {
         self.running.is_empty()
     }
 
-    /// Claims an episode and runs it to its end, unless the gate closes before it is claimed.
+    /// Claims an episode and runs it to its end, unless the gate closes first.
     pub fn spawn(
         &mut self,
         episodes: Arc<Episodes>,

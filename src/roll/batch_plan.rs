@@ -1,9 +1,8 @@
-//! Which episode to begin next, so that an update trains on what was asked for, in complete groups. Pure: no clock, no
-//! I/O.
+//! Chooses the next episode, so that an update trains on exactly one batch of complete groups. Pure: no clock, no I/O.
 //!
-//! A *group* is the episodes of one task in one batch. The plan begins a group only where the batch has room for it,
-//! counting what other clients have, completes the groups that it began before it begins another one, and replaces what
-//! failed.
+//! A *group* is the episodes of one task in one batch. The plan begins a group only if the batch has room for it,
+//! including the episodes of other clients. It completes its groups before it begins another one, and replaces failed
+//! episodes.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -12,45 +11,45 @@ use super::batch_view::BatchView;
 use super::joint_episode::Models;
 use super::order::TaskOrder;
 
-/// The batch that is asked for.
+/// Size of a batch, and the share of this client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target {
     pub rule: Rule,
-    /// B: tasks of a batch.
+    /// Number of tasks of a batch, B.
     pub tasks: u64,
-    /// N: episodes of a task.
+    /// Number of episodes per task, N.
     pub repeats: u64,
-    /// Share of the tasks that this client may begin while others take part.
+    /// Maximum share of the tasks for this client while others take part.
     pub share: Option<f64>,
-    /// Tasks begun beyond the batch, so that slow ones do not hold it up.
+    /// Number of tasks beyond the batch, so that slow ones do not delay it.
     pub spare_tasks: u64,
-    /// How often a repeat that failed is tried again.
+    /// Maximum number of retries of a failed repeat.
     pub retries: u32,
 }
 
 impl Target {
-    /// Episodes of a batch.
+    /// Returns the number of episodes of a batch.
     pub fn episodes(&self) -> u64 {
         self.tasks * self.repeats
     }
 }
 
-/// One try of one repeat of a task.
+/// One attempt at one repeat of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Work {
-    /// Names it to the plan.
+    /// Id of the attempt in the plan.
     pub ticket: u64,
     /// Index into the training tasks.
     pub task: usize,
-    /// Names its group: the same for all repeats of a task in one batch, and for no others.
+    /// Id of its group, which all repeats of a task in one batch share.
     pub group: u64,
-    /// Tries before this one.
+    /// Number of earlier attempts.
     pub tried: u32,
     /// Models whose servers took one of those tries, which another server did not take.
     pub taken_by: Models,
 }
 
-/// What to do now.
+/// Next action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// Begin this episode.
@@ -61,45 +60,46 @@ pub(super) enum Next {
     NoTask,
 }
 
-/// Who else takes part.
+/// Other clients that take part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Company {
-    /// Nobody, lately.
+    /// No other client recently.
     Alone,
     /// Other clients.
     Others,
-    /// Nothing has run for a while, of any client, and the batch is not full.
+    /// No episode of any client has run for a while, and the batch is not full.
     Stalled,
 }
 
-/// The episodes of a task in the present batch.
+/// Episodes of a task in the current batch.
 #[derive(Debug)]
 struct Group {
     id: u64,
     task: usize,
-    /// Whether episodes of others belong to it: it is the first of its task.
+    /// Whether it includes the episodes of other clients, as the first group of its task does.
     is_first: bool,
     running: Vec<Work>,
-    /// Episodes that the server took.
+    /// Episodes that the server accepted.
     ended: Vec<String>,
     /// Tries before, of each repeat that is to be tried again, and the models whose servers took one of them.
     again: Vec<(u32, Models)>,
-    /// A repeat failed for good, so the group cannot be completed.
+    /// Whether a repeat failed finally, so that the group cannot be completed.
     is_broken: bool,
-    /// Episodes that the server took and that are not in the batch.
+    /// Number of episodes that the server accepted but that are not in the batch.
     vanished: u32,
 }
 
-/// See the module.
+/// Plan of the episodes of a run.
 #[derive(Debug)]
 pub(super) struct Plan {
     target: Target,
-    /// Of each task.
+    /// Ids of the tasks.
     ids: Vec<String>,
     order: TaskOrder,
-    /// Tasks that go before the order's.
+    /// Tasks to run before those of the order.
     ahead: VecDeque<usize>,
-    /// Where in `ahead` this client begins while others take part, so that clients of one job meet late.
+    /// Index in `ahead` at which this client begins while others take part, so that clients of one job choose different
+    /// tasks.
     offset: usize,
     groups: Vec<Group>,
     view: BatchView,
@@ -108,7 +108,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// A plan for tasks with these ids; `offset` differs from client to client.
+    /// Creates a plan for tasks with these ids; `offset` differs between clients.
     pub fn new(target: Target, ids: Vec<String>, order: TaskOrder, offset: usize) -> Self {
         Self {
             target,
@@ -123,12 +123,12 @@ impl Plan {
         }
     }
 
-    /// The batch that is asked for.
+    /// Size of a batch, and the share of this client.
     pub fn target(&self) -> &Target {
         &self.target
     }
 
-    /// What to begin next. The plan counts it as running from then on.
+    /// Returns the next action; an episode to begin counts as running from then on.
     pub fn next(&mut self, company: Company) -> Next {
         if self.target.rule == Rule::Episodes && self.begun() >= self.most_episodes() {
             return Next::Wait;
@@ -156,7 +156,7 @@ impl Plan {
         Next::Begin(work)
     }
 
-    /// The episode was not begun, for no fault of its own.
+    /// Returns an attempt that was not begun, which does not count as a failure.
     pub fn not_begun(&mut self, ticket: u64) {
         if let Some((group, work)) = self.settle(ticket)
             && work.tried > 0
@@ -165,7 +165,7 @@ impl Plan {
         }
     }
 
-    /// The server took the episode.
+    /// Records that the server accepted the episode.
     pub fn ended(&mut self, ticket: u64, uuid: &str) {
         if let Some((group, _)) = self.settle(ticket) {
             group.ended.push(uuid.to_owned());
@@ -187,13 +187,13 @@ impl Plan {
         }
     }
 
-    /// Takes a look at the batch into account.
+    /// Updates the plan with the state of the batch.
     pub fn see(&mut self, view: BatchView) {
         self.view = view;
     }
 
-    /// Episodes that the server took and that are not in the batch that was seen last, of `candidates`: they are
-    /// replaced. Returns how many there were.
+    /// Replaces those of `candidates` that the server accepted but that are not in the batch as last seen. Returns
+    /// their number.
     pub fn replace_vanished(&mut self, candidates: &HashSet<String>) -> u64 {
         let retries = self.target.retries;
         let mut count = 0;
@@ -211,7 +211,7 @@ impl Plan {
         count
     }
 
-    /// The batch is over. Groups that are not complete are run again as a whole where `carry_over`.
+    /// Ends the batch. Incomplete groups are run again as a whole if `carry_over`.
     pub fn advance(&mut self, carry_over: bool) {
         let groups = std::mem::take(&mut self.groups);
         let incomplete = groups
@@ -229,19 +229,19 @@ impl Plan {
         self.view = BatchView::default();
     }
 
-    /// Episodes of this client that are in the batch.
+    /// Returns the episodes of this client in the batch.
     pub fn own_ended(&self) -> u64 {
         self.groups.iter().map(|group| group.ended.len() as u64).sum()
     }
 
-    /// Whether an episode of this client is in the batch.
+    /// Returns whether an episode of this client is in the batch.
     pub fn has_ended(&self, uuid: &str) -> bool {
         self.groups
             .iter()
             .any(|group| group.ended.iter().any(|ended| ended == uuid))
     }
 
-    /// Takes a ticket out of its group.
+    /// Removes a ticket from its group.
     fn settle(&mut self, ticket: u64) -> Option<(&mut Group, Work)> {
         self.groups.iter_mut().find_map(|group| {
             let at = group.running.iter().position(|work| work.ticket == ticket)?;
@@ -266,7 +266,7 @@ impl Plan {
         self.groups.len() - 1
     }
 
-    /// Episodes that the group has, of anyone.
+    /// Returns the number of episodes of the group, of all clients.
     fn begun_of(&self, group: &Group) -> u64 {
         let others = match group.is_first {
             true => self.view.others_of(&self.ids[group.task]).begun(),
@@ -275,7 +275,7 @@ impl Plan {
         (group.running.len() + group.ended.len()) as u64 + others
     }
 
-    /// Episodes that are yet to be begun.
+    /// Returns the number of episodes to begin.
     fn missing(&self, group: &Group) -> u64 {
         match group.is_broken {
             true => 0,
@@ -288,7 +288,7 @@ impl Plan {
         group.ended.len() as u64 + others >= self.target.repeats
     }
 
-    /// Episodes of the batch, finished and running, of anyone.
+    /// Returns the number of finished and running episodes of the batch, of all clients.
     fn begun(&self) -> u64 {
         let own = self.groups.iter().map(|group| group.running.len() + group.ended.len());
         own.sum::<usize>() as u64 + self.view.begun_by_others()
@@ -298,7 +298,7 @@ impl Plan {
         self.target.episodes() + self.target.spare_tasks * self.target.repeats
     }
 
-    /// Whether another group may be begun. All groups of this client are begun in full.
+    /// Returns whether another group may be begun, once all groups of this client are begun in full.
     fn has_room(&self, company: Company) -> bool {
         let target = &self.target;
         let tasks = (target.tasks + target.spare_tasks) as f64;
@@ -315,7 +315,7 @@ impl Plan {
         }
     }
 
-    /// Whether this client's share allows another group. Groups in which others take part are not its own.
+    /// Returns whether this client's share allows another group. Groups with episodes of others do not count.
     fn is_within_share(&self, company: Company) -> bool {
         let Some(share) = self.target.share.filter(|_| company == Company::Others) else {
             return true;
@@ -331,7 +331,7 @@ impl Plan {
         self.groups.iter().filter(|group| !group.is_broken).count() as u64
     }
 
-    /// Tasks that are complete or will be, of anyone.
+    /// Returns the number of tasks that are complete or will be, of all clients.
     fn live_tasks(&self) -> u64 {
         let live = self
             .groups
@@ -353,14 +353,14 @@ impl Plan {
         live.count() as u64 + other_tasks + nameless
     }
 
-    /// Tasks with different rewards in the full batch, if those that run come out as those that are complete.
+    /// Estimates the number of tasks with different rewards in the full batch, from the share among the complete ones.
     fn expected_non_dummy_tasks(&self) -> f64 {
         let (complete, differ) = (self.view.completed_tasks, self.view.completed_non_dummy_tasks);
         let undecided = self.live_tasks().saturating_sub(complete) as f64;
         differ as f64 + undecided * (differ + 1) as f64 / (complete + 1) as f64
     }
 
-    /// The next task that the batch can use.
+    /// Returns the next task that the batch can use.
     fn take_task(&mut self, company: Company) -> Option<usize> {
         if company == Company::Others && self.target.share.is_none() {
             self.look_ahead();
@@ -376,7 +376,7 @@ impl Plan {
         task.or_else(|| self.take_from_order())
     }
 
-    /// A task of this job of which a client that is gone has left episodes in the batch.
+    /// Returns a task of this job with episodes in the batch of a client that is gone.
     fn take_abandoned(&mut self) -> Option<usize> {
         if self.view.others.is_empty() || !self.target.rule.counts_tasks() {
             return None;
@@ -391,7 +391,7 @@ impl Plan {
         self.ahead.remove(at)
     }
 
-    /// Draws as many tasks as a batch has, to begin in the middle of them.
+    /// Takes the tasks of a batch from the order, to begin in the middle of them.
     fn look_ahead(&mut self) {
         while (self.ahead.len() as u64) < self.target.tasks
             && let Some(task) = self.order.next()
@@ -445,12 +445,12 @@ impl Plan {
     }
 }
 
-/// Whether the present batch can use a task.
+/// Whether the current batch can use a task.
 enum Fit {
     Usable,
-    /// Others have all of its episodes: another client of the same job, or an earlier run of it.
+    /// All of its episodes belong to others: another client of the same job, or an earlier run of it.
     Done,
-    /// It is in the batch already, or others are at it.
+    /// It is in the batch, or others run it.
     Later,
 }
 

@@ -1,24 +1,24 @@
-//! What fills a batch.
+//! Rules by which a batch becomes full.
 
 use crate::config::schema::CollectionMethod;
 
-/// What fills a batch.
+/// Rule by which a batch becomes full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rule {
-    /// Tasks with enough episodes.
+    /// Number of tasks with enough episodes.
     Tasks,
-    /// The same, of tasks whose rewards differ.
+    /// Number of tasks with enough episodes and different rewards.
     NonDummyTasks,
-    /// Episodes of any tasks.
+    /// Number of episodes.
     Episodes,
-    /// This client's agreement, after a batch of its own episodes.
+    /// Agreement of this client, after a batch of its own episodes.
     Agreement,
-    /// Nothing: every episode is given up at its end.
+    /// Never: all episodes are aborted at their end.
     Never,
 }
 
 impl Rule {
-    /// The rule of a collection method; an unknown one counts tasks, as Python's server does.
+    /// Returns the rule of a collection method; an unknown one counts tasks, as Python's server does.
     pub fn of_method(method: &str) -> Self {
         use CollectionMethod::*;
         match CollectionMethod::from_name(method) {
@@ -29,7 +29,7 @@ impl Rule {
         }
     }
 
-    /// Whether a batch needs different tasks.
+    /// Returns whether a batch requires different tasks.
     pub fn counts_tasks(self) -> bool {
         matches!(self, Self::Tasks | Self::NonDummyTasks)
     }

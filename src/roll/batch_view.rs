@@ -1,10 +1,10 @@
-//! The batch as the server tells it: who finished and who runs which episodes of which task.
+//! State of the batch according to the server: finished and running episodes by task and client.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::protocol::swarm::PoolInformation;
 
-/// Episodes that other clients (or an earlier run of this job) have of a task.
+/// Episodes of a task by other clients, or by an earlier run of this job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct OthersOfTask {
     pub finished: u64,
@@ -17,23 +17,23 @@ impl OthersOfTask {
     }
 }
 
-/// One look at the sample pool, less what is this client's own.
+/// Snapshot of the sample pool, without the episodes of this client.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BatchView {
-    /// Task → episodes of others.
+    /// Episodes of others by task.
     pub others: HashMap<String, OthersOfTask>,
-    /// Running episodes of others whose task is not known.
+    /// Number of running episodes of others with an unknown task.
     pub nameless: u64,
-    /// Finished episodes of anyone.
+    /// Number of finished episodes of all clients.
     pub finished: HashSet<String>,
-    /// Tasks with enough episodes.
+    /// Number of tasks with enough episodes.
     pub completed_tasks: u64,
-    /// Completed tasks whose rewards differ.
+    /// Number of completed tasks whose rewards differ.
     pub completed_non_dummy_tasks: u64,
 }
 
 impl BatchView {
-    /// Reads the pool; `is_own` knows the episodes of this client, named `client`.
+    /// Creates a snapshot from the pool; `is_own` recognises the episodes of this client, named `client`.
     pub fn new(pool: &PoolInformation, client: &str, is_own: impl Fn(&str) -> bool) -> Self {
         let mut view = Self {
             completed_tasks: pool.completed_tasks,
@@ -57,17 +57,17 @@ impl BatchView {
         view
     }
 
-    /// Whether an episode of another client runs.
+    /// Returns whether an episode of another client runs.
     pub fn others_run(&self) -> bool {
         self.nameless > 0 || self.others.values().any(|task| task.running > 0)
     }
 
-    /// Episodes that others have finished or run.
+    /// Returns the number of finished and running episodes of others.
     pub fn begun_by_others(&self) -> u64 {
         self.nameless + self.others.values().map(|task| task.begun()).sum::<u64>()
     }
 
-    /// Episodes that others have of this task.
+    /// Returns the others' episodes of this task.
     pub fn others_of(&self, task: &str) -> OthersOfTask {
         self.others.get(task).copied().unwrap_or_default()
     }

@@ -1,5 +1,5 @@
-//! What can be said of a job before it runs: sizes that do not go together, tasks without a prompt, templates that do not
-//! fit a task, programs that are missing.
+//! Checks of a job before it runs: sizes that do not match, tasks without a prompt, templates that do not match a task,
+//! missing programs.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,7 @@ use crate::client::ServerUrl;
 /// Maximum number of problems with tasks that are reported.
 const REPORTED: usize = 3;
 
-/// Number of tasks of a set that a run looks at before it begins; `job check` looks at all of them.
+/// Number of tasks of a set that a run checks; `job check` checks all of them.
 pub(super) const TASKS_BEFORE_A_RUN: usize = 1000;
 
 /// Problems of a job with its tasks, of which the first `tasks_checked` of each set are looked at one by one. Each is a
@@ -34,7 +34,7 @@ pub fn problems(job: &Job, tasks: &TaskSets, tasks_checked: usize, trains: bool)
     problems
 }
 
-/// Why no batch of `batch` tasks can be filled, if so.
+/// Returns why no batch of `batch` tasks can become full, if so.
 pub(super) fn batch_problem(batch: u64, rule: Rule, length: Length, tasks: &[Task]) -> Option<String> {
     let different = tasks.iter().map(|task| &task.task_id).collect::<HashSet<_>>().len() as u64;
     if rule.counts_tasks() && different < batch {
@@ -54,7 +54,7 @@ pub(super) fn batch_problem(batch: u64, rule: Rule, length: Length, tasks: &[Tas
     }
 }
 
-/// What keeps agent or reward from a task, each problem with the first task that has it.
+/// Returns problems of agent or reward with tasks, each with the first task that has it.
 fn task_problems(job: &Job, tasks: &TaskSets, checked: usize) -> Vec<String> {
     let mut seen = HashSet::new();
     let mut problems = vec![];

@@ -1,4 +1,4 @@
-//! What an update's metrics say of a training that learns little or nothing.
+//! Signs in the metrics of an update that training learns little or nothing.
 
 use std::fmt::Write as _;
 
@@ -6,13 +6,13 @@ use indexmap::IndexMap;
 
 use crate::protocol::swarm::PoolInformation;
 
-/// From this share on, something is told.
+/// Minimum share to report.
 const SHARE: f64 = 0.5;
 
 /// Episodes after which equal rewards are reported.
 const FIRST_EPISODES: usize = 20;
 
-/// Looks at the rewards of a run's first episodes.
+/// Checks the rewards of the first episodes of a run.
 #[derive(Debug, Default)]
 pub(super) struct FirstRewards {
     seen: usize,
@@ -21,7 +21,7 @@ pub(super) struct FirstRewards {
 }
 
 impl FirstRewards {
-    /// Takes the reward of another episode. Returns a sentence once, where the first ones are all equal.
+    /// Adds the reward of an episode. Returns a warning once, if the first rewards are all equal.
     pub fn see(&mut self, reward: f64) -> Option<String> {
         if self.seen == 0 {
             self.first = reward;
@@ -38,19 +38,19 @@ impl FirstRewards {
     }
 }
 
-/// Whether the update of these metrics had nothing to learn from: it changed no weights, or every task had equal rewards.
+/// Returns whether an update had nothing to learn from: it changed no weights, or all rewards of each task were equal.
 pub(super) fn is_idle(metrics: &IndexMap<String, f64>) -> bool {
     let value = |name: &str| metrics.get(name).copied().unwrap_or(0.0);
     let dummy = value("dummy_tasks");
     !trained(metrics) || (dummy > 0.0 && dummy >= value("tasks"))
 }
 
-/// Whether an update changed the weights. A server that does not say has done so.
+/// Returns whether an update changed the weights; true if the server does not report it.
 pub(super) fn trained(metrics: &IndexMap<String, f64>) -> bool {
     metrics.get("optimizer_steps").is_none_or(|steps| *steps > 0.0)
 }
 
-/// Why the update taught the model little, by kind; each a sentence.
+/// Returns the reasons why the model learned little from the update, by kind.
 pub(super) fn of(metrics: &IndexMap<String, f64>) -> Vec<(&'static str, String)> {
     let value = |name: &str| metrics.get(name).copied().unwrap_or(0.0);
     let mut found = vec![];
@@ -109,8 +109,8 @@ pub(super) fn of(metrics: &IndexMap<String, f64>) -> Vec<(&'static str, String)>
     found
 }
 
-/// Why no batch came to be full, of a job that had `work` tasks for batches of `batch`, from what the server has and
-/// what came to nothing here.
+/// Returns why no batch became full, for a job with `work` tasks and batches of `batch`, from the state of the server
+/// and the failed episodes here.
 pub(super) fn of_no_update(
     pool: &PoolInformation,
     failed: &IndexMap<String, u64>,

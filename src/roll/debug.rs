@@ -1,4 +1,4 @@
-//! Looking at an agent without training: one episode in full, or a job's tasks on any OpenAI-compatible model.
+//! Runs an agent without training: one episode in full, or a job's tasks on any OpenAI-compatible model.
 
 use std::path::Path;
 use std::time::Instant;
@@ -22,14 +22,14 @@ use super::transcript::{told_by, transcript};
 use crate::client::{BeginEpisode, ModelApi, Started, blank_token};
 use crate::protocol::swarm::{EpisodeConversations, EpisodeType};
 
-/// A model that is not a swarm's.
+/// A model outside of a swarm.
 #[derive(Clone, Debug)]
 pub struct Api {
-    /// Such as `https://api.openai.com/v1`.
+    /// Base URL, such as `https://api.openai.com/v1`.
     pub base_url: String,
-    /// Its key; empty for none.
+    /// API key; empty for none.
     pub api_key: String,
-    /// The model's name.
+    /// Name of the model.
     pub model: String,
 }
 
@@ -55,8 +55,8 @@ impl Api {
 }
 
 /// Runs one episode of the first task and returns what happened, as text. On a swarm it is aborted, so that training is
-/// not touched; an engine that was started for it goes on with `keep_engine`, so that the next try need not wait for
-/// one. With `api`, no swarm is involved. `program` is `ajet-swarm`, to start a server with.
+/// not affected; with `keep_engine`, an engine that was started for it keeps running for the next one. With `api`, no
+/// swarm is involved. `program` is `ajet-swarm`, to start a server with.
 ///
 /// # Errors
 /// Fails if there is no task, or no episode can be begun.
@@ -161,7 +161,7 @@ async fn recorded(episode: &JointEpisode) -> Option<EpisodeConversations> {
     all
 }
 
-/// Runs a job's validation tasks (its training tasks where it has none) on a model that is not a swarm's.
+/// Runs a job's validation tasks (or its training tasks, if it has none) on a model outside of a swarm.
 ///
 /// # Errors
 /// Fails if the job is wrong. Failed episodes are reported and counted.

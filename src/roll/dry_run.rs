@@ -1,4 +1,4 @@
-//! What a run would do, without an episode of training.
+//! Reports what a run would do, without a training episode.
 
 use std::time::Duration;
 
@@ -16,13 +16,14 @@ use crate::protocol::swarm::{EngineStatus, EpisodeType};
 /// Maximum number of prompts whose tokens are counted.
 const COUNTED: usize = 100;
 
-/// How long an episode slot is waited for, whose key counts tokens.
+/// Maximum time to wait for an episode slot, whose key is needed to count tokens.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Counts the tokens of a prompt with the tokenizer of a model that is at hand.
 pub type CountTokens<'a> = &'a dyn Fn(&[ChatMessage]) -> Result<u64, String>;
 
-/// Says what a run would do, without an episode. Prompts are counted by the engine where it runs, or else by `count`.
+/// Returns what a run would do, without an episode. Prompts are counted by the engine where it runs, or else by
+/// `count`.
 ///
 /// # Errors
 /// Fails if tasks or the agent's program are missing, or a server cannot be started.
@@ -110,7 +111,7 @@ async fn counted_by_engine(prompts: &[Vec<ChatMessage>], swarm: &SwarmClient) ->
     Ok(Some(counts))
 }
 
-/// Shortest, longest and mean prompt, and how many are longer than `limit`.
+/// Returns the shortest, longest and mean length, and the number of prompts longer than `limit`.
 fn summary(counts: &[u64], limit: u64) -> Option<String> {
     let (shortest, longest) = (counts.iter().min()?, counts.iter().max()?);
     let mean = counts.iter().sum::<u64>() as f64 / counts.len() as f64;

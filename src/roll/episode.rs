@@ -1,4 +1,4 @@
-//! One episode: claimed, given to the agent, rewarded, ended; or given up, with a reason.
+//! One episode: claim, agent, reward and end, or abort with a reason.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -41,7 +41,7 @@ impl From<RewardError> for Failure {
     }
 }
 
-/// An agent and what its answers are worth.
+/// An agent and the reward of its answers.
 #[derive(Clone, Debug)]
 pub(super) struct Player {
     pub agent: Agent,
@@ -92,7 +92,7 @@ impl Player {
         Ok((rollout, answers))
     }
 
-    /// The conversation, where the reward looks at it: the server's record, or the agent's own where there is none.
+    /// Returns the conversation if the reward uses it: the server's record, or the agent's own if there is none.
     async fn messages(&self, rollout: &Rollout, access: &Access, part: &Part) -> Result<Option<Vec<Value>>, Failure> {
         if !self.scoring.reads_messages(part) {
             return Ok(None);
@@ -112,7 +112,7 @@ impl Player {
     }
 }
 
-/// How a job's episodes are run.
+/// Settings of a job's episodes.
 #[derive(Debug)]
 pub(super) struct Episodes {
     pub fleet: Arc<Fleet>,
@@ -120,13 +120,13 @@ pub(super) struct Episodes {
     /// Of each model.
     pub model_names: Vec<String>,
     pub discard_episode_timeout: f64,
-    /// Give every episode up at its end, so that nothing is trained.
+    /// Whether to abort all episodes at their end, so that nothing is trained.
     pub abort: bool,
     pub progress: Arc<Progress>,
     pub failures: Failures,
 }
 
-/// What an episode is run for.
+/// Purpose of an episode.
 #[derive(Debug)]
 pub(super) enum Purpose {
     /// Training, as one of the episodes of a group. The place is given back as soon as the agent has answered, so that
@@ -173,7 +173,7 @@ impl Episodes {
         self.fleet.begin(&begin, taken_by).await
     }
 
-    /// Runs a claimed episode to its end and tells it.
+    /// Runs a claimed episode to its end and reports it.
     ///
     /// # Errors
     /// Fails if the job is wrong, or too many episodes fail.

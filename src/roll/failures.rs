@@ -1,4 +1,4 @@
-//! When so many episodes fail that a run stops, and what it says then.
+//! Decides when a run stops because too many episodes fail, and its message.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -11,16 +11,16 @@ use super::error::RollError;
 /// Why an episode failed.
 #[derive(Debug)]
 pub(super) struct Failure {
-    /// The name under which it is counted.
+    /// Name under which it is counted.
     pub reason: Cow<'static, str>,
-    /// The sentence.
+    /// Message.
     pub detail: String,
-    /// It would fail every time.
+    /// Whether every attempt would fail.
     pub permanent: bool,
 }
 
 impl Failure {
-    /// A failure that the next try may not have.
+    /// Creates a failure that a retry may avoid.
     pub fn passing(reason: impl Into<Cow<'static, str>>, detail: impl Into<String>) -> Self {
         Self {
             reason: reason.into(),
@@ -30,31 +30,31 @@ impl Failure {
     }
 }
 
-/// Episodes that are looked back on.
+/// Number of last episodes that are considered.
 const WINDOW: usize = 64;
 
-/// The server's doing, not the agent's: an update or a restart ends many episodes at once.
+/// Reason of failures caused by the server, not the agent: an update or a restart ends many episodes at once.
 const LOST: &str = "episode_lost";
 
-/// How the last episodes ended.
+/// Outcomes of the last episodes.
 #[derive(Debug)]
 pub(super) struct Failures {
-    /// Share of the last [`WINDOW`] that may fail.
+    /// Maximum share of failures among the last [`WINDOW`].
     max_rate: f64,
-    /// Failures in a row, of whatever kind, that end a run.
+    /// Number of consecutive failures of any kind that ends a run.
     max_streak: usize,
     recent: Mutex<Recent>,
 }
 
 #[derive(Debug, Default)]
 struct Recent {
-    /// The reason of each failure; none of an episode that came to its end.
+    /// Reason of each failure; `None` for a finished episode.
     window: VecDeque<Option<Cow<'static, str>>>,
     streak: usize,
 }
 
 impl Failures {
-    /// Failures of a run of so many parallel episodes.
+    /// Creates the record of a run with this number of parallel episodes.
     pub fn new(max_rate: f64, max_parallel: usize) -> Self {
         Self {
             max_rate,
@@ -64,12 +64,12 @@ impl Failures {
         }
     }
 
-    /// An episode came to its end.
+    /// Records a finished episode.
     pub fn ended(&self) {
         self.push(None);
     }
 
-    /// An episode failed.
+    /// Records a failed episode.
     ///
     /// # Errors
     /// Fails if every episode would fail, or too many have failed.

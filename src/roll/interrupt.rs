@@ -1,4 +1,4 @@
-//! Ctrl-C and its kin: once, and the run winds up; twice, and it is gone.
+//! Ctrl-C and other signals: the first one ends a run in order, the second one at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,11 +8,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::terminal::{READER_GONE, note};
 
-/// What a process that was stopped by Ctrl-C exits with.
+/// Exit code of a process that was stopped by Ctrl-C.
 const EXIT_CODE: u8 = 130;
 
-/// What winds a run up: a signal of [`EndSignals`], or a reader of its output that went away. The default never sees
-/// one.
+/// Interruption of a run: a signal of [`EndSignals`], or a closed standard output. The default is never interrupted.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt {
     token: CancellationToken,
@@ -20,7 +19,7 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// Listens from now on, for as long as the process lives.
+    /// Listens for signals until the process exits.
     ///
     /// # Errors
     /// Fails if signals cannot be handled.
@@ -39,28 +38,28 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Winds the run up, as the first Ctrl-C does.
+    /// Ends the run in order, as the first Ctrl-C does.
     pub fn stop(&self) {
         self.token.cancel();
     }
 
-    /// Winds the run up, since nobody reads what it prints.
+    /// Ends the run in order, since its output has no reader.
     pub(super) fn reader_is_gone(&self) {
         self.reader_gone.store(true, Ordering::Relaxed);
         self.stop();
     }
 
-    /// Resolves at the first Ctrl-C.
+    /// Waits for the first Ctrl-C.
     pub async fn wait(&self) {
         self.token.cancelled().await;
     }
 
-    /// Whether there was a Ctrl-C.
+    /// Returns whether there was a Ctrl-C.
     pub fn happened(&self) -> bool {
         self.token.is_cancelled()
     }
 
-    /// What an interrupted run exits with.
+    /// Returns the exit code of an interrupted run.
     pub fn exit_code(&self) -> u8 {
         match self.reader_gone.load(Ordering::Relaxed) {
             true => READER_GONE,
@@ -80,7 +79,7 @@ pub struct EndSignals {
 }
 
 impl EndSignals {
-    /// Listens from now on, for as long as the process lives.
+    /// Listens for signals until the process exits.
     ///
     /// # Errors
     /// Fails if signals cannot be handled.
@@ -97,7 +96,7 @@ impl EndSignals {
         })
     }
 
-    /// Resolves at the next one.
+    /// Waits for the next signal.
     pub async fn next(&mut self) {
         let hung_up = async {
             match &mut self.hang_up {
@@ -114,8 +113,8 @@ impl EndSignals {
     }
 }
 
-/// Whether a process was started with a signal ignored, by `SigIgn` of its `/proc/PID/status`: a hexadecimal mask whose
-/// lowest bit is signal 1.
+/// Returns whether a process was started with a signal ignored, by `SigIgn` of its `/proc/PID/status`: a hexadecimal
+/// mask whose lowest bit is signal 1.
 fn ignores(status: &str, signal: SignalKind) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());

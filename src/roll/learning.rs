@@ -1,33 +1,33 @@
-//! What a run's updates and rewards say of its learning: warnings, and when going on is in vain. Pure.
+//! Judges from the updates and rewards of a run whether it learns: warnings, and when to stop. Pure.
 
 use indexmap::IndexMap;
 
 use super::concerns::{self, FirstRewards};
 
-/// How often a run warns of the same thing.
+/// Maximum number of equal warnings of a run.
 const WARNINGS_OF_A_KIND: u32 = 3;
 
-/// See the module.
+/// Learning progress of a run.
 #[derive(Debug, Default)]
 pub(super) struct Learning {
     first_rewards: FirstRewards,
-    /// How often each concern was reported.
+    /// Number of reports of each concern.
     reported: IndexMap<&'static str, u32>,
     updates: u64,
     has_trained: bool,
-    /// Updates in a row that had nothing to learn from.
+    /// Number of consecutive updates that had nothing to learn from.
     idle_updates: u64,
-    /// What the last update's metrics give concern about.
+    /// Concerns about the metrics of the last update.
     reasons: String,
 }
 
 impl Learning {
-    /// Takes the reward of an episode. Returns a warning, if there is one.
+    /// Adds the reward of an episode; returns a warning, if any.
     pub fn episode_ended(&mut self, reward: f64) -> Option<String> {
         self.first_rewards.see(reward)
     }
 
-    /// Takes the metrics of an update. Returns warnings, of each kind a few in a run.
+    /// Adds the metrics of an update; returns warnings, of each kind a few per run.
     pub fn updated(&mut self, metrics: &IndexMap<String, f64>) -> Vec<String> {
         self.updates += 1;
         self.has_trained |= concerns::trained(metrics);
@@ -52,7 +52,7 @@ impl Learning {
         (limit > 0 && self.idle_updates >= limit).then(|| (self.idle_updates, self.reasons.clone()))
     }
 
-    /// Why no update changed a weight, where there were updates and that is so.
+    /// Returns why no update changed a weight, if there were updates and none did.
     pub fn untrained(&self) -> Option<&str> {
         (self.updates > 0 && !self.has_trained).then_some(self.reasons.as_str())
     }

@@ -1,4 +1,4 @@
-//! A swarm server that does not answer any more is waited for; one that was restarted gets the job again.
+//! Waits for a swarm server that no longer answers, and gives a restarted one the job again.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use super::run::Run;
 use crate::client::{ClientError, Started};
 use crate::protocol::swarm::{EngineStatus, EngineStatusAnswer, SERVER_ENDS};
 
-/// Between two tries to reach a server.
+/// Time between attempts to reach a server.
 const PAUSE: Duration = Duration::from_secs(1);
 
 impl Run {
@@ -115,7 +115,7 @@ impl Run {
     }
 }
 
-/// Whether the engine is offline because its server ends.
+/// Returns whether the engine is offline because its server is shutting down.
 fn ends(status: &EngineStatusAnswer) -> bool {
     status.engine_status == EngineStatus::Offline && status.engine_status_detail.as_deref() == Some(SERVER_ENDS)
 }

@@ -1,5 +1,5 @@
-//! In which order tasks are run: a pure function of seed and position, so that a run that is started again, here or on
-//! another machine, continues where the training is.
+//! Order of tasks: a pure function of seed and position, so that a restarted run, also on another machine, continues
+//! where the training is.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -9,21 +9,21 @@ use rand_chacha::ChaCha8Rng;
 
 use super::job::Length;
 
-/// Tasks by index, epoch after epoch, shuffled anew in each.
+/// Indexes of tasks, shuffled for each epoch.
 #[derive(Clone, Debug)]
 pub(super) struct TaskOrder {
     tasks: usize,
     seed: u64,
-    /// Tasks taken so far, over all epochs.
+    /// Number of tasks taken so far in all epochs.
     position: u64,
     /// Position at which the order ends, if it does.
     end: Option<u64>,
-    /// The shuffled tasks of one epoch.
+    /// Shuffled tasks of one epoch.
     epoch: Option<(u64, Vec<usize>)>,
 }
 
 impl TaskOrder {
-    /// The order of `tasks` tasks from `position` on, counted from the start of the first epoch.
+    /// Returns the order of `tasks` tasks from `position` on, counted from the start of the first epoch.
     pub fn new(tasks: usize, seed: u64, position: u64, end: Option<u64>) -> Self {
         Self {
             tasks,
@@ -34,7 +34,7 @@ impl TaskOrder {
         }
     }
 
-    /// Number of tasks of an epoch.
+    /// Returns the number of tasks of an epoch.
     pub fn tasks(&self) -> usize {
         self.tasks
     }
@@ -75,8 +75,8 @@ pub(super) fn span(length: Length, abort: bool, updates: u64, batch: u64, tasks:
     }
 }
 
-/// Whether a job that goes on at `position` has no batch left to train on. Tasks that are too few for a first one are an
-/// error, and that comes of running them.
+/// Whether a job that goes on at `position` has no batch left to train on. Tasks that are too few for a first one are
+/// an error, and that comes of running them.
 pub(super) fn is_complete(position: u64, end: Option<u64>, batch: u64) -> bool {
     end.is_some_and(|end| position >= end || position > 0 && end - position < batch)
 }

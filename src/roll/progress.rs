@@ -1,4 +1,4 @@
-//! Where a run is told: JSON lines or lines for people on stdout, a live bar on a terminal's stderr.
+//! Reports of a run: JSON lines or text on stdout, and a progress bar on a terminal's stderr.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -16,7 +16,7 @@ use crate::protocol::checkpoint::directory_name;
 use crate::protocol::swarm::PoolInformation;
 use crate::terminal;
 
-/// Episodes that come to nothing are explained in the log this often for each reason.
+/// Maximum number of failed episodes that are explained in the log, for each reason.
 const EXPLAINED: u64 = 3;
 
 /// Maximum columns of a line.
@@ -25,13 +25,13 @@ const COLUMNS: usize = 80;
 /// The live block: the batch, and below it how the run advances.
 const BLOCK: &str = "{prefix} {bar:20} {pos}/{len} episodes  {wide_msg}\n{pace}";
 
-/// Tells a run's events.
+/// Reports the events of a run.
 #[derive(Debug)]
 pub struct Progress {
     json: bool,
     /// Whether every update gets a line.
     every_step: bool,
-    /// Told where nobody reads what is printed.
+    /// Notified if the output has no reader.
     interrupt: Interrupt,
     bar: ProgressBar,
     pace: Arc<Mutex<Pace>>,
@@ -39,7 +39,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// With `json`, stdout has one JSON object a line.
+    /// Creates a reporter; with `json`, stdout has one JSON object per line.
     pub fn new(json: bool, interrupt: Interrupt) -> Self {
         // Hidden by indicatif where stderr is no terminal.
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
@@ -74,23 +74,23 @@ impl Progress {
         locked(&self.pace).plan(first, last, self.every_step, Instant::now());
     }
 
-    /// Whether someone sees the bar.
+    /// Whether the bar is visible.
     pub fn is_live(&self) -> bool {
         !self.bar.is_hidden()
     }
 
-    /// The first event.
+    /// Reports the start.
     pub fn start(&self, job: &str, server: &str, model: &str) {
         self.json(&Event::Start { job, server, model });
         self.line(|| format!("job {job}, model {model}, server {server}"));
     }
 
-    /// A sentence for people, on stderr.
+    /// Reports a message on stderr.
     pub fn note(&self, sentence: &str) {
         self.bar.suspend(|| terminal::note(sentence));
     }
 
-    /// An episode ended or came to nothing, for which `detail` is the sentence.
+    /// Reports an ended episode, or a failed one with `detail`.
     pub fn episode(&self, report: &EpisodeReport, detail: &str) {
         self.json(&Event::Episode(report));
         let Some(reason) = &report.dropped else { return };
@@ -106,13 +106,13 @@ impl Progress {
         }
     }
 
-    /// Episodes that came to nothing so far, by reason.
+    /// Number of failed episodes so far, by reason.
     pub fn dropped(&self) -> IndexMap<String, u64> {
         let dropped = self.dropped.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         dropped.clone()
     }
 
-    /// A weight update.
+    /// Reports a weight update.
     pub fn step(&self, step: &Step) {
         self.json(&Event::Step(step));
         if locked(&self.pace).update(step, Instant::now()) {
@@ -120,7 +120,7 @@ impl Progress {
         }
     }
 
-    /// An evaluation.
+    /// Reports an evaluation.
     pub fn eval(&self, eval: &Evaluation) {
         self.json(&Event::Eval(eval));
         self.line(|| {

@@ -1,4 +1,5 @@
-//! The reference of job files: `docs/configuration.md` and the JSON Schema, both made from the types that a job is read to.
+//! The reference of job files: `docs/configuration.md` and the JSON Schema, both made from the types that a job is read
+//! to.
 
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};

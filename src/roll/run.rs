@@ -81,8 +81,8 @@ impl Run {
         }
     }
 
-    /// The server whose batch is to be looked at, which is behind the others or the first one, and what it calls the step
-    /// `common`.
+    /// The server whose batch is to be looked at, which is behind the others or the first one, and what it calls the
+    /// step `common`.
     pub fn viewed(&self, common: u64) -> (SwarmClient, u64) {
         let phases = self.fleet.phases();
         let viewed = phases.first_at_common();
@@ -90,8 +90,8 @@ impl Run {
         (self.fleet.members()[viewed].swarm.clone(), own_step)
     }
 
-    /// What the servers measured of a step, told before the step advances; empty from a Python server. Names of other models
-    /// than the first begin with the model's.
+    /// What the servers measured of a step, told before the step advances; empty from a Python server. Names of other
+    /// models than the first begin with the model's.
     pub async fn metrics_of(&self, finished: u64) -> Result<IndexMap<String, f64>, RollError> {
         let mut all = IndexMap::new();
         for (place, member) in self.fleet.members().iter().enumerate() {
