@@ -1,7 +1,7 @@
-//! Anthropic's messages API, as far as it concerns us: <https://docs.anthropic.com/en/api/messages>.
+//! Anthropic's messages API, as far as it is supported: <https://docs.anthropic.com/en/api/messages>.
 //!
-//! Requests keep their contents as JSON, since blocks of kinds that we do not know must be told by name; answers have
-//! exactly the SDKs' shape.
+//! Requests keep their contents as JSON, so that errors can name blocks of unknown types; answers have exactly the
+//! shape that the SDKs expect.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,43 +10,43 @@ use serde_json::Value;
 /// Body of `POST /v1/messages` and, without `max_tokens`, of `POST /v1/messages/count_tokens`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct MessagesRequest {
-    /// Accepted as it comes and echoed.
+    /// Name of the model; any name is accepted and returned in the answer.
     #[serde(default)]
     pub model: Option<String>,
-    /// The conversation: `user` and `assistant` in turn.
+    /// Messages of `user` and `assistant` in turn.
     #[serde(default)]
     pub messages: Vec<MessageParam>,
-    /// Most tokens to sample; the API wants it to be given.
+    /// Maximum number of tokens to sample; required.
     #[serde(default)]
     pub max_tokens: Option<u64>,
-    /// A string, or text blocks.
+    /// System prompt: a string or text blocks.
     #[serde(default)]
     pub system: Value,
-    /// Tools the model may call.
+    /// Tools that the model may call.
     #[serde(default)]
     pub tools: Option<Vec<Tool>>,
-    /// Whether it may, must, or must not.
+    /// Whether the model must call a tool.
     #[serde(default)]
     pub tool_choice: Option<ToolChoice>,
     /// Strings that end the answer.
     #[serde(default)]
     pub stop_sequences: Option<Vec<String>>,
-    /// Server-sent events instead of one answer.
+    /// Whether to stream the answer as server-sent events.
     #[serde(default)]
     pub stream: Option<bool>,
-    /// 0 is greedy.
+    /// Sampling temperature; 0 is greedy.
     #[serde(default)]
     pub temperature: Option<f64>,
-    /// Nucleus sampling.
+    /// Nucleus sampling: probability of the most likely tokens to sample from.
     #[serde(default)]
     pub top_p: Option<f64>,
-    /// The k likeliest tokens.
+    /// Number of most likely tokens to sample from.
     #[serde(default)]
     pub top_k: Option<i64>,
-    /// Whether thinking is to be shown.
+    /// Whether to return the thinking.
     #[serde(default)]
     pub thinking: Option<Thinking>,
-    /// How hard to think and work.
+    /// Settings of the answer, such as the reasoning effort.
     #[serde(default)]
     pub output_config: Option<OutputConfig>,
 }
@@ -54,29 +54,29 @@ pub struct MessagesRequest {
 /// One message of a request.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct MessageParam {
-    /// `user`, `assistant`, or `system` in the middle of a conversation.
+    /// Role: `user`, `assistant`, or `system` within a conversation.
     pub role: String,
-    /// A string, or a list of blocks.
+    /// Content: a string or a list of blocks.
     #[serde(default)]
     pub content: Value,
 }
 
-/// A tool on offer.
+/// A tool that the model may call.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Tool {
-    /// Absent or `custom` for tools that the request describes; others are defined by Anthropic.
+    /// Type: absent or `custom` for tools that the request defines; others are defined by Anthropic.
     #[serde(rename = "type", default)]
     pub kind: Option<String>,
-    /// Its name.
+    /// Name.
     #[serde(default)]
     pub name: Option<String>,
-    /// What it does.
+    /// Description.
     #[serde(default)]
     pub description: Option<String>,
-    /// JSON schema of its input.
+    /// JSON Schema of the input.
     #[serde(default)]
     pub input_schema: Option<Value>,
-    /// Inputs that the model is shown.
+    /// Examples of inputs.
     #[serde(default)]
     pub input_examples: Option<Vec<Value>>,
 }
@@ -84,13 +84,13 @@ pub struct Tool {
 /// `tool_choice` of a request.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ToolChoice {
-    /// `auto`, `any`, `tool` or `none`.
+    /// Type of the choice: `auto`, `any`, `tool` or `none`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Of `tool`.
+    /// Name of the tool, for `tool`.
     #[serde(default)]
     pub name: Option<String>,
-    /// One call a turn at most.
+    /// Whether an answer may have at most one call.
     #[serde(default)]
     pub disable_parallel_tool_use: Option<bool>,
 }
@@ -98,10 +98,10 @@ pub struct ToolChoice {
 /// `thinking` of a request.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Thinking {
-    /// `enabled`, `adaptive` or `disabled`.
+    /// Type: `enabled`, `adaptive` or `disabled`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// `omitted` where thinking is not to be shown.
+    /// `omitted` if the thinking is not to be returned.
     #[serde(default)]
     pub display: Option<String>,
 }
@@ -109,7 +109,7 @@ pub struct Thinking {
 /// `output_config` of a request.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct OutputConfig {
-    /// How hard to think and work.
+    /// Reasoning effort.
     #[serde(default)]
     pub effort: Option<String>,
 }
@@ -117,22 +117,22 @@ pub struct OutputConfig {
 /// Answer of `POST /v1/messages`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Message {
-    /// `msg_…`.
+    /// Id of the answer, `msg_…`.
     pub id: String,
-    /// `message`.
+    /// Always `message`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// `assistant`.
+    /// Always `assistant`.
     pub role: String,
-    /// The request's.
+    /// Name of the model, as in the request.
     pub model: String,
-    /// Thinking, text, tool calls, in this order.
+    /// Thinking, text and tool calls, in this order.
     pub content: Vec<ContentBlock>,
-    /// `end_turn`, `max_tokens`, `stop_sequence` or `tool_use`; null at the start of a stream.
+    /// Why the answer ended: `end_turn`, `max_tokens`, `stop_sequence` or `tool_use`; null at the start of a stream.
     pub stop_reason: Option<String>,
-    /// The string that ended the answer.
+    /// Stop string that ended the answer.
     pub stop_sequence: Option<String>,
-    /// Exact counts.
+    /// Exact token counts.
     pub usage: Usage,
 }
 
@@ -142,37 +142,37 @@ pub struct Message {
 pub enum ContentBlock {
     /// Text.
     Text {
-        /// It.
+        /// The text.
         text: String,
     },
-    /// Thinking, where the request asked to see it.
+    /// Thinking, if requested.
     Thinking {
-        /// It.
+        /// The thinking.
         thinking: String,
-        /// Anthropic's proof of origin, which the SDKs want to be there; here the answer's id.
+        /// Anthropic's signature, which the SDKs require; here the answer's id.
         signature: String,
     },
     /// A tool call.
     ToolUse {
-        /// Names the call.
+        /// Id of the call.
         id: String,
-        /// The tool.
+        /// Name of the tool.
         name: String,
-        /// An object.
+        /// Input, an object.
         input: Value,
     },
 }
 
-/// Token counts. The prompt's are split: `input_tokens` are those that were computed.
+/// Token counts. `input_tokens` are only those of the prompt that were computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Of the prompt, without those from the cache.
+    /// Number of prompt tokens that are not from the cache.
     pub input_tokens: u64,
-    /// Written to the cache at a price; none here.
+    /// Number of tokens written to a paid cache; always 0.
     pub cache_creation_input_tokens: u64,
-    /// Of the prompt, from the prefix cache.
+    /// Number of prompt tokens from the prefix cache.
     pub cache_read_input_tokens: u64,
-    /// Sampled.
+    /// Number of sampled tokens.
     pub output_tokens: u64,
 }
 
@@ -181,65 +181,65 @@ pub struct Usage {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum StreamEvent {
-    /// The first.
+    /// First event.
     MessageStart {
-        /// Without content.
+        /// Message without content.
         message: Message,
     },
     /// A block begins.
     ContentBlockStart {
-        /// Its place in `content`.
+        /// Index in `content`.
         index: usize,
-        /// Empty so far.
+        /// Empty block.
         content_block: ContentBlock,
     },
-    /// A block grows.
+    /// A block continues.
     ContentBlockDelta {
-        /// Its place.
+        /// Index in `content`.
         index: usize,
-        /// By this.
+        /// Addition to the block.
         delta: BlockDelta,
     },
-    /// A block is whole.
+    /// A block is complete.
     ContentBlockStop {
-        /// Its place.
+        /// Index in `content`.
         index: usize,
     },
-    /// Why the answer ended.
+    /// The answer ended.
     MessageDelta {
-        /// What is known now.
+        /// Why it ended.
         delta: MessageEnd,
-        /// The final counts.
+        /// Final token counts.
         usage: Usage,
     },
-    /// The last.
+    /// Last event.
     MessageStop,
-    /// Anywhere: the answer is still being made.
+    /// Keeps the connection alive; may occur anywhere.
     Ping,
 }
 
-/// An addition to a block.
+/// Addition to a block.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum BlockDelta {
-    /// Of a text.
+    /// Text.
     TextDelta {
-        /// More.
+        /// Further text.
         text: String,
     },
-    /// Of thinking.
+    /// Thinking.
     ThinkingDelta {
-        /// More.
+        /// Further thinking.
         thinking: String,
     },
-    /// Of thinking, at its end.
+    /// Signature at the end of the thinking.
     SignatureDelta {
         /// See [`ContentBlock::Thinking`].
         signature: String,
     },
-    /// Of a tool call.
+    /// Input of a tool call.
     InputJsonDelta {
-        /// More of the input as JSON text.
+        /// Further part of the input as JSON text.
         partial_json: String,
     },
 }
@@ -256,18 +256,18 @@ pub struct MessageEnd {
 /// Answer of `POST /v1/messages/count_tokens`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenCount {
-    /// Of the prompt that the request would be rendered to.
+    /// Number of tokens of the rendered prompt.
     pub input_tokens: u64,
 }
 
-/// Body of every error on `/v1/messages`, and the event at which a stream breaks off.
+/// Body of all errors of `/v1/messages`, and the event that ends a failed stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "AnthropicErrorBody")]
 pub struct ErrorBody {
-    /// `error`.
+    /// Always `error`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// What went wrong.
+    /// The error.
     pub error: ErrorObject,
 }
 
@@ -275,9 +275,9 @@ pub struct ErrorBody {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "AnthropicErrorObject")]
 pub struct ErrorObject {
-    /// Such as `invalid_request_error`.
+    /// Type of the error, such as `invalid_request_error`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// A sentence.
+    /// Message.
     pub message: String,
 }

@@ -55,8 +55,8 @@ pub struct BestCheckpoint {
 }
 
 impl BestCheckpoint {
-    /// Returns whether this one takes the place of `present`: it is better, or a new measurement of the same checkpoint,
-    /// or by another metric. A measurement of less than half as many episodes says too little.
+    /// Returns whether this one takes the place of `present`: it is better, or a new measurement of the same
+    /// checkpoint, or by another metric. A measurement of less than half as many episodes says too little.
     pub fn replaces(&self, present: &Self) -> bool {
         let is_comparable = self.metric == present.metric && self.step != present.step;
         !is_comparable || self.value > present.value && self.episodes.saturating_mul(2) >= present.episodes

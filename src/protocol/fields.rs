@@ -21,7 +21,8 @@ pub enum Use {
     Honoured,
     /// It is taken and changes nothing, for this reason.
     NoEffect(&'static str),
-    /// Refused, for this reason, unless it has one of these JSON values, which ask for nothing. Null asks for nothing too.
+    /// Refused, for this reason, unless it has one of these JSON values, which ask for nothing. Null asks for nothing
+    /// too.
     Only(&'static [&'static str], &'static str),
 }
 use Use::{Honoured, NoEffect, Only};

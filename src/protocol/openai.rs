@@ -1,6 +1,6 @@
-//! The model API that agents call: OpenAI's chat completions, as far as they concern us.
+//! OpenAI's chat completions, the model API that agents call.
 //!
-//! Requests keep fields that we do not know; answers have exactly OpenAI's shape plus the documented extensions
+//! Requests keep unknown fields; answers have exactly OpenAI's shape plus the documented extensions
 //! `reasoning_content`, `prompt_token_ids` and `token_ids`.
 
 use std::collections::BTreeMap;
@@ -12,91 +12,91 @@ use serde_json::Value;
 /// Body of `POST /v1/chat/completions`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ChatRequest {
-    /// Accepted as it comes and echoed.
+    /// Name of the model; any name is accepted and returned in the answer.
     #[serde(default)]
     pub model: Option<String>,
-    /// The conversation.
+    /// Messages of the conversation.
     #[serde(default)]
     pub messages: Vec<ChatMessage>,
-    /// Functions the model may call, passed to the chat template as they are.
+    /// Functions that the model may call, passed to the chat template unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<Value>>,
-    /// `auto`, `none`, `required` or a named function.
+    /// Whether the model must call a tool: `auto`, `none`, `required` or a named function.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_choice: Option<Value>,
-    /// Whether several calls a turn are wanted.
+    /// Whether an answer may have several tool calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parallel_tool_calls: Option<bool>,
-    /// Server-sent events instead of one answer.
+    /// Whether to stream the answer as server-sent events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream: Option<bool>,
-    /// What a stream tells besides.
+    /// Further data of a stream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream_options: Option<StreamOptions>,
-    /// Most tokens to sample.
+    /// Maximum number of tokens to sample.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u64>,
-    /// The newer name of `max_tokens`; it wins where both are given.
+    /// Newer name of `max_tokens`, which takes precedence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_completion_tokens: Option<u64>,
-    /// One string or several that end the answer.
+    /// Strings that end the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<StopStrings>,
-    /// Answers wanted.
+    /// Number of answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub n: Option<u64>,
-    /// Makes the answer repeatable.
+    /// Seed of the sampling.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<i64>,
-    /// Log-probabilities of the sampled tokens.
+    /// Whether to return log-probabilities of the sampled tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<bool>,
-    /// Log-probabilities of the likeliest tokens, at most 20.
+    /// Number of most likely tokens to return with log-probabilities, at most 20.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top_logprobs: Option<u64>,
-    /// 0 is greedy.
+    /// Sampling temperature; 0 is greedy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
-    /// Nucleus sampling.
+    /// Nucleus sampling: probability of the most likely tokens to sample from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top_p: Option<f64>,
-    /// Extension: the k likeliest tokens; −1 or 0 for all.
+    /// Extension: number of most likely tokens to sample from; −1 or 0 for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top_k: Option<i64>,
-    /// Extension: tokens at least this share as likely as the likeliest.
+    /// Extension: minimum probability of a token, relative to the most likely one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_p: Option<f64>,
-    /// Taken off a token's logit for each time that the answer has it; eval episodes only.
+    /// Subtracted from a token's logit for each occurrence in the answer; eval episodes only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frequency_penalty: Option<f64>,
-    /// Taken off the logits of the tokens that the answer has; eval episodes only.
+    /// Subtracted from the logits of tokens that occur in the answer; eval episodes only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub presence_penalty: Option<f64>,
-    /// Added to the logits of tokens, by their ids; eval episodes only.
+    /// Added to the logits of tokens, by token id; eval episodes only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logit_bias: Option<BTreeMap<String, f64>>,
-    /// How hard to think: the chat template's variable `reasoning_effort`.
+    /// Reasoning effort, the chat template's variable `reasoning_effort`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning_effort: Option<String>,
-    /// Extension, as some servers have it: `effort` and whether it is `enabled`.
+    /// Extension of some servers: reasoning with `effort` and `enabled`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning: Option<ReasoningSwitch>,
-    /// Extension, as some servers have it: thinking of type `enabled` or `disabled`.
+    /// Extension of some servers: thinking of type `enabled` or `disabled`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thinking: Option<ThinkingSwitch>,
-    /// `text`, or `json_object`, which is text too.
+    /// Format of the answer: `text`, or `json_object`, which is not enforced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response_format: Option<ResponseFormat>,
-    /// Extension: whether to think, the chat template's variable of that name.
+    /// Extension: whether to think, the chat template's variable `enable_thinking`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enable_thinking: Option<bool>,
-    /// Extension: whether the prompt ends with the beginning of an assistant's turn. It does by default.
+    /// Extension: whether the prompt ends with the generation prompt, as by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub add_generation_prompt: Option<bool>,
-    /// Extension: the last message, an assistant's, is the beginning of the answer.
+    /// Extension: whether the last message, of the assistant, is the beginning of the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continue_final_message: Option<bool>,
-    /// Extension: `prompt_token_ids` and `token_ids` in the answer.
+    /// Extension: whether to return `prompt_token_ids` and `token_ids`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub return_token_ids: Option<bool>,
     /// Extension: variables for the chat template, such as `enable_thinking`.
@@ -104,43 +104,43 @@ pub struct ChatRequest {
     pub chat_template_kwargs: Option<serde_json::Map<String, Value>>,
 }
 
-/// How to think.
+/// Reasoning of a request.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(expecting = "an object")]
 pub struct ReasoningSwitch {
-    /// How hard.
+    /// Reasoning effort.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effort: Option<String>,
-    /// Whether at all.
+    /// Whether to reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
 }
 
-/// Whether to think.
+/// Thinking of a request.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(expecting = "an object")]
 pub struct ThinkingSwitch {
-    /// `enabled` or `disabled`; others leave it to the model.
+    /// `enabled` or `disabled`; other values leave it to the model.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
 }
 
-/// What an answer is to be.
+/// Format of an answer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(expecting = "an object with `type`")]
 pub struct ResponseFormat {
-    /// `text` or `json_object`.
+    /// Type of the format: `text` or `json_object`.
     #[serde(rename = "type")]
     pub kind: String,
 }
 
-/// What a stream tells besides its deltas.
+/// Further data of a stream.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct StreamOptions {
-    /// A last chunk with the usage.
+    /// Whether to send a last chunk with the usage.
     #[serde(default, deserialize_with = "null_as_default")]
     pub include_usage: bool,
-    /// Extension: the usage so far in every chunk.
+    /// Extension: whether every chunk contains the usage so far.
     #[serde(default, deserialize_with = "null_as_default")]
     pub continuous_usage_stats: bool,
 }
@@ -149,14 +149,14 @@ pub struct StreamOptions {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "expected a string or a list of strings")]
 pub enum StopStrings {
-    /// One.
+    /// A single string.
     One(String),
-    /// Several.
+    /// A list of strings.
     Many(Vec<String>),
 }
 
 impl StopStrings {
-    /// The strings, whichever way they were given.
+    /// Returns the strings of either form.
     pub fn as_slice(&self) -> &[String] {
         match self {
             Self::One(s) => std::slice::from_ref(s),
@@ -168,41 +168,41 @@ impl StopStrings {
 /// One message of a conversation, in a request or an answer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ChatMessage {
-    /// `system`, `developer`, `user`, `assistant` or `tool`.
+    /// Role: `system`, `developer`, `user`, `assistant` or `tool`.
     pub role: String,
-    /// A string, null, or a list of text parts.
+    /// Content: a string, null, or a list of text parts.
     #[serde(default)]
     pub content: Value,
-    /// Thinking, for models that think.
+    /// Thinking of the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
-    /// Another name of `reasoning_content`, of a request.
+    /// Other name of `reasoning_content` in requests.
     #[serde(default, skip_serializing)]
     pub reasoning: Value,
-    /// What a model answered that refused, of a request: it is content.
+    /// Refusal of a model in a request, which counts as content.
     #[serde(default, skip_serializing)]
     pub refusal: Option<String>,
-    /// Calls the assistant made.
+    /// Tool calls of the assistant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<Vec<ToolCall>>,
-    /// The call that a `tool` message answers.
+    /// Id of the call that a `tool` message answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
-    /// Who speaks, where that was given.
+    /// Name of the participant, if given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
-/// A function call by the model.
+/// A tool call of the model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ToolCall {
-    /// Names the call.
+    /// Id of the call.
     #[serde(default, deserialize_with = "null_as_default")]
     pub id: String,
     /// Always `function`.
     #[serde(rename = "type", default = "function")]
     pub kind: String,
-    /// What is called.
+    /// Function and arguments.
     pub function: FunctionCall,
 }
 
@@ -210,17 +210,17 @@ fn function() -> String {
     "function".into()
 }
 
-/// Name and arguments of a call.
+/// Function and arguments of a call.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FunctionCall {
-    /// The function.
+    /// Name of the function.
     pub name: String,
-    /// Its arguments as JSON text.
+    /// Arguments as JSON text.
     #[serde(default, deserialize_with = "null_as_default")]
     pub arguments: String,
 }
 
-/// Many clients write null for what they leave out.
+/// Deserialises null as the default, since many clients send null for omitted fields.
 fn null_as_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
     Ok(Option::<T>::deserialize(from)?.unwrap_or_default())
 }
@@ -228,19 +228,19 @@ fn null_as_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(fro
 /// Answer of `POST /v1/chat/completions`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ChatCompletion {
-    /// `chatcmpl-…`.
+    /// Id of the answer, `chatcmpl-…`.
     pub id: String,
-    /// `chat.completion`.
+    /// Always `chat.completion`.
     pub object: String,
-    /// Unix seconds.
+    /// Time in Unix seconds.
     pub created: u64,
-    /// The request's.
+    /// Name of the model, as in the request.
     pub model: String,
-    /// The answers.
+    /// Answers.
     pub choices: Vec<Choice>,
-    /// Exact counts.
+    /// Exact token counts.
     pub usage: Usage,
-    /// Extension: what the model was fed.
+    /// Extension: token ids of the prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_token_ids: Option<Vec<u32>>,
 }
@@ -249,13 +249,13 @@ pub struct ChatCompletion {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FinishReason {
-    /// The model ended it, or a stop string did.
+    /// The model or a stop string ended it.
     Stop,
-    /// A token limit.
+    /// A token limit was reached.
     Length,
-    /// It calls tools.
+    /// It has tool calls.
     ToolCalls,
-    /// Any other word of another server, such as `content_filter`.
+    /// Any other reason of another server, such as `content_filter`.
     #[serde(untagged)]
     Other(String),
 }
@@ -263,18 +263,18 @@ pub enum FinishReason {
 /// One answer.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Choice {
-    /// Which of `n`.
+    /// Index of the answer among `n`.
     pub index: u32,
-    /// The assistant's message.
+    /// Message of the assistant.
     pub message: ChatMessage,
-    /// Why it ended.
+    /// Why the answer ended.
     pub finish_reason: Option<FinishReason>,
-    /// Extension: the stop string that ended the answer.
+    /// Extension: stop string that ended the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<String>,
-    /// Where asked for.
+    /// Log-probabilities, if requested.
     pub logprobs: Option<ChoiceLogprobs>,
-    /// Extension: what the model sampled.
+    /// Extension: sampled token ids.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_ids: Option<Vec<u32>>,
 }
@@ -282,179 +282,179 @@ pub struct Choice {
 /// Log-probabilities of an answer.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ChoiceLogprobs {
-    /// One entry a sampled token.
+    /// One entry per sampled token.
     pub content: Vec<TokenLogprob>,
 }
 
 /// Log-probability of one token.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct TokenLogprob {
-    /// The token as text.
+    /// Text of the token.
     pub token: String,
-    /// Natural logarithm.
+    /// Natural logarithm of the probability.
     pub logprob: f64,
-    /// Its bytes.
+    /// Bytes of the token.
     pub bytes: Option<Vec<u8>>,
-    /// The likeliest tokens at this place.
+    /// Most likely tokens at this position.
     #[serde(default)]
     pub top_logprobs: Vec<TopLogprob>,
 }
 
-/// Log-probability of a token that was likely at a place.
+/// Log-probability of a likely token at a position.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct TopLogprob {
-    /// The token as text.
+    /// Text of the token.
     pub token: String,
-    /// Natural logarithm.
+    /// Natural logarithm of the probability.
     pub logprob: f64,
-    /// Its bytes.
+    /// Bytes of the token.
     pub bytes: Option<Vec<u8>>,
 }
 
 /// Token counts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Fed to the model.
+    /// Number of tokens of the prompt.
     pub prompt_tokens: u64,
-    /// Sampled.
+    /// Number of sampled tokens.
     pub completion_tokens: u64,
-    /// Their sum.
+    /// Sum of both.
     pub total_tokens: u64,
-    /// Of the prompt.
+    /// Details of the prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_tokens_details: Option<PromptTokensDetails>,
-    /// Of the answer.
+    /// Details of the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completion_tokens_details: Option<CompletionTokensDetails>,
 }
 
-/// Of the sampled tokens.
+/// Details of the sampled tokens.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CompletionTokensDetails {
-    /// Up to the end of the thinking.
+    /// Number of tokens up to the end of the thinking.
     pub reasoning_tokens: u64,
 }
 
-/// Of the prompt's tokens.
+/// Details of the prompt's tokens.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PromptTokensDetails {
-    /// Taken from the prefix cache.
+    /// Number of tokens from the prefix cache.
     pub cached_tokens: u64,
 }
 
 /// One server-sent event of a streamed answer.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ChatCompletionChunk {
-    /// `chatcmpl-…`, the same in every chunk.
+    /// Id of the answer, `chatcmpl-…`, the same in every chunk.
     pub id: String,
-    /// `chat.completion.chunk`.
+    /// Always `chat.completion.chunk`.
     pub object: String,
-    /// Unix seconds.
+    /// Time in Unix seconds.
     pub created: u64,
-    /// The request's.
+    /// Name of the model, as in the request.
     pub model: String,
-    /// Empty in the usage chunk.
+    /// Additions to answers; empty in the usage chunk.
     pub choices: Vec<ChunkChoice>,
-    /// In the last chunk, where asked for.
+    /// Usage in the last chunk, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
-    /// Extension: in the first chunk, where asked for.
+    /// Extension: token ids of the prompt in the first chunk, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_token_ids: Option<Vec<u32>>,
 }
 
-/// What a chunk adds to one answer.
+/// Addition of a chunk to an answer.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ChunkChoice {
-    /// Which of `n`.
+    /// Index of the answer among `n`.
     pub index: u32,
-    /// The addition.
+    /// Addition to the message.
     pub delta: Delta,
-    /// In the answer's last chunk.
+    /// Why the answer ended, in its last chunk.
     pub finish_reason: Option<FinishReason>,
-    /// Extension: in the last chunk, the stop string that ended the answer.
+    /// Extension: stop string that ended the answer, in its last chunk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<String>,
-    /// Of the tokens of this chunk, where asked for.
+    /// Log-probabilities of the tokens of this chunk, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<ChoiceLogprobs>,
-    /// Extension: the tokens of this chunk, where asked for.
+    /// Extension: token ids of this chunk, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_ids: Option<Vec<u32>>,
 }
 
-/// An addition to an assistant's message.
+/// Addition to a message of the assistant.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Delta {
-    /// In the first chunk.
+    /// Role, in the first chunk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// More text.
+    /// Further text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
-    /// More thinking.
+    /// Further thinking.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
-    /// More calls.
+    /// Further tool calls or parts of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<Vec<ToolCallDelta>>,
 }
 
-/// An addition to a call.
+/// Addition to a tool call.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ToolCallDelta {
-    /// Which call of the message.
+    /// Index of the call in the message.
     pub index: u32,
-    /// In the call's first chunk.
+    /// Id of the call, in its first chunk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// In the call's first chunk: `function`.
+    /// Always `function`, in the call's first chunk.
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// Name first, then arguments piece by piece.
+    /// Name of the function, then pieces of its arguments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub function: Option<FunctionCallDelta>,
 }
 
-/// An addition to a call's function.
+/// Addition to the function of a call.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct FunctionCallDelta {
-    /// In the call's first chunk.
+    /// Name of the function, in the call's first chunk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// A piece of the arguments' JSON text.
+    /// Part of the arguments' JSON text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments: Option<String>,
 }
 
-/// Body of every error on `/v1`, and of the engine's own.
+/// Body of all errors of `/v1` and of the engine.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorBody {
-    /// What went wrong.
+    /// The error.
     pub error: ErrorObject,
 }
 
 /// OpenAI's error object.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorObject {
-    /// A sentence.
+    /// Message.
     pub message: String,
-    /// Such as `invalid_request_error`.
+    /// Type of the error, such as `invalid_request_error`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The request's field that is wrong.
+    /// Invalid field of the request.
     pub param: Option<String>,
-    /// Such as `context_length_exceeded`.
+    /// Code of the error, such as `context_length_exceeded`.
     pub code: Option<String>,
-    /// Extension: the numbers of a `context_length_exceeded`.
+    /// Extension: numbers of tokens of a `context_length_exceeded`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_tokens: Option<PromptTokens>,
 }
 
-/// Length of a prompt that does not fit.
+/// Length of a prompt beyond the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PromptTokens {
-    /// Tokens of the prompt.
+    /// Number of tokens of the prompt.
     pub given: u64,
     /// Maximum number of tokens of a prompt.
     pub max: u64,

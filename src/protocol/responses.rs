@@ -1,7 +1,7 @@
-//! OpenAI's Responses API, as far as it concerns us: <https://platform.openai.com/docs/api-reference/responses>.
+//! OpenAI's Responses API, as far as it is supported: <https://platform.openai.com/docs/api-reference/responses>.
 //!
-//! Requests keep their items as JSON, since those of kinds that we do not know must be told by name; answers have
-//! exactly the SDKs' shape.
+//! Requests keep their items as JSON, so that errors can name items of unknown types; answers have exactly the shape
+//! that the SDKs expect.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -11,49 +11,49 @@ use super::openai::ResponseFormat;
 /// Body of `POST /v1/responses`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ResponsesRequest {
-    /// Accepted as it comes and echoed.
+    /// Name of the model; any name is accepted and returned in the answer.
     #[serde(default)]
     pub model: Option<String>,
-    /// A string, or a list of items.
+    /// Input: a string or a list of items.
     #[serde(default)]
     pub input: Value,
-    /// The system message; not carried over by `previous_response_id`.
+    /// System message, which `previous_response_id` does not carry over.
     #[serde(default)]
     pub instructions: Option<String>,
-    /// An answer of this episode that `input` goes on from.
+    /// Id of an answer of this episode that `input` continues.
     #[serde(default)]
     pub previous_response_id: Option<String>,
-    /// Tools the model may call.
+    /// Tools that the model may call.
     #[serde(default)]
     pub tools: Option<Vec<Value>>,
-    /// `auto`, `none`, `required`, or a function by name.
+    /// Whether the model must call a tool: `auto`, `none`, `required` or a named function.
     #[serde(default)]
     pub tool_choice: Option<Value>,
-    /// Whether several calls a turn are wanted.
+    /// Whether an answer may have several calls.
     #[serde(default)]
     pub parallel_tool_calls: Option<bool>,
-    /// Server-sent events instead of one answer.
+    /// Whether to stream the answer as server-sent events.
     #[serde(default)]
     pub stream: Option<bool>,
-    /// Whether later requests may refer to the answer; they may by default.
+    /// Whether to keep the answer for later requests, as by default.
     #[serde(default)]
     pub store: Option<bool>,
-    /// Most tokens to sample.
+    /// Maximum number of tokens to sample.
     #[serde(default)]
     pub max_output_tokens: Option<u64>,
-    /// 0 is greedy.
+    /// Sampling temperature; 0 is greedy.
     #[serde(default)]
     pub temperature: Option<f64>,
-    /// Nucleus sampling.
+    /// Nucleus sampling: probability of the most likely tokens to sample from.
     #[serde(default)]
     pub top_p: Option<f64>,
-    /// What the answer is to be: text.
+    /// Format of the answer: text.
     #[serde(default)]
     pub text: Option<TextSettings>,
-    /// How hard to think; echoed.
+    /// Reasoning effort; returned in the answer.
     #[serde(default)]
     pub reasoning: Option<Reasoning>,
-    /// Echoed.
+    /// Metadata, returned in the answer.
     #[serde(default)]
     pub metadata: Option<Map<String, Value>>,
 }
@@ -62,7 +62,7 @@ pub struct ResponsesRequest {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(expecting = "an object")]
 pub struct TextSettings {
-    /// `text`, or `json_object`, which is text too.
+    /// Format: `text`, or `json_object`, which is not enforced.
     #[serde(default)]
     pub format: Option<ResponseFormat>,
 }
@@ -70,10 +70,10 @@ pub struct TextSettings {
 /// `reasoning` of a request.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reasoning {
-    /// `none`, `low`, and the like.
+    /// Reasoning effort, such as `none` or `low`.
     #[serde(default)]
     pub effort: Option<String>,
-    /// The rest.
+    /// Further fields.
     #[serde(flatten)]
     pub others: Map<String, Value>,
 }
@@ -81,65 +81,65 @@ pub struct Reasoning {
 /// Answer of `POST /v1/responses`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Response {
-    /// `resp_…`.
+    /// Id of the answer, `resp_…`.
     pub id: String,
-    /// `response`.
+    /// Always `response`.
     pub object: String,
-    /// Unix seconds.
+    /// Time in Unix seconds.
     pub created_at: u64,
-    /// `in_progress`, `completed`, `incomplete` or `failed`.
+    /// Status: `in_progress`, `completed`, `incomplete` or `failed`.
     pub status: String,
-    /// Why it failed, in a stream; else that is an HTTP error.
+    /// Why a stream failed; other failures are HTTP errors.
     pub error: Option<Failure>,
-    /// Why it is incomplete.
+    /// Why the answer is incomplete.
     pub incomplete_details: Option<IncompleteDetails>,
-    /// The request's.
+    /// Value of the request.
     pub instructions: Option<String>,
-    /// The request's.
+    /// Value of the request.
     pub max_output_tokens: Option<u64>,
-    /// The request's.
+    /// Value of the request.
     pub metadata: Map<String, Value>,
-    /// The request's.
+    /// Value of the request.
     pub model: String,
-    /// Reasoning, a message, calls, in this order.
+    /// Reasoning, a message and calls, in this order.
     pub output: Vec<OutputItem>,
-    /// The request's.
+    /// Value of the request.
     pub parallel_tool_calls: bool,
-    /// The request's.
+    /// Value of the request.
     pub previous_response_id: Option<String>,
-    /// The request's.
+    /// Value of the request.
     pub reasoning: Option<Reasoning>,
-    /// The request's.
+    /// Value of the request.
     pub store: bool,
-    /// The request's.
+    /// Value of the request.
     pub temperature: Option<f64>,
-    /// The request's.
+    /// Value of the request.
     pub text: Value,
-    /// The request's.
+    /// Value of the request.
     pub tool_choice: Value,
-    /// The request's.
+    /// Value of the request.
     pub tools: Vec<Value>,
-    /// The request's.
+    /// Value of the request.
     pub top_p: Option<f64>,
-    /// `disabled`: nothing is cut from a prompt.
+    /// Always `disabled`: prompts are not truncated.
     pub truncation: String,
-    /// Exact counts; null until the end of a stream.
+    /// Exact token counts; null until the end of a stream.
     pub usage: Option<Usage>,
 }
 
 /// Why an answer failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// `server_error`, `rate_limit_exceeded` or `invalid_prompt`.
+    /// Code: `server_error`, `rate_limit_exceeded` or `invalid_prompt`.
     pub code: String,
-    /// A sentence.
+    /// Message.
     pub message: String,
 }
 
 /// Why an answer is incomplete.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IncompleteDetails {
-    /// `max_output_tokens`.
+    /// Reason: `max_output_tokens`.
     pub reason: String,
 }
 
@@ -149,92 +149,92 @@ pub struct IncompleteDetails {
 pub enum OutputItem {
     /// Thinking.
     Reasoning {
-        /// `rs_…`.
+        /// Id of the item, `rs_…`.
         id: String,
-        /// None are made.
+        /// Summaries; always empty.
         summary: Vec<Value>,
-        /// The thinking itself.
+        /// Text of the thinking.
         content: Vec<Part>,
-        /// `in_progress` or `completed`.
+        /// Status: `in_progress` or `completed`.
         status: String,
     },
     /// Text.
     Message {
-        /// `msg_…`.
+        /// Id of the item, `msg_…`.
         id: String,
-        /// `assistant`.
+        /// Always `assistant`.
         role: String,
-        /// `in_progress`, `completed` or `incomplete`.
+        /// Status: `in_progress`, `completed` or `incomplete`.
         status: String,
-        /// One part.
+        /// Content, one part.
         content: Vec<Part>,
     },
-    /// A call of a function.
+    /// A function call.
     FunctionCall {
-        /// `fc_…`.
+        /// Id of the item, `fc_…`.
         id: String,
-        /// Names the call; its output refers to it.
+        /// Id of the call, to which its output refers.
         call_id: String,
-        /// The namespace that the function is in.
+        /// Namespace of the function.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         namespace: Option<String>,
-        /// The function.
+        /// Name of the function.
         name: String,
-        /// JSON text.
+        /// Arguments as JSON text.
         arguments: String,
-        /// `in_progress` or `completed`.
+        /// Status: `in_progress` or `completed`.
         status: String,
     },
-    /// A call of a tool that takes text.
+    /// A call of a tool with text as input.
     CustomToolCall {
-        /// `ctc_…`.
+        /// Id of the item, `ctc_…`.
         id: String,
-        /// Names the call; its output refers to it.
+        /// Id of the call, to which its output refers.
         call_id: String,
-        /// The tool.
+        /// Name of the tool.
         name: String,
-        /// The text.
+        /// Input text.
         input: String,
-        /// `in_progress` or `completed`.
+        /// Status: `in_progress` or `completed`.
         status: String,
     },
-    /// A program to run.
+    /// A program to run on the client.
     LocalShellCall {
-        /// `lsh_…`.
+        /// Id of the item, `lsh_…`.
         id: String,
-        /// Names the call; its output refers to it.
+        /// Id of the call, to which its output refers.
         call_id: String,
-        /// What to run.
+        /// Program to run.
         action: Value,
-        /// `in_progress` or `completed`.
+        /// Status: `in_progress` or `completed`.
         status: String,
     },
     /// Commands to run.
     ShellCall {
-        /// `sh_…`.
+        /// Id of the item, `sh_…`.
         id: String,
-        /// Names the call; its output refers to it.
+        /// Id of the call, to which its output refers.
         call_id: String,
-        /// What to run.
+        /// Program to run.
         action: Value,
-        /// `in_progress` or `completed`.
+        /// Status: `in_progress` or `completed`.
         status: String,
     },
-    /// A file to change.
+    /// A change of a file.
     ApplyPatchCall {
-        /// `apc_…`.
+        /// Id of the item, `apc_…`.
         id: String,
-        /// Names the call; its output refers to it.
+        /// Id of the call, to which its output refers.
         call_id: String,
-        /// What to change.
+        /// The change.
         operation: Value,
-        /// `in_progress` or `completed`.
+        /// Status: `in_progress` or `completed`.
         status: String,
     },
 }
 
 impl OutputItem {
-    /// Its id.
+    /// Returns the id.
     pub fn id(&self) -> &str {
         match self {
             Self::Reasoning { id, .. }
@@ -248,22 +248,22 @@ impl OutputItem {
     }
 }
 
-/// A part of an item.
+/// Part of an item.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Part {
-    /// Of a message.
+    /// Text of a message.
     OutputText {
-        /// The text.
+        /// Text.
         text: String,
-        /// None are made.
+        /// Annotations; always empty.
         annotations: Vec<Value>,
-        /// None are told.
+        /// Log-probabilities; always empty.
         logprobs: Vec<Value>,
     },
-    /// Of reasoning.
+    /// Text of reasoning.
     ReasoningText {
-        /// The text.
+        /// Text.
         text: String,
     },
 }
@@ -271,218 +271,218 @@ pub enum Part {
 /// Token counts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Fed to the model.
+    /// Number of tokens of the prompt.
     pub input_tokens: u64,
-    /// Of these.
+    /// Details of the prompt's tokens.
     pub input_tokens_details: InputDetails,
-    /// Sampled.
+    /// Number of sampled tokens.
     pub output_tokens: u64,
-    /// Of these.
+    /// Details of the sampled tokens.
     pub output_tokens_details: OutputDetails,
-    /// Their sum.
+    /// Sum of both.
     pub total_tokens: u64,
 }
 
-/// Of the prompt's tokens.
+/// Details of the prompt's tokens.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct InputDetails {
-    /// Taken from the prefix cache.
+    /// Number of tokens from the prefix cache.
     pub cached_tokens: u64,
 }
 
-/// Of the sampled tokens.
+/// Details of the sampled tokens.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OutputDetails {
-    /// Thinking.
+    /// Number of tokens of the thinking.
     pub reasoning_tokens: u64,
 }
 
 /// One server-sent event of a streamed answer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StreamEvent {
-    /// What happened.
+    /// The event.
     #[serde(flatten)]
     pub event: Event,
-    /// Counts from 0.
+    /// Number of the event, from 0.
     pub sequence_number: u64,
 }
 
-/// What happened in a streamed answer.
+/// Event of a streamed answer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "type")]
 pub enum Event {
-    /// The first.
+    /// First event.
     #[serde(rename = "response.created")]
     Created {
-        /// Without output.
+        /// Answer without output.
         response: Box<Response>,
     },
-    /// The second.
+    /// Second event.
     #[serde(rename = "response.in_progress")]
     InProgress {
-        /// Without output.
+        /// Answer without output.
         response: Box<Response>,
     },
     /// An item begins.
     #[serde(rename = "response.output_item.added")]
     ItemAdded {
-        /// Its place.
+        /// Index of the item in `output`.
         output_index: usize,
-        /// Empty so far.
+        /// Empty item.
         item: OutputItem,
     },
     /// A part of an item begins.
     #[serde(rename = "response.content_part.added")]
     PartAdded {
-        /// The item.
+        /// Id of the item.
         item_id: String,
-        /// Its place.
+        /// Index of the item in `output`.
         output_index: usize,
-        /// The part's place in it.
+        /// Index of the part in the item.
         content_index: usize,
-        /// Empty so far.
+        /// Empty part.
         part: Part,
     },
-    /// More text.
+    /// A text continues.
     #[serde(rename = "response.output_text.delta")]
     TextDelta {
-        /// The item.
+        /// Id of the item.
         item_id: String,
-        /// Its place.
+        /// Index of the item in `output`.
         output_index: usize,
-        /// The part's place in it.
+        /// Index of the part in the item.
         content_index: usize,
-        /// The text.
+        /// Further text.
         delta: String,
-        /// None are told.
+        /// Log-probabilities; always empty.
         logprobs: Vec<Value>,
     },
-    /// All text.
+    /// A text is complete.
     #[serde(rename = "response.output_text.done")]
     TextDone {
-        /// The item.
+        /// Id of the item.
         item_id: String,
-        /// Its place.
+        /// Index of the item in `output`.
         output_index: usize,
-        /// The part's place in it.
+        /// Index of the part in the item.
         content_index: usize,
-        /// The text.
+        /// Text.
         text: String,
-        /// None are told.
+        /// Log-probabilities; always empty.
         logprobs: Vec<Value>,
     },
-    /// More thinking.
+    /// Thinking continues.
     #[serde(rename = "response.reasoning_text.delta")]
     ReasoningDelta {
-        /// The item.
+        /// Id of the item.
         item_id: String,
-        /// Its place.
+        /// Index of the item in `output`.
         output_index: usize,
-        /// The part's place in it.
+        /// Index of the part in the item.
         content_index: usize,
-        /// The text.
+        /// Further text.
         delta: String,
     },
-    /// All thinking.
+    /// Thinking is complete.
     #[serde(rename = "response.reasoning_text.done")]
     ReasoningDone {
-        /// The item.
+        /// Id of the item.
         item_id: String,
-        /// Its place.
+        /// Index of the item in `output`.
         output_index: usize,
-        /// The part's place in it.
+        /// Index of the part in the item.
         content_index: usize,
-        /// The text.
+        /// Text.
         text: String,
     },
-    /// A part is whole.
+    /// A part is complete.
     #[serde(rename = "response.content_part.done")]
     PartDone {
-        /// The item.
+        /// Id of the item.
         item_id: String,
-        /// Its place.
+        /// Index of the item in `output`.
         output_index: usize,
-        /// The part's place in it.
+        /// Index of the part in the item.
         content_index: usize,
-        /// The part.
+        /// Complete part.
         part: Part,
     },
-    /// More arguments.
+    /// Arguments continue.
     #[serde(rename = "response.function_call_arguments.delta")]
     ArgumentsDelta {
-        /// The item.
+        /// Id of the item.
         item_id: String,
-        /// Its place.
+        /// Index of the item in `output`.
         output_index: usize,
-        /// JSON text.
+        /// Further part of the arguments as JSON text.
         delta: String,
     },
-    /// All arguments.
+    /// Arguments are complete.
     #[serde(rename = "response.function_call_arguments.done")]
     ArgumentsDone {
-        /// The item.
+        /// Id of the item.
         item_id: String,
-        /// Its place.
+        /// Index of the item in `output`.
         output_index: usize,
-        /// The function.
+        /// Name of the function.
         name: String,
-        /// JSON text.
+        /// Arguments as JSON text.
         arguments: String,
     },
-    /// More input of a custom tool.
+    /// Input of a custom tool continues.
     #[serde(rename = "response.custom_tool_call_input.delta")]
     InputDelta {
-        /// The item.
+        /// Id of the item.
         item_id: String,
-        /// Its place.
+        /// Index of the item in `output`.
         output_index: usize,
-        /// The text.
+        /// Further text.
         delta: String,
     },
-    /// All input of a custom tool.
+    /// Input of a custom tool is complete.
     #[serde(rename = "response.custom_tool_call_input.done")]
     InputDone {
-        /// The item.
+        /// Id of the item.
         item_id: String,
-        /// Its place.
+        /// Index of the item in `output`.
         output_index: usize,
-        /// The text.
+        /// Input text.
         input: String,
     },
-    /// An item is whole.
+    /// An item is complete.
     #[serde(rename = "response.output_item.done")]
     ItemDone {
-        /// Its place.
+        /// Index of the item in `output`.
         output_index: usize,
-        /// The item.
+        /// Complete item.
         item: OutputItem,
     },
-    /// The last, of an answer that ended by itself.
+    /// Last event of a complete answer.
     #[serde(rename = "response.completed")]
     Completed {
-        /// All of it.
+        /// Complete answer.
         response: Box<Response>,
     },
-    /// The last, of an answer that was cut.
+    /// Last event of a truncated answer.
     #[serde(rename = "response.incomplete")]
     Incomplete {
-        /// All of it.
+        /// Complete answer.
         response: Box<Response>,
     },
-    /// The last, of an answer that was broken off.
+    /// Last event of a failed answer.
     #[serde(rename = "response.failed")]
     Failed {
-        /// As far as it came, and why.
+        /// Answer so far, and the error.
         response: Box<Response>,
     },
-    /// The only one, of an answer that did not begin.
+    /// Only event of an answer that did not begin.
     #[serde(rename = "error")]
     Error {
-        /// Such as `server_error`.
+        /// Code, such as `server_error`.
         code: String,
-        /// A sentence.
+        /// Message.
         message: String,
-        /// The field that is wrong.
+        /// Invalid field of the request.
         param: Option<String>,
     },
 }

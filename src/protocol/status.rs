@@ -1,8 +1,8 @@
 //! The status feed: what dashboards and the web page read. It is this server's own; Python servers do not have it.
 //!
-//! `GET /status` is everything that a screen needs in one answer, `GET /status/stream` the same as server-sent events on
-//! every change. `GET /history`, `GET /runs`, `GET /episodes` and `GET /episodes/{id}` read the files of the experiment,
-//! so they survive restarts and work while no engine runs. Times are Unix seconds, durations are seconds.
+//! `GET /status` is everything that a screen needs in one answer, `GET /status/stream` the same as server-sent events
+//! on every change. `GET /history`, `GET /runs`, `GET /episodes` and `GET /episodes/{id}` read the files of the
+//! experiment, so they survive restarts and work while no engine runs. Times are Unix seconds, durations are seconds.
 
 use indexmap::IndexMap;
 use schemars::JsonSchema;
@@ -317,8 +317,8 @@ pub struct StepMetrics {
 /// Answer of `GET /history?run=&since=&keys=&limit=`: metrics by step.
 ///
 /// `run` is an experiment's name (default: the current one), `since` the first step, `keys` names separated by commas
-/// (a trailing `*` matches any ending; default: all), `limit` the maximum number of steps. More steps than the limit are
-/// paged: ask again with `since` = `next`.
+/// (a trailing `*` matches any ending; default: all), `limit` the maximum number of steps. More steps than the limit
+/// are paged: ask again with `since` = `next`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct History {
     /// Experiment.

@@ -283,6 +283,12 @@ async fn runs() {
             differences: "\n  ajet.model.path: builtin:tiny, here /models/a".into(),
             hint: "stop it with `ajet-swarm stop`",
         },
+        RollError::UnequalBatches { .. } => RollError::UnequalBatches {
+            first: "http://box-1:10086".into(),
+            first_batch: (16, 8),
+            other: "http://box-2:10086".into(),
+            other_batch: (16, 4),
+        },
         RollError::Busy(_) => RollError::Busy("http://gpu-box:10086".into()),
         RollError::Check(_) => RollError::Check("cannot run \"agent.py\": permission denied".into()),
         RollError::Lost(_) => RollError::Lost(cancelled),
