@@ -68,6 +68,7 @@ fn tasks() {
         },
         TaskError::File { .. } => TaskError::File { path: "tasks.jsonl".into(), reason: ErrorKind::NotFound.into() },
         TaskError::Damaged { .. } => TaskError::Damaged { path: "a.parquet".into(), reason: "EOF".into() },
+        TaskError::NotJsonLines(_) => TaskError::NotJsonLines("a.parquet".into()),
         TaskError::Field { .. } => TaskError::Field { path: "a.json".into(), field: "rows".into() },
         TaskError::Line { .. } => TaskError::Line { path: "a.jsonl".into(), line: 3, reason: "not JSON".into() },
         TaskError::Row { .. } => TaskError::Row {

@@ -93,7 +93,7 @@ async fn each_kind_scores() {
 async fn no_reward_is_an_error_never_a_zero() {
     for (yaml, told) in [
         ("type: from_agent", "the agent returned no reward"),
-        ("{type: number_match, answer: many}", "\"many\" has no number"),
+        ("{type: number_match, answer: many}", "\"many\" contains no number"),
         (
             "{type: number_match, answer: '\\sqrt{2}'}",
             "contains no number to compare with",
