@@ -9,7 +9,7 @@ use crate::model::packed::{PackedBatch, Segment};
 pub struct RowView<'a> {
     /// The row's tokens.
     pub tokens: &'a [u32],
-    /// Indices of its masked-in tokens, ascending, at least one, none of them 0.
+    /// Indices of its masked-in tokens, ascending, none of them 0; a row without any is left out.
     pub targets: &'a [usize],
 }
 

@@ -3,7 +3,6 @@
 use indexmap::IndexMap;
 
 use super::episode::TrainEpisode;
-use super::packing::RowView;
 use super::report::Untrained;
 use crate::config::schema::Ajet;
 
@@ -59,12 +58,9 @@ impl TrainRow {
         self.tokens.len() - self.targets.first().copied().unwrap_or(self.tokens.len())
     }
 
-    /// Returns the input of the packing.
-    pub fn view(&self) -> RowView<'_> {
-        RowView {
-            tokens: &self.tokens,
-            targets: &self.targets,
-        }
+    /// Returns the number of tokens that the model computes for it: those before its last target.
+    pub fn fed(&self) -> usize {
+        self.targets.last().copied().unwrap_or(0)
     }
 }
 
@@ -107,6 +103,14 @@ impl Prepared {
         }
         let uuids = self.episodes.iter().map(|member| member.episode_uuid.clone());
         uuids.zip(found).collect()
+    }
+
+    /// Returns the mean of −logπ of all rows' tokens when they were sampled: an estimate of the entropy that needs no
+    /// forward pass. 0 without rows.
+    pub fn sampled_entropy(&self) -> f64 {
+        let sampled = || self.rows.iter().flat_map(|row| &row.sampler);
+        let sum: f64 = sampled().map(|log_prob| -f64::from(*log_prob)).sum();
+        sum / sampled().count().max(1) as f64
     }
 }
 

@@ -60,22 +60,25 @@ impl Seconds {
 }
 
 /// Returns the sums of the loss as means by their names in `metrics.jsonl`; `loss` and `pg_loss` are means over
-/// optimizer steps.
+/// optimizer steps, the others over the computed tokens, without which they are missing.
 pub fn loss_metrics(totals: &Totals, steps: usize, with_kl: bool) -> IndexMap<String, f64> {
-    let (tokens, steps) = (totals.tokens.max(1.0), steps.max(1) as f64);
-    let mut metrics: IndexMap<String, f64> = [
-        ("loss", totals.loss / steps),
-        ("pg_loss", totals.policy / steps),
+    let (tokens, steps) = (totals.tokens, steps.max(1) as f64);
+    let mut metrics = IndexMap::from([
+        ("loss".to_owned(), totals.loss / steps),
+        ("pg_loss".to_owned(), totals.policy / steps),
+    ]);
+    if tokens == 0.0 {
+        return metrics;
+    }
+    let by_token = [
         ("entropy", totals.entropy / tokens),
         ("clip_frac_low", totals.clipped_low / tokens),
         ("clip_frac_high", totals.clipped_high / tokens),
         ("ratio_mean", totals.ratio / tokens),
         ("ratio_max", totals.ratio_max),
         ("mismatch_kl", totals.mismatch_kl / tokens),
-    ]
-    .map(|(name, value)| (name.to_string(), value))
-    .into_iter()
-    .collect();
+    ];
+    metrics.extend(by_token.map(|(name, value)| (name.to_owned(), value)));
     if with_kl {
         metrics.insert("kl".into(), totals.kl / tokens);
     }

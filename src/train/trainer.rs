@@ -140,10 +140,19 @@ impl Trainer {
     ) -> Result<UpdateReport> {
         let mut seconds = Seconds::default();
         let mut batch = prepare(episodes, &Limits::new(&self.config));
-        let started = Instant::now();
-        self.score(weights, &mut batch, progress)?;
-        seconds.scoring = started.elapsed().as_secs_f64();
-        let advantages = self.set_advantages(&mut batch);
+        // A penalty in the reward needs every row's scores before there are advantages; otherwise rows without a signal
+        // need none.
+        let advantages = match self.config.trainer_common.use_kl_in_reward {
+            true => {
+                seconds.scoring = self.score(weights, &mut batch, |_| true, progress)?;
+                self.set_advantages(&mut batch)
+            }
+            false => {
+                let advantages = self.set_advantages(&mut batch);
+                seconds.scoring = self.score(weights, &mut batch, |row| self.has_signal(row), progress)?;
+                advantages
+            }
+        };
 
         let lr = self.schedule.learning_rate(self.updates);
         let mut run = Run {
@@ -167,38 +176,50 @@ impl Trainer {
         Ok(self.report(batch, run, lr))
     }
 
-    /// Computes logπ_old and logπ_ref if they are needed before the first step.
-    fn score(&self, weights: &Weights, batch: &mut Prepared, progress: &mut dyn FnMut(&str)) -> Result<()> {
+    /// Returns whether a row has a gradient: without an advantage, only a KL divergence or an entropy in the loss moves
+    /// the weights.
+    fn has_signal(&self, row: &TrainRow) -> bool {
+        row.advantage != 0.0 || self.objective.kl.is_some() || self.objective.entropy_coefficient != 0.0
+    }
+
+    /// Computes logπ_old and logπ_ref of the wanted rows if they are needed before the first step. Returns the seconds
+    /// that it took.
+    fn score(
+        &self,
+        weights: &Weights,
+        batch: &mut Prepared,
+        wanted: impl Fn(&TrainRow) -> bool,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<f64> {
+        let started = Instant::now();
         let common = &self.config.trainer_common;
         if common.ppo_epochs.max(1) * common.mini_batch_num.max(1) > 1 || common.use_kl_in_reward {
             progress("computing log-probabilities before the first step");
-            let model = Transformer::new(weights);
-            let scores = self.log_probs(model, &batch.rows)?;
-            batch
-                .rows
-                .iter_mut()
-                .zip(scores)
-                .for_each(|(row, scores)| row.old = scores);
+            let scores = self.log_probs(Transformer::new(weights), &batch.rows, &wanted)?;
+            let rows = batch.rows.iter_mut().zip(scores);
+            rows.for_each(|(row, scores)| row.old = scores);
         }
         if self.objective.kl.is_some() || (common.use_kl_in_reward && common.kl_loss_coef != 0.0) {
             progress("computing log-probabilities of the reference model");
             let reference = self.reference.as_ref().unwrap_or(weights);
             let model = Transformer::new(reference).without_adapters();
-            let scores = self.log_probs(model, &batch.rows)?;
-            batch
-                .rows
-                .iter_mut()
-                .zip(scores)
-                .for_each(|(row, scores)| row.reference = scores);
+            let scores = self.log_probs(model, &batch.rows, &wanted)?;
+            let rows = batch.rows.iter_mut().zip(scores);
+            rows.for_each(|(row, scores)| row.reference = scores);
         }
-        Ok(())
+        Ok(started.elapsed().as_secs_f64())
     }
 
-    /// Returns the log-probabilities of all rows' targets.
-    fn log_probs(&self, model: Transformer, rows: &[TrainRow]) -> Result<Vec<Vec<f32>>> {
+    /// Returns the log-probabilities of the wanted rows' targets; of the other rows, none.
+    fn log_probs(
+        &self,
+        model: Transformer,
+        rows: &[TrainRow],
+        wanted: impl Fn(&TrainRow) -> bool,
+    ) -> Result<Vec<Vec<f32>>> {
         let attempt = |tokens| {
             let mut scores = vec![vec![]; rows.len()];
-            for micro in self.pack(rows, tokens) {
+            for micro in self.pack(rows, tokens, &wanted) {
                 let found = self.backprop().log_probs(model, &micro, self.temperature())?;
                 for packed in &micro.rows {
                     scores[packed.row] = packed.predictions.iter().map(|p| found[*p]).collect();
@@ -234,9 +255,15 @@ impl Trainer {
         }
     }
 
-    /// Micro-batches of at most so many tokens, or of one row.
-    fn pack(&self, rows: &[TrainRow], tokens: usize) -> Vec<MicroBatch> {
-        let views: Vec<RowView> = rows.iter().map(TrainRow::view).collect();
+    /// Packs the wanted rows into micro-batches of at most so many tokens, or of one row.
+    fn pack(&self, rows: &[TrainRow], tokens: usize, wanted: impl Fn(&TrainRow) -> bool) -> Vec<MicroBatch> {
+        let views: Vec<RowView> = rows
+            .iter()
+            .map(|row| RowView {
+                targets: if wanted(row) { &row.targets } else { &[] },
+                tokens: &row.tokens,
+            })
+            .collect();
         pack(&views, tokens, self.config.trainer_common.share_prefixes)
     }
 
@@ -319,7 +346,7 @@ impl Trainer {
     ) -> Result<Option<(Gradients, Totals)>> {
         let mut gradients = Gradients::default();
         let mut totals = Totals::default();
-        let micros = self.pack(rows, tokens);
+        let micros = self.pack(rows, tokens, |row| self.has_signal(row));
         for (number, micro) in micros.iter().enumerate() {
             progress(&format!("{what}: micro-batch {} of {}", number + 1, micros.len()));
             let broken = self.accumulate(weights, rows, micro, &mut gradients, &mut totals, run)?;
@@ -348,6 +375,7 @@ impl Trainer {
         let (log_probs, entropies) = forward.outputs()?;
         run.seconds.forward += started.elapsed().as_secs_f64();
         run.tokens += micro.batch.len();
+        run.shared_tokens += micro.rows.iter().map(|packed| rows[packed.row].fed()).sum::<usize>() - micro.batch.len();
 
         let mut by_log_prob = vec![0.0; log_probs.len()];
         let mut by_entropy = vec![0.0; log_probs.len()];
@@ -390,6 +418,7 @@ impl Trainer {
             batch.dropped.insert(Untrained::NonFinite, skipped as u64);
         }
         let seconds = run.seconds.total();
+        let without_signal = batch.rows.iter().filter(|row| !self.has_signal(row)).count();
         let (advantage_mean, advantage_std) = mean_std(&run.advantages);
         let named = [
             ("advantage_mean", advantage_mean),
@@ -402,6 +431,9 @@ impl Trainer {
             ("optimizer_steps", run.steps as f64),
             ("skipped_steps", run.skipped.len() as f64),
             ("tokens_computed", run.tokens as f64),
+            ("shared_tokens", run.shared_tokens as f64),
+            ("skipped_rows", without_signal as f64),
+            ("entropy_sampled", batch.sampled_entropy()),
             (
                 "tokens_per_second/training",
                 if seconds > 0.0 {
@@ -440,6 +472,7 @@ struct Run {
     /// Episodes of steps that were made.
     trained: BTreeSet<usize>,
     tokens: usize,
+    shared_tokens: usize,
     skipped: Vec<String>,
     seconds: Seconds,
 }

@@ -192,6 +192,11 @@ fn equal_rewards_move_nothing_but_by_weight_decay() {
     let (after, _, report) = train(&Trainable::All, &config(), &[equal.clone()]);
     assert_eq!(before, values(&after));
     assert_eq!(report.metrics["grad_norm"], 0.0);
+    assert_eq!(report.metrics["tokens_computed"], 0.0);
+    assert!(
+        !report.metrics.contains_key("entropy"),
+        "nothing was computed that has one"
+    );
 
     let mut decaying = config();
     decaying.trainer_common.optim.weight_decay = 0.5;
@@ -201,6 +206,69 @@ fn equal_rewards_move_nothing_but_by_weight_decay() {
         let expected: Vec<f32> = before[&name].iter().map(|w| w * decay).collect();
         assert_eq!(values(&after)[&name], expected, "{name}");
     }
+}
+
+/// `batch` and a group of two with equal rewards.
+fn batch_with_a_group_without_signal() -> Vec<TrainEpisode> {
+    let mut episodes = batch();
+    episodes.push(episode("c", "1", 1.0, vec![row(&[1, 20, 21], &[22, 23])]));
+    episodes.push(episode("c", "2", 1.0, vec![row(&[1, 20, 21], &[24])]));
+    episodes
+}
+
+#[test]
+fn rows_without_a_signal_are_not_computed_and_the_update_is_the_same() {
+    let batches = [batch_with_a_group_without_signal(), batch_with_a_group_without_signal()];
+    let mut decaying = config();
+    decaying.trainer_common.optim.weight_decay = 0.1;
+    for (epochs, parts) in [(1, 1), (2, 1), (1, 3)] {
+        decaying.trainer_common.ppo_epochs = epochs;
+        decaying.trainer_common.mini_batch_num = parts;
+        // An entropy bonus that is too small to change anything keeps all rows in.
+        let mut computing = decaying.clone();
+        computing.trainer_common.entropy_coeff = 1e-30;
+        let (skipped, _, report) = train(&Trainable::All, &decaying, &batches);
+        let (computed, _, whole) = train(&Trainable::All, &computing, &batches);
+        let (skipped, computed) = (values(&skipped), values(&computed));
+        for (name, expected) in &computed {
+            let distance = relative_l2(expected, &skipped[name]);
+            assert!(distance < 1e-6, "{epochs} epochs, {parts} parts, {name}: {distance}");
+        }
+        // Besides the two of group c, those of a/3, whose reward is the mean of its group.
+        assert_eq!(report.metrics["skipped_rows"], 4.0);
+        assert_eq!(whole.metrics["skipped_rows"], 0.0);
+        let saved = whole.metrics["tokens_computed"] - report.metrics["tokens_computed"];
+        match parts {
+            // 20, 21, 22 of c and 9, 9, 10 of a/3; all other tokens are prefixes of rows that are computed.
+            1 => assert_eq!(saved, 6.0 * epochs as f64),
+            _ => assert!(saved >= 6.0),
+        }
+        assert_eq!(report.metrics["optimizer_steps"], whole.metrics["optimizer_steps"]);
+        assert_eq!(report.metrics["entropy_sampled"], 3.0, "of all rows, as sampled");
+    }
+}
+
+#[test]
+fn a_divergence_in_the_loss_keeps_rows_without_a_reward_signal() {
+    let mut config = config();
+    config.trainer_common.use_kl_loss = true;
+    config.trainer_common.kl_loss_coef = 0.1;
+    let (.., report) = train(&Trainable::All, &config, &[batch_with_a_group_without_signal()]);
+    assert_eq!(report.metrics["skipped_rows"], 0.0);
+}
+
+#[test]
+fn shared_tokens_are_those_that_prefixes_save() {
+    let (.., report) = train(&Trainable::All, &config(), &[batch()]);
+    let mut apart = config();
+    apart.trainer_common.share_prefixes = false;
+    let (.., unshared) = train(&Trainable::All, &apart, &[batch()]);
+    let saved = unshared.metrics["tokens_computed"] - report.metrics["tokens_computed"];
+    assert!(saved > 0.0);
+    assert_eq!(
+        (report.metrics["shared_tokens"], unshared.metrics["shared_tokens"]),
+        (saved, 0.0)
+    );
 }
 
 #[test]
@@ -265,7 +333,10 @@ fn a_step_that_is_not_finite_is_skipped_with_its_rows_named() {
         .into_iter()
         .map(|(n, v)| (n, v.into_iter().map(f32::to_bits).collect()))
         .collect();
-    let report = trainer.update(&mut weights, &batch(), &mut |_| ()).unwrap();
+    let mut batch = batch();
+    // Not the mean of its group: a row without an advantage would not be computed.
+    batch[2].reward = 0.25;
+    let report = trainer.update(&mut weights, &batch, &mut |_| ()).unwrap();
     assert_eq!(report.metrics["skipped_steps"], 1.0);
     assert!(report.skipped_steps[0].contains("a/3 row 1"), "{report:?}");
     assert!(!report.skipped_steps[0].contains("b/1"), "{report:?}");
