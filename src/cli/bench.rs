@@ -1,5 +1,6 @@
 //! `ajet-swarm bench`: measures sampling and training on this machine.
 
+mod step;
 mod training;
 
 use crate::say;
@@ -24,6 +25,8 @@ enum What {
     Inference(InferenceArgs),
     /// Measure training: duration of an update by phase, compared with the limit of the cores.
     Training(training::Args),
+    /// Measure whole steps through HTTP: a server, its clients, sampling, the update and the new weights.
+    Step(step::Args),
 }
 
 #[derive(Debug, clap::Args)]
@@ -74,6 +77,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.what {
         What::Inference(args) => run_inference(args),
         What::Training(args) => training::run(args),
+        What::Step(args) => step::run(args),
     }
 }
 

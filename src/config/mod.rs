@@ -16,6 +16,7 @@ mod nearest;
 mod node;
 mod reference;
 pub mod schema;
+pub mod setting;
 pub mod shape;
 pub mod small_file;
 mod strict;

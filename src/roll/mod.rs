@@ -57,5 +57,5 @@ pub use process::{ProgramError, keep_from_programs, supervise, supervise_with};
 pub use progress::Progress;
 pub use run::Options;
 pub use runner::run;
-pub use server::{STAY, ServerError};
+pub use server::{OwnServer, STAY, ServerError};
 pub use swarms::{Swarm, TrainedModel};

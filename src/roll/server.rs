@@ -45,7 +45,7 @@ pub enum ServerError {
 
 /// A server that this process started. Killed when dropped; [`OwnServer::stop`] is the gentle way.
 #[derive(Debug)]
-pub(super) struct OwnServer {
+pub struct OwnServer {
     child: Child,
     log: PathBuf,
 }

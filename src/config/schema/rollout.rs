@@ -71,6 +71,9 @@ pub struct Rollout {
     /// Reward of a flagged train episode; overrides its client's.
     #[schemars(range(min = -1e6, max = 1e6))]
     pub agent_madness_reward: f64,
+    /// Sample on after a token that ends the answer, up to the request's maximum: every answer has the same length, as
+    /// speed measurements need it.
+    pub ignore_eos: bool,
     /// Remove the tools from every request.
     pub force_disable_toolcalls: bool,
     /// Share of the GPU's memory for weights and caches.
@@ -105,6 +108,7 @@ impl Default for Rollout {
             compute_madness_checklist: vec![MadnessCheck::Nonsense],
             agent_madness_termination: true,
             agent_madness_reward: 0.0,
+            ignore_eos: false,
             force_disable_toolcalls: false,
             gpu_memory_utilization: 0.85,
             tensor_model_parallel_size: 1,

@@ -123,6 +123,14 @@ impl ChatBackend {
         })
     }
 
+    /// Returns the tokens that end an answer; none if they are ignored.
+    pub(super) fn end_tokens(&self) -> &[u32] {
+        match self.settings.rollout.ignore_eos {
+            true => &[],
+            false => self.model.stop_token_ids(),
+        }
+    }
+
     /// Acquires a permit for an answer.
     pub(super) fn acquire_permit(&self) -> Result<OwnedSemaphorePermit, ChatError> {
         self.permits.clone().try_acquire_owned().map_err(|_| {

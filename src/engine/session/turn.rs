@@ -89,7 +89,7 @@ impl Turn {
                     .unwrap_or(usize::MAX)
                     .min(settings.max_turn_tokens)
                     .min(room),
-                stop_token_ids: backend.model.stop_token_ids().to_vec(),
+                stop_token_ids: backend.end_tokens().to_vec(),
                 top_logprobs: request.top_logprobs,
             },
             forced_tokens,
@@ -185,7 +185,7 @@ impl Turn {
         let cached_tokens = self.cached_tokens();
         let (deltas, answer) = self.writer.finish();
         let model = &self.session.backend.model;
-        let end = answer.end(reason, model.stop_token_ids());
+        let end = answer.end(reason, self.session.backend.end_tokens());
         let shown = answer.sampled.len() - usize::from(end == TurnEnd::EndToken);
         let call = Call {
             conversation: self.prompt.conversation.clone(),

@@ -79,7 +79,7 @@ impl Job {
         };
         let mut document = config::parse(&yaml).map_err(invalid)?;
         for setting in settings {
-            set(&mut document, setting).map_err(|reason| JobError::Setting {
+            config::setting::apply(&mut document, setting).map_err(|reason| JobError::Setting {
                 given: setting.clone(),
                 reason,
             })?;
@@ -184,22 +184,6 @@ fn configurations(document: &Node) -> Result<Vec<Loaded>, config::Error> {
 fn notes(loaded: &Loaded) -> Vec<String> {
     let ignored = (!loaded.ignored.is_empty()).then(|| format!("keys without effect: {}", loaded.ignored.join(", ")));
     loaded.warnings.iter().cloned().chain(ignored).collect()
-}
-
-/// Puts a setting `KEY=VALUE` into a document.
-fn set(document: &mut Node, setting: &str) -> Result<(), String> {
-    let (key, value) = setting.split_once('=').ok_or("it has no `=`")?;
-    let key = key.trim();
-    if !key.starts_with("ajet.") && !key.starts_with("roll.") {
-        return Err(format!("{key:?} is not a key of `ajet` or `roll`"));
-    }
-    if key.contains('[') || key.split('.').any(str::is_empty) {
-        return Err(format!(
-            "{key:?} is not a path of names with dots between; an element of a list cannot be set"
-        ));
-    }
-    document.set(key, config::yaml::parse(value)?);
-    Ok(())
 }
 
 /// A part of a job, for the tests of its type.
