@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/python"))
-from spec_client import SwarmClient, Task, WorkflowOutput, auto_start_swarm_server  # noqa: E402
+from spec_client import EpisodeLost, SwarmClient, Task, WorkflowOutput, auto_start_swarm_server  # noqa: E402
 
 import httpx  # noqa: E402
 
@@ -36,8 +36,15 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def play(swarm, number):
-    task = Task(task_id=f"task-{number // REPEATS}")
+def work(swarm, number):
+    """One of as many threads as a batch has episodes: an episode after the other, until the updates are done."""
+    batch = 0
+    while swarm.get_engine_status()["global_step"] <= UPDATES:
+        play(swarm, f"task-{batch}-{number // REPEATS}", number % 2)
+        batch += 1
+
+
+def play(swarm, task_id, reward):
     episode_uuid, api = swarm.begin_episode()
     answer = httpx.post(
         f"{api.base_url}/chat/completions",
@@ -46,7 +53,10 @@ def play(swarm, number):
         timeout=60,
     )
     answer.raise_for_status()
-    swarm.end_episode(task, episode_uuid, WorkflowOutput(reward=float(number % 2)))
+    try:
+        swarm.end_episode(Task(task_id=task_id), episode_uuid, WorkflowOutput(reward=float(reward)))
+    except EpisodeLost:
+        pass  # its batch was full
 
 
 def main():
@@ -61,8 +71,7 @@ def main():
             time.sleep = lambda seconds: (slept.append((threading.get_ident(), seconds)), sleep(seconds))
             begun = time.monotonic()
             with ThreadPoolExecutor(TASKS * REPEATS) as pool:
-                list(pool.map(lambda number: play(swarm, number), range(TASKS * REPEATS * UPDATES)))
-            swarm.wait_until_step(UPDATES + 1)
+                list(pool.map(lambda number: work(swarm, number), range(TASKS * REPEATS)))
             seconds = time.monotonic() - begun
             longest = max((s for _, s in slept), default=0.0)
             print(f"{UPDATES} updates in {seconds:.1f} s; longest sleep {longest:.1f} s")
