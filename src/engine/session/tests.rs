@@ -107,7 +107,7 @@ impl Sampler for Scripted {
             ids.into_iter().for_each(|id| tell(token(id)));
             return Ok(());
         }
-        ids.push(request.params.stop_token_ids[0]);
+        ids.extend(request.params.stop_token_ids.first());
         for (at, id) in ids.into_iter().enumerate() {
             tell(token(id));
             let stopped = request.stop.as_mut().is_some_and(|stop| stop.push(id));
@@ -383,6 +383,21 @@ async fn limits_of_a_turn() {
     );
     drop(asked);
     assert_eq!(bench.session.finish().usage.counters["turn_length_cut"], 1);
+}
+
+#[tokio::test]
+async fn answers_have_their_full_length_where_end_tokens_are_ignored() {
+    let bench = Bench::configured([Script::Spells("abcdef")], |ajet| ajet.rollout.ignore_eos = true);
+    let mut body = ask("q");
+    body["max_tokens"] = json!(4);
+    let answer = bench.whole(body).await;
+    assert_eq!(answer.choices[0].finish_reason, Some(openai::FinishReason::Length));
+    assert_eq!(answer.usage.completion_tokens, 4);
+    let asked = bench.sampler.asked.lock().unwrap();
+    assert!(
+        asked[0].params.stop_token_ids.is_empty(),
+        "nothing ends it but its length"
+    );
 }
 
 /// A conversation of these messages, the user's and the model's in turn.
