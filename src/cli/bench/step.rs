@@ -102,7 +102,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 async fn measure(args: &Args) -> anyhow::Result<Vec<Step>> {
     let dir = tempfile::tempdir().context("cannot create a temporary directory")?;
     let url = format!("http://127.0.0.1:{}", free_port()?);
-    let server = OwnServer::start(&std::env::current_exe()?, &ServerUrl::parse(&url)?).await?;
+    let server = OwnServer::start(&std::env::current_exe()?, &ServerUrl::parse(&url)?, &[]).await?;
     let measured = steps(args, &SwarmClient::new(&url)?, dir.path()).await;
     server.stop().await;
     measured
