@@ -73,11 +73,11 @@ struct InferenceArgs {
 ///
 /// # Errors
 /// Fails if the model cannot be loaded or an argument is invalid.
-pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.what {
         What::Inference(args) => run_inference(args),
         What::Training(args) => training::run(args),
-        What::Step(args) => step::run(args),
+        What::Step(args) => step::run(args).await,
     }
 }
 

@@ -146,7 +146,7 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Serve(args) => serve::run(args).await,
         Command::Chat(args) => chat::run(args).await,
         Command::Export(args) => export::run(args),
-        Command::Bench(args) => bench::run(args),
+        Command::Bench(args) => bench::run(args).await,
         Command::Completions(args) => Ok(help_files::completions(&args)),
         Command::Man(args) => help_files::man(&args),
         Command::Engine(args) => engine::run(args).await,

@@ -73,7 +73,7 @@ struct Step {
 ///
 /// # Errors
 /// Fails for an invalid argument or a model that cannot be trained.
-pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     for (name, value, least) in [
         ("--tasks", args.tasks, 1),
         ("--repeats", args.repeats, 2),
@@ -88,9 +88,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         "`--signal` must be between 0 and 1, got {}",
         args.signal
     );
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let steps = runtime.block_on(measure(&args))?;
-    let median = median(steps);
+    let median = median(measure(&args).await?);
     match args.json {
         true => say!("{}", in_json(&args, &median)),
         false => print(&args, &median),
