@@ -225,8 +225,9 @@ async fn boot(app: Arc<App>, mut config: Ajet, options: Options) -> Result<(), E
         core.repeat_update(episodes).await.map_err(EngineError::new)?;
     }
     let global_step = core.restore(start.plan.running);
-    let reported = core.clone();
-    tokio::spawn(load::report(move || reported.load(), hub.clone()));
+    // Weak, so that the reports do not hold the experiment directory of an engine that has ended.
+    let reported = Arc::downgrade(&core);
+    tokio::spawn(load::report(move || Some(reported.upgrade()?.load()), hub.clone()));
     let _ = app.booted.set((core, hello)); // only set here
     hub.phase(EnginePhase::Rolling, global_step, start.damage);
     Ok(())

@@ -17,14 +17,14 @@ const INTERVAL: Duration = Duration::from_millis(500);
 /// Change of memory worth a report, in bytes.
 const MEMORY_STEP: u64 = 1024 * 1024;
 
-/// Reports what `read` returns whenever it has changed, for as long as the engine runs.
-pub async fn report(read: impl Fn() -> EngineLoad, hub: Arc<EventHub>) {
+/// Reports what `read` returns whenever it has changed, until it returns `None` because the engine has ended.
+pub async fn report(read: impl Fn() -> Option<EngineLoad>, hub: Arc<EventHub>) {
     let mut ticks = tokio::time::interval(INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut reported = EngineLoad::default();
     loop {
         ticks.tick().await;
-        let load = read();
+        let Some(load) = read() else { return };
         if load != reported {
             reported = without_news(&load);
             hub.load(load);

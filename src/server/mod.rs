@@ -19,6 +19,7 @@ mod options;
 mod prometheus;
 mod run_cache;
 mod shared;
+mod status_stream;
 mod swarm;
 mod verbose_log;
 

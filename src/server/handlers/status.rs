@@ -14,6 +14,7 @@ use futures_util::stream;
 use crate::server::feed::Follower;
 use crate::server::http::error::Error;
 use crate::server::shared::Shared;
+use crate::server::status_stream;
 
 type Server = State<Arc<Shared>>;
 
@@ -30,7 +31,7 @@ pub async fn now(State(shared): Server) -> Result<Response, Error> {
 
 /// Handles `GET /status/stream`.
 pub async fn stream(State(shared): Server) -> Response {
-    let events = stream::unfold(shared.feed.follow(&shared), next_event);
+    let events = stream::unfold(status_stream::follow(&shared), next_event);
     let headers = [(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store")];
     (headers, Body::from_stream(events)).into_response()
 }
