@@ -146,6 +146,8 @@ fn configuration(args: &Args, dir: &Path) -> Value {
             "max_env_worker": args.tasks * args.repeats,
             "max_num_seqs": args.tasks * args.repeats,
             "ignore_eos": true,
+            // What follows the end of an answer looks like madness; its reward must stay.
+            "compute_madness_checklist": [],
         },
         "trainer_common": {"use_kl_loss": false, "save_freq": 1_000_000},
     }})
