@@ -166,6 +166,9 @@ impl World {
                 "ENGINE.OFFLINE" => {
                     let yaml = self.yaml();
                     self.post("/sync_train_config", json!({"yaml_as_string": yaml})).await;
+                    // Code that an archive brought is not to be built here.
+                    let (status, _) = self.send("DELETE", "/sync_train_code", "", Vec::new()).await;
+                    assert_eq!(status, 200);
                     self.post("/start_engine", json!({})).await;
                 }
                 "ENGINE.ROLLING_POST" => {
