@@ -31,7 +31,7 @@ class Server:
             preexec_fn=lambda: os.umask(umask))
         self.port = None
         for line in self.child.stdout:
-            found = re.search(r"listens on .* port (\d+)", line)
+            found = re.search(r"listening on .* port (\d+)", line)
             self.port = int(found[1]) if found else self.port
             if "Ctrl-C" in line:
                 break
