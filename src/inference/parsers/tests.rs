@@ -386,6 +386,8 @@ fn an_answer_that_ends_in_the_middle_of_a_call_says_so() {
         (Hermes, String::new(), false),
         (Llama3Json, "{\"name\": \"f\", \"parameters\": {\"a\"".to_owned(), true),
         (Llama3Json, "<|python_tag|>{\"name\": \"f".to_owned(), true),
+        (Llama3Json, format!("{whole}; {{\"name\": \"g\", \"par"), true),
+        (Llama3Json, format!("{whole}; {whole};"), false),
         (Llama3Json, "no call {".to_owned(), false),
         (Llama3Json, String::new(), false),
         (Json, format!("[{whole}"), true),

@@ -46,7 +46,7 @@ impl WholeJson {
             None => out.content(&self.held),
         }
         let begun = self.held.trim_start();
-        is_cut(begun.strip_prefix(TAG).unwrap_or(begun))
+        is_cut(last(begun.strip_prefix(TAG).unwrap_or(begun)))
     }
 
     fn calls(&self) -> Option<Vec<ParsedCall>> {
@@ -62,6 +62,17 @@ impl WholeJson {
             .all(meant)
             .then(|| calls.into_iter().map(|json| json.call).collect())
     }
+}
+
+/// Returns the last of the values that are separated by `;`.
+fn last(text: &str) -> &str {
+    let mut rest = text;
+    while let Ok((_, behind)) = split_value(rest)
+        && let Some(next) = behind.trim_start().strip_prefix(';')
+    {
+        rest = next;
+    }
+    rest
 }
 
 /// Parses calls that are separated by `;`.

@@ -57,7 +57,10 @@ async fn the_openapi_document_matches_the_answers() {
     assert!(paths.contains_key("/openapi.json") && paths.contains_key("/v1/chat/completions"));
     for (path, methods) in paths {
         for (method, operation) in methods.as_object().unwrap() {
-            if operation["responses"]["200"]["content"].get("text/event-stream").is_some() {
+            if operation["responses"]["200"]["content"]
+                .get("text/event-stream")
+                .is_some()
+            {
                 continue; // it has no end
             }
             let called = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
