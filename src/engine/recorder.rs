@@ -264,7 +264,7 @@ fn unix_seconds() -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::timeline::{Conversation, TurnEnd};
+    use crate::timeline::fake;
     use serde_json::{Value, json};
 
     fn message(role: &str, content: &str) -> Value {
@@ -273,21 +273,10 @@ mod tests {
 
     fn call(messages: Vec<Value>, answer: &str) -> Call {
         Call {
-            conversation: Conversation {
-                messages,
-                ..Conversation::default()
-            },
-            rendered: String::new(),
-            prompt: vec![],
-            sampled: vec![],
-            logprobs: vec![],
-            sampled_text: String::new(),
-            end: TurnEnd::EndToken,
-            answer: message("assistant", answer),
             agent: "m".into(),
-            weight_version: 0,
             begun: 5.0,
             ended: 6.0,
+            ..fake::call(messages, message("assistant", answer))
         }
     }
 

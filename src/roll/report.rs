@@ -138,24 +138,8 @@ impl End {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::swarm::EpisodeType;
-    use crate::roll::joint_episode::Models;
+    use crate::roll::summary::test_episode;
     use serde_json::json;
-
-    fn episode(reward: Option<f64>, is_success: Option<bool>) -> EpisodeReport {
-        EpisodeReport {
-            episode_uuid: "e".into(),
-            task_id: "t".into(),
-            episode_type: EpisodeType::Train,
-            reward,
-            dropped: reward.is_none().then(|| "agent_failed".into()),
-            is_success,
-            llm_calls: Some(1),
-            response_tokens: Some(4),
-            seconds: 0.5,
-            taken_by: Models::default(),
-        }
-    }
 
     #[test]
     fn a_step_is_told_by_the_server_or_else_by_our_own_episodes() {
@@ -176,13 +160,13 @@ mod tests {
                 "episodes": 8, "response_length_mean": null, "seconds": 2.0, "loss": 0.1,
             })
         );
-        let own = Step::new(3, IndexMap::new(), &[episode(Some(1.0), None)], 2.0);
+        let own = Step::new(3, IndexMap::new(), &[test_episode(Some(1.0), None)], 2.0);
         assert_eq!((own.summary.reward_mean, own.summary.episodes), (Some(1.0), 1));
     }
 
     #[test]
     fn events_are_named_as_documented() {
-        let line = serde_json::to_value(Event::Episode(&episode(None, None))).unwrap();
+        let line = serde_json::to_value(Event::Episode(&test_episode(None, None))).unwrap();
         assert_eq!(
             line,
             json!({

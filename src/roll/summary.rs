@@ -127,32 +127,34 @@ fn std(values: &[f64]) -> Option<f64> {
     Some((squares / (values.len() - 1).max(1) as f64).sqrt())
 }
 
+/// A train episode that ended with this reward, or was dropped without one.
+#[cfg(test)]
+pub(super) fn test_episode(reward: Option<f64>, is_success: Option<bool>) -> EpisodeReport {
+    EpisodeReport {
+        episode_uuid: "e".into(),
+        task_id: "t".into(),
+        episode_type: EpisodeType::Train,
+        reward,
+        dropped: reward.is_none().then(|| "agent_failed".into()),
+        is_success,
+        llm_calls: Some(1),
+        response_tokens: Some(4),
+        seconds: 0.5,
+        taken_by: Models::default(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn episode(reward: Option<f64>, is_success: Option<bool>) -> EpisodeReport {
-        EpisodeReport {
-            episode_uuid: "e".into(),
-            task_id: "t".into(),
-            episode_type: EpisodeType::Train,
-            reward,
-            dropped: reward.is_none().then(|| "agent_failed".into()),
-            is_success,
-            llm_calls: Some(1),
-            response_tokens: Some(4),
-            seconds: 0.5,
-            taken_by: Models::default(),
-        }
-    }
-
     #[test]
     fn a_summary_is_of_the_episodes_that_ended() {
         let episodes = [
-            episode(Some(1.0), Some(true)),
-            episode(Some(0.0), Some(false)),
-            episode(Some(0.5), None),
-            episode(None, None),
+            test_episode(Some(1.0), Some(true)),
+            test_episode(Some(0.0), Some(false)),
+            test_episode(Some(0.5), None),
+            test_episode(None, None),
         ];
         let summary = Summary::of(&episodes);
         assert_eq!((summary.reward_mean, summary.reward_std), (Some(0.5), Some(0.5)));
