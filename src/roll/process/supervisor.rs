@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill, killpg, raise};
-use nix::sys::wait::{WaitStatus, wait};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, wait, waitpid};
 use nix::unistd::Pid;
 
 use super::table::Table;
@@ -153,10 +153,22 @@ fn end_all(group: Pid) {
         for pid in &running {
             let _ = kill(Pid::from_raw(*pid as i32), Signal::SIGKILL);
         }
-        if running.is_empty() || started.elapsed() > PATIENCE {
+        // The table alone is not enough: a process whose parent ends while the table is read has no place in it.
+        if no_child_left() && running.is_empty() || started.elapsed() > PATIENCE {
             return;
         }
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether the system knows of no child of ours, adopted ones included. Reaps those that have ended.
+fn no_child_left() -> bool {
+    loop {
+        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::StillAlive) => return false,
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(_) => return true,
+        }
     }
 }
 
