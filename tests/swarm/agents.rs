@@ -80,7 +80,7 @@ async fn each_way_to_fail_is_counted_and_the_run_goes_on_without_orphans() {
     let directory = tempfile::tempdir().unwrap();
     let sleep = format!("70000.{}", std::process::id());
     let agent = json!({
-        "argv": ["bash", "-c", AGENT, directory.path(), sleep], "timeout": 3, "memory_mb": 100, "max_output_mb": 1,
+        "argv": ["bash", "-c", AGENT, directory.path(), sleep], "timeout": 8, "memory_mb": 100, "max_output_mb": 1,
     });
     let tasks = [
         "crash", "kill", "hang", "garbage", "nan", "text", "memory", "flood", "silent", "good", "better", "best",
@@ -116,6 +116,7 @@ async fn each_way_to_fail_is_counted_and_the_run_goes_on_without_orphans() {
     // The silent one ends twice; what the others said of themselves never became a reward.
     assert_eq!(record.ends.len(), tasks.len() + 1);
     assert!(record.ends.iter().all(|(_, end)| end.reward == 1.0));
+    // Seen in CI: a process whose parent ended while the supervisor read the table of processes survived.
     assert_eq!(sleepers(&sleep), 0);
     swarm.shut_down().await;
 }
