@@ -23,6 +23,7 @@ use super::session::{ChatAnswer, ChatBackend, ChatError, ConversationTooLarge, S
 use super::storage::checkpoint::{CheckpointError, CheckpointStore, StagedCheckpoint};
 use super::storage::lock::DirectoryLock;
 use crate::inference::SampleRequest;
+use crate::model::memory;
 use crate::protocol::checkpoint::BestCheckpoint;
 use crate::protocol::engine::{
     ChatCall, DropReason, EndEpisode, EndOutcome, EngineEvent, EngineLoad, EnginePhase, ForgetEpisode, PoolChange,
@@ -123,13 +124,13 @@ impl Core {
             ));
         }
         let session = self.sessions.running(episode_uuid, &self.backend)?;
-        session.chat(call.request, call.episode_type).await
+        session.chat(&call.request, call.episode_type).await
     }
 
     /// Returns the number of prompt tokens that an agent's request would use.
     pub async fn count_tokens(&self, episode_uuid: &str, call: ChatCall) -> Result<u64, ChatError> {
         let session = self.sessions.running(episode_uuid, &self.backend)?;
-        session.count_tokens(call.request, call.episode_type).await
+        session.count_tokens(&call.request, call.episode_type).await
     }
 
     /// Returns the conversations of an episode so far. Computes for some milliseconds on long episodes.
@@ -376,7 +377,7 @@ impl Core {
         outcome: &UpdateOutcome,
         mut own: Metrics,
     ) -> (Metrics, PoolSnapshot, Option<String>) {
-        own.extend(metrics::peak_memory_mb().map(|mb| ("peak_memory_mb".to_owned(), mb)));
+        own.extend(memory::peak_mib().map(|mb| ("peak_memory_mb".to_owned(), mb)));
         let mut ledger = self.ledger();
         self.report_left_out(&mut ledger, closed, outcome);
         let sampled = self.model.sampling_totals();
@@ -396,7 +397,7 @@ impl Core {
             ledger.count_dropped(*reason, *count);
         }
         let left_out = (DropReason::Dummy, closed.batch.left_out.len() as u64);
-        // For a repeated update, the control plane was told when it was made first.
+        // The control plane received the drops of a repeated update the first time.
         let to_tell = !ledger.is_repeating();
         for (reason, count) in outcome.dropped.iter().map(|(r, n)| (*r, *n)).chain([left_out]) {
             self.hub.dropped(reason, if to_tell { count } else { 0 });

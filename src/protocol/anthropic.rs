@@ -7,6 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::openai::null_as_default;
+
 /// Body of `POST /v1/messages` and, without `max_tokens`, of `POST /v1/messages/count_tokens`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct MessagesRequest {
@@ -14,7 +16,7 @@ pub struct MessagesRequest {
     #[serde(default)]
     pub model: Option<String>,
     /// Messages of `user` and `assistant` in turn.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub messages: Vec<MessageParam>,
     /// Maximum number of tokens to sample; required.
     #[serde(default)]

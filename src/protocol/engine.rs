@@ -24,6 +24,7 @@
 
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use super::swarm::EpisodeType;
 
@@ -70,8 +71,8 @@ pub struct Hello {
 pub struct ChatCall {
     /// Train episodes use the configuration's sampling parameters, eval episodes the request's.
     pub episode_type: EpisodeType,
-    /// The agent's request, unchanged: an OpenAI chat completion request.
-    pub request: serde_json::Value,
+    /// The agent's request, unchanged: the text of an OpenAI chat completion request.
+    pub request: Box<RawValue>,
 }
 
 /// Answer of `POST /episodes/{id}/count_tokens`, in Anthropic's format.

@@ -16,7 +16,7 @@ pub struct ChatRequest {
     #[serde(default)]
     pub model: Option<String>,
     /// Messages of the conversation.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub messages: Vec<ChatMessage>,
     /// Functions that the model may call, passed to the chat template unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -221,7 +221,9 @@ pub struct FunctionCall {
 }
 
 /// Deserialises null as the default, since many clients send null for omitted fields.
-fn null_as_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
+pub(super) fn null_as_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
+    from: D,
+) -> Result<T, D::Error> {
     Ok(Option::<T>::deserialize(from)?.unwrap_or_default())
 }
 

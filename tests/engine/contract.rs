@@ -14,6 +14,7 @@ use ajet_swarm::protocol::status::{EpisodeDetail, EpisodeSummary};
 use ajet_swarm::protocol::swarm::EpisodeType;
 use ajet_swarm::server::engine::client::EngineClient;
 use futures_util::{Stream, StreamExt};
+use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -158,7 +159,7 @@ impl Engine {
         let request = json!({"model": "m", "messages": [{"role": "user", "content": text}]});
         let call = ChatCall {
             episode_type: EpisodeType::Train,
-            request,
+            request: to_raw_value(&request).unwrap(),
         };
         let answer = self.client.chat(episode, &call).await.unwrap();
         let status = answer.head.status;

@@ -14,6 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 
@@ -98,7 +99,7 @@ impl Engine {
         loop {
             let call = ChatCall {
                 episode_type: EpisodeType::Train,
-                request: json!({"model": "m", "messages": [{"role": "user", "content": text}]}),
+                request: to_raw_value(&json!({"model": "m", "messages": [{"role": "user", "content": text}]})).unwrap(),
             };
             let answer = self.client.chat(episode, &call).await?;
             let status = answer.head.status.as_u16();

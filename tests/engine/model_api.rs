@@ -13,6 +13,7 @@ use futures_util::StreamExt;
 use futures_util::future::{join_all, select_all};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -112,7 +113,7 @@ impl Engine {
     async fn send(&self, episode: &str, request: Value) -> EngineAnswer {
         let call = ChatCall {
             episode_type: EpisodeType::Train,
-            request,
+            request: to_raw_value(&request).unwrap(),
         };
         self.client.chat(episode, &call).await.unwrap()
     }
@@ -577,7 +578,7 @@ async fn tokens_are_counted_as_they_would_be_fed() {
     let count = async |messages: &Value| {
         let call = ChatCall {
             episode_type: EpisodeType::Train,
-            request: json!({"messages": messages}),
+            request: to_raw_value(&json!({"messages": messages})).unwrap(),
         };
         let answer = engine.client.count_tokens("e", &call).await.unwrap();
         let body: Vec<u8> = answer

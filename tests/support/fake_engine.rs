@@ -329,7 +329,7 @@ async fn chat(State(engine): State<Engine>, Path(id): Path<String>, Json(call): 
     engine.while_held(|behaviour| behaviour.hold_chats).await;
     let takes = chat_time(&id, engine.behaviour().chat_takes);
     tokio::time::sleep(takes).await;
-    let request = &call.request;
+    let request: Value = serde_json::from_str(call.request.get()).unwrap();
     let Some(text) = request["messages"][0]["content"].as_str() else {
         cut.1 = false;
         return refuse(StatusCode::BAD_REQUEST, "messages[0].content must be text");
@@ -420,7 +420,8 @@ fn chat_time(episode: &str, (shortest, longest): (Duration, Duration)) -> Durati
 
 /// A token a character of the first message.
 async fn count_tokens(Json(call): Json<ChatCall>) -> Json<TokenCount> {
-    let text = call.request["messages"][0]["content"].as_str().unwrap_or_default();
+    let request: Value = serde_json::from_str(call.request.get()).unwrap();
+    let text = request["messages"][0]["content"].as_str().unwrap_or_default();
     Json(TokenCount {
         input_tokens: text.len() as u64,
     })

@@ -30,7 +30,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::stream::BoxStream;
-use serde_json::Value;
+use serde_json::value::RawValue;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -119,7 +119,7 @@ impl Session {
     ///
     /// # Errors
     /// Fails if the request is invalid, the episode has ended, or the sampler cannot answer.
-    pub async fn chat(self: &Arc<Self>, body: Value, episode_type: EpisodeType) -> Result<ChatAnswer, ChatError> {
+    pub async fn chat(self: &Arc<Self>, body: &RawValue, episode_type: EpisodeType) -> Result<ChatAnswer, ChatError> {
         let request = Arc::new(Request::read(body, episode_type, &self.backend.settings.rollout)?);
         self.backend.check_bias(&request.sampling.bias)?;
         let number = self.admit()?;
@@ -159,7 +159,7 @@ impl Session {
     ///
     /// # Errors
     /// Fails if the request is invalid or the episode has ended.
-    pub async fn count_tokens(self: &Arc<Self>, body: Value, episode_type: EpisodeType) -> Result<u64, ChatError> {
+    pub async fn count_tokens(self: &Arc<Self>, body: &RawValue, episode_type: EpisodeType) -> Result<u64, ChatError> {
         let request = Request::read(body, episode_type, &self.backend.settings.rollout)?;
         if self.ended.is_cancelled() {
             return Err(self.not_found());
@@ -216,11 +216,6 @@ impl Session {
     /// Returns the counters so far.
     pub fn usage(&self) -> EpisodeUsage {
         self.lock().usage.clone()
-    }
-
-    /// Returns the number of answered LLM calls.
-    pub fn llm_calls(&self) -> u64 {
-        self.lock().usage.llm_calls
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -8,7 +8,7 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use futures_util::{Stream, StreamExt, stream};
-use serde_json::json;
+use serde::Serialize;
 use tokio::time::timeout;
 
 use super::{ChatAnswer, ChatError};
@@ -47,15 +47,19 @@ fn events(
             return ready(None);
         }
         let data = match chunk {
-            Some(Ok(chunk)) => json!(chunk).to_string(), // infallible: wire types are objects with string keys
+            Some(Ok(chunk)) => json(&chunk),
             Some(Err(error)) => {
                 *failed = true;
-                json!(error.body()).to_string()
+                json(&error.body())
             }
             None => "[DONE]".to_owned(),
         };
         ready(Some(Ok(Bytes::from(format!("data: {data}\n\n")))))
     })
+}
+
+fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("wire types are objects with string keys")
 }
 
 /// Inserts a heartbeat into a stream whenever it is silent for the given time.

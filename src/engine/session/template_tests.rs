@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 
 use super::TextModel;
@@ -299,7 +300,7 @@ async fn calls_without_content_are_one_row_however_clients_replay_them() {
             other[0]["content"] = json!("p");
             bench.whole(json!({"messages": messages, "tools": tools()})).await;
             let request = super::request::Request::read(
-                json!({"messages": other}),
+                &to_raw_value(&json!({"messages": other})).unwrap(),
                 crate::protocol::swarm::EpisodeType::Train,
                 &Ajet::default().rollout,
             );

@@ -13,14 +13,15 @@ use axum::{BoxError, Json};
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt};
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value, json};
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::{Instrument, Span};
 
 use crate::protocol::anthropic::MessagesRequest;
 use crate::protocol::engine::ChatCall;
 use crate::protocol::fields::Api;
-use crate::protocol::openai::{ErrorBody, ErrorObject};
+use crate::protocol::openai::{ChatRequest, ErrorBody, ErrorObject};
 use crate::protocol::responses::ResponsesRequest;
 use crate::protocol::swarm::EpisodeType;
 use crate::server::engine::client::{EngineAnswer, EngineClient};
@@ -30,7 +31,7 @@ use crate::server::http::body::{self, CHAT_BYTES};
 use crate::server::http::error::{Error, ModelApiError};
 use crate::server::http::request_id;
 use crate::server::model_api::latest_call::Recorder;
-use crate::server::model_api::responses::{self, ChatInput, ResponseWriter};
+use crate::server::model_api::responses::{self, ResponseWriter};
 use crate::server::model_api::{AnswerWriter, END_OF_EVENT, Translator, anthropic, check};
 use crate::server::shared::Shared;
 
@@ -39,8 +40,8 @@ type Server = State<Arc<Shared>>;
 /// Handles `POST /v1/chat/completions`. The call ends with this future and its body: an agent that disconnects drops
 /// them, which cancels the engine's generation.
 pub async fn chat(State(shared): Server, request: Request) -> Result<Response, ModelApiError> {
-    let (in_flight, chat): (_, Map<String, Value>) = begin(&shared, Api::Chat, request).await?;
-    Ok(answer(in_flight, chat.into(), None, &[]).await?)
+    let (in_flight, chat): (_, Box<RawValue>) = begin(&shared, Api::Chat, request).await?;
+    Ok(answer(in_flight, chat, None, &[]).await?)
 }
 
 /// Handles `POST /v1/messages`.
@@ -49,16 +50,16 @@ pub async fn messages(State(shared): Server, request: Request) -> Result<Respons
     if request.max_tokens.is_none() {
         return Err(Error::missing("max_tokens").into());
     }
-    let chat = run_blocking(|| anthropic::chat_request(&request))?;
+    let chat = run_blocking(|| anthropic::chat_request(&request).map(text))?;
     let writer = anthropic::MessageWriter::new(&request);
-    Ok(answer(in_flight, json!(chat), Some(Box::new(writer)), anthropic::RENAMED).await?)
+    Ok(answer(in_flight, chat, Some(Box::new(writer)), anthropic::RENAMED).await?)
 }
 
 /// Handles `POST /v1/messages/count_tokens`.
 pub async fn count_tokens(State(shared): Server, request: Request) -> Result<Response, ModelApiError> {
     let (in_flight, request): (_, MessagesRequest) = begin(&shared, Api::Messages, request).await?;
-    let chat = run_blocking(|| anthropic::chat_request(&request))?;
-    let call = in_flight.call(json!(chat));
+    let chat = run_blocking(|| anthropic::chat_request(&request).map(text))?;
+    let call = in_flight.call(chat);
     let engine = in_flight.engine()?;
     let answer = engine.count_tokens(&in_flight.episode, &call).await;
     let answer = answer.map_err(|error| Error::EngineUnreachable(error.to_string()))?;
@@ -78,12 +79,12 @@ pub async fn responses(State(shared): Server, request: Request) -> Result<Respon
             .ok_or_else(|| Error::ResponseNotFound(id.clone()))?,
         None => Vec::new(),
     };
-    let ChatInput {
-        request: chat,
-        new_messages,
-    } = run_blocking(|| responses::chat_input(&request, earlier))?;
+    let (chat, new_messages) = run_blocking(|| {
+        let input = responses::chat_input(&request, earlier)?;
+        Ok::<_, Error>((text(input.request), input.new_messages))
+    })?;
     let writer = ResponseWriter::new(&request, new_messages);
-    Ok(answer(in_flight, json!(chat), Some(Box::new(writer)), responses::RENAMED).await?)
+    Ok(answer(in_flight, chat, Some(Box::new(writer)), responses::RENAMED).await?)
 }
 
 /// Finds the episode of a request and reads the body.
@@ -97,24 +98,21 @@ async fn begin<T: DeserializeOwned + Send + 'static>(
     let in_flight = InFlight::begin(shared, &key)?;
     let body = body::read(request, shared, CHAT_BYTES).await?;
     let span = in_flight.span.clone();
-    let read = move |bytes: &[u8]| span.in_scope(|| check::read(api, fields(bytes)?));
+    let read = move |bytes: &[u8]| span.in_scope(|| check::read(api, bytes));
     let request = body.parse(shared, read).await?;
     Ok((in_flight, request))
 }
 
-/// Parses a body that must be a JSON object.
-fn fields(body: &[u8]) -> Result<Map<String, Value>, Error> {
-    match body::parse(body)? {
-        Value::Object(fields) => Ok(fields),
-        _ => Err(Error::Body("not a JSON object".into())),
-    }
+/// Serialises a chat request.
+fn text(request: ChatRequest) -> Box<RawValue> {
+    to_raw_value(&request).expect("a chat request is an object with string keys")
 }
 
 /// Has the engine answer a chat request and passes the answer on, translated by `writer` if given. Errors use the field
 /// names of the agent's API.
 async fn answer(
     in_flight: InFlight,
-    chat: Value,
+    chat: Box<RawValue>,
     writer: Option<Box<dyn AnswerWriter>>,
     renamed: &[(&str, &str)],
 ) -> Result<Response, Error> {
@@ -222,7 +220,7 @@ impl InFlight {
         })
     }
 
-    fn call(&self, request: Value) -> ChatCall {
+    fn call(&self, request: Box<RawValue>) -> ChatCall {
         ChatCall {
             episode_type: self.kind,
             request,
@@ -257,7 +255,7 @@ struct ProxiedAnswer {
 
 fn pass_on(
     answer: EngineAnswer,
-    request: Value,
+    request: Box<RawValue>,
     in_flight: InFlight,
     writer: Option<Box<dyn AnswerWriter>>,
 ) -> Response {

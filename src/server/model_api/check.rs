@@ -1,4 +1,5 @@
-//! Refusal of request fields that this server does not support, by the table in [`crate::protocol::fields`].
+//! Parsing of requests, and the refusal of fields that this server does not support, by the table in
+//! [`crate::protocol::fields`].
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -9,6 +10,7 @@ use serde_json::{Map, Value, json};
 use super::wrong;
 use crate::protocol::fields::{APIS, Api, Use};
 use crate::protocol::type_error::in_json_words;
+use crate::server::http::body;
 use crate::server::http::error::Error;
 
 /// Maximum number of characters quoted of a value.
@@ -16,17 +18,23 @@ const QUOTED: usize = 60;
 /// Maximum number of unknown field names remembered, and maximum length of each.
 const UNKNOWN_NAMES: (usize, usize) = (100, 60);
 
-/// Parses a request, after refusing what the table refuses. Null counts as absent.
+/// Parses a request, or returns its text as a `RawValue`, after refusing what the table refuses. Null counts as absent.
+///
+/// `T` is read from the text: serde_json's conversion from a value turns 1e400 into infinity, and has no 128-bit
+/// integers where serde buffers fields.
 ///
 /// # Errors
-/// Names the first invalid field.
-pub fn read<T: DeserializeOwned>(api: Api, mut fields: Map<String, Value>) -> Result<T, Error> {
+/// Fails if the body is not a JSON object; names the first invalid field.
+pub fn read<T: DeserializeOwned>(api: Api, body: &[u8]) -> Result<T, Error> {
+    let Value::Object(mut fields) = body::parse(body)? else {
+        return Err(Error::Body("not a JSON object".into()));
+    };
     fields.retain(|_, value| !value.is_null());
-    let body = Value::Object(fields);
-    refuse_unsupported(api, &body)?;
-    refuse_foreign(api, &body)?;
-    warn_of_unknown(api, &body);
-    typed(body)
+    let fields = Value::Object(fields);
+    refuse_unsupported(api, &fields)?;
+    refuse_foreign(api, &fields)?;
+    warn_of_unknown(api, &fields);
+    serde_json::from_slice(body).map_err(|error| invalid_field::<T>(&fields, &error))
 }
 
 fn refuse_unsupported(api: Api, body: &Value) -> Result<(), Error> {
@@ -153,26 +161,26 @@ fn warn_of_unknown(api: Api, body: &Value) {
     }
 }
 
-/// Deserialises a request; an error names the field. It is read from text: serde_json's conversion from a value turns
-/// 1e400 into infinity, and has no 128-bit integers where serde buffers fields.
-fn typed<T: DeserializeOwned>(body: Value) -> Result<T, Error> {
-    serde_json::from_str(&body.to_string()).map_err(|error| {
-        let alone = |(name, value): (&String, &Value)| {
-            let error = serde_json::from_str::<T>(&json!({name: value}).to_string()).err()?;
-            Some(wrong(name, format!("is invalid: {}", in_json_words(&error))))
-        };
-        let named = body.as_object().and_then(|fields| fields.iter().find_map(alone));
-        named.unwrap_or_else(|| Error::Body(error.to_string()))
-    })
+/// Returns the error of a request that is not a `T`, with the name of the field if one alone is invalid.
+fn invalid_field<T: DeserializeOwned>(body: &Value, error: &serde_json::Error) -> Error {
+    let alone = |(name, value): (&String, &Value)| {
+        let error = serde_json::from_str::<T>(&json!({name: value}).to_string()).err()?;
+        Some(wrong(name, format!("is invalid: {}", in_json_words(&error))))
+    };
+    let named = body.as_object().and_then(|fields| fields.iter().find_map(alone));
+    named.unwrap_or_else(|| Error::Body(error.to_string()))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use serde::Serialize;
+    use serde_json::value::RawValue;
 
-    fn checked(api: Api, body: Value) -> Result<Map<String, Value>, (String, String)> {
-        let Value::Object(fields) = body else { panic!("{body}") };
-        read(api, fields).map_err(|error| match error {
+    use super::*;
+    use crate::protocol::{anthropic::MessagesRequest, openai::ChatRequest, responses::ResponsesRequest};
+
+    fn checked(api: Api, body: Value) -> Result<Box<RawValue>, (String, String)> {
+        read(api, body.to_string().as_bytes()).map_err(|error| match error {
             Error::Field { field, message } => (field, message),
             other => panic!("{other:?}"),
         })
@@ -181,8 +189,6 @@ mod tests {
     /// Seen with a big integer in `reasoning`, refused, and a temperature of 1e400, taken for none.
     #[test]
     fn numbers_are_as_written_or_refused() {
-        use crate::protocol::{anthropic::MessagesRequest, openai::ChatRequest, responses::ResponsesRequest};
-        let fields = |text: &str| serde_json::from_str::<Map<String, Value>>(text).unwrap();
         for number in [
             "0",
             "-0",
@@ -196,7 +202,7 @@ mod tests {
             let body = format!(
                 r#"{{"model":"m","input":[],"reasoning":{{"effort":"low","n":{number}}},"tools":[{{"n":{number}}}],"metadata":{{"n":{number}}}}}"#
             );
-            let request: ResponsesRequest = read(Api::Responses, fields(&body)).unwrap();
+            let request: ResponsesRequest = read(Api::Responses, body.as_bytes()).unwrap();
             let (reasoning, tools, metadata) = (
                 request.reasoning.unwrap(),
                 request.tools.unwrap(),
@@ -208,11 +214,11 @@ mod tests {
         }
         for field in ["temperature", "top_p"] {
             for number in ["1e400", "-1E999", &"9".repeat(400)] {
-                let body = |own: &str| fields(&format!(r#"{{"model":"m",{own},"{field}":{number}}}"#));
+                let body = |own: &str| format!(r#"{{"model":"m",{own},"{field}":{number}}}"#).into_bytes();
                 let refused = [
-                    read::<ChatRequest>(Api::Chat, body(r#""messages":[]"#)).map(drop),
-                    read::<MessagesRequest>(Api::Messages, body(r#""messages":[],"max_tokens":1"#)).map(drop),
-                    read::<ResponsesRequest>(Api::Responses, body(r#""input":[]"#)).map(drop),
+                    read::<ChatRequest>(Api::Chat, &body(r#""messages":[]"#)).map(drop),
+                    read::<MessagesRequest>(Api::Messages, &body(r#""messages":[],"max_tokens":1"#)).map(drop),
+                    read::<ResponsesRequest>(Api::Responses, &body(r#""input":[]"#)).map(drop),
                 ];
                 for refused in refused {
                     match refused.unwrap_err() {
@@ -225,6 +231,32 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_request_of_nulls_is_the_default() {
+        fn nulls<T: DeserializeOwned + Serialize + Default>(api: Api) {
+            let names = api.fields().iter().chain(api.extensions()).map(|(path, _)| *path);
+            let top = names.filter(|path| !path.contains(['.', '[']));
+            let body: Map<String, Value> = top.map(|name| (name.to_owned(), Value::Null)).collect();
+            assert!(body.len() > 10);
+            let read: T = read(api, Value::Object(body).to_string().as_bytes()).unwrap();
+            assert_eq!(json!(read), json!(T::default()));
+        }
+        nulls::<ChatRequest>(Api::Chat);
+        nulls::<MessagesRequest>(Api::Messages);
+        nulls::<ResponsesRequest>(Api::Responses);
+    }
+
+    /// The check reads the last of two fields of one name, which is not to be another than the one that is used.
+    #[test]
+    fn a_request_is_an_object_without_duplicate_fields() {
+        let told = |body: &str| match read::<ChatRequest>(Api::Chat, body.as_bytes()) {
+            Err(Error::Body(message)) => message,
+            other => panic!("{body}: {other:?}"),
+        };
+        assert_eq!(told("[]"), "not a JSON object");
+        assert!(told(r#"{"n": 2, "n": 1}"#).starts_with("duplicate field `n`"));
     }
 
     /// What the table says of a path of an SDK's type definitions.
@@ -428,8 +460,7 @@ mod tests {
                        "output_config": {"effort": "high"}, "thinking": {"type": "adaptive"}, "metadata": {}}),
             ),
         ] {
-            let read = checked(api, body.clone()).unwrap();
-            assert!(read.values().all(|value| !value.is_null()), "{body}");
+            assert_eq!(checked(api, body.clone()).unwrap().get(), body.to_string());
         }
     }
 }

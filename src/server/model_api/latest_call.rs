@@ -1,6 +1,7 @@
 //! Record of the latest chat call, for debugging of what the model is asked and answers.
 
 use bytes::Bytes;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::protocol::openai::{ChatCompletionChunk, ToolCall};
@@ -15,7 +16,7 @@ const DONE: &[u8] = b"data: [DONE]\n\n";
 /// A finished chat call.
 #[derive(Clone, Debug)]
 pub struct LatestCall {
-    input: Value,
+    input: Box<RawValue>,
     answer: Vec<Bytes>,
     streamed: bool,
 }
@@ -29,7 +30,7 @@ pub struct Recorder {
 
 impl Recorder {
     /// Starts recording the answer to `input`, which is streamed or whole.
-    pub fn new(input: Value, streamed: bool) -> Self {
+    pub fn new(input: Box<RawValue>, streamed: bool) -> Self {
         Self {
             call: LatestCall {
                 input,
@@ -69,7 +70,7 @@ impl LatestCall {
             serde_json::from_slice(&bytes).unwrap_or(Value::Null)
         };
         ReplayLatestLlmCallAnswer {
-            input: self.input.clone(),
+            input: serde_json::from_str(self.input.get()).unwrap_or(Value::Null),
             output,
         }
     }
@@ -126,10 +127,12 @@ fn join_chunks(events: &str) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::value::to_raw_value;
+
     use super::*;
 
     fn recorded(pieces: &[&str], streamed: bool) -> ReplayLatestLlmCallAnswer {
-        let mut recorder = Recorder::new(json!({"messages": []}), streamed);
+        let mut recorder = Recorder::new(to_raw_value(&json!({"messages": []})).unwrap(), streamed);
         for piece in pieces {
             recorder.push(&Bytes::copy_from_slice(piece.as_bytes()));
         }
@@ -167,7 +170,7 @@ mod tests {
     #[test]
     fn a_stream_that_failed_is_not_kept() {
         for end in ["", "data: [DONE]", "data: {\"error\":{\"message\":\"no\"}}\n\n"] {
-            let mut recorder = Recorder::new(Value::Null, true);
+            let mut recorder = Recorder::new(RawValue::NULL.to_owned(), true);
             recorder.push(&Bytes::from("data: {}\n\n"));
             recorder.push(&Bytes::from(end));
             assert!(recorder.finish().is_none(), "{end}");
@@ -176,7 +179,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_is_too_large_is_not_kept() {
-        let mut recorder = Recorder::new(Value::Null, false);
+        let mut recorder = Recorder::new(RawValue::NULL.to_owned(), false);
         let piece = Bytes::from(vec![b' '; MAX_BYTES]);
         recorder.push(&piece);
         recorder.push(&piece);

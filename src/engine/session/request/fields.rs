@@ -1,45 +1,39 @@
 //! Fields of a request: their types and ranges.
 
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::engine::session::error::ChatError;
 use crate::protocol::openai::{ChatMessage, ChatRequest};
 use crate::protocol::type_error::in_json_words;
 
-/// Deserialises a request; an error names the field, and the number of the message if it is in one. It is read from
-/// text: serde_json's conversion from a value turns 1e400 into infinity.
-pub(super) fn typed(body: Value) -> Result<ChatRequest, ChatError> {
-    let Value::Object(fields) = body else {
-        return Err(ChatError::InvalidRequest {
-            param: None,
-            message: "the request must be a JSON object".into(),
-        });
-    };
-    if let Some(Value::Array(messages)) = fields.get("messages") {
-        for (at, message) in messages.iter().enumerate() {
-            if let Err(error) = ChatMessage::deserialize(message) {
-                let param = format!("messages[{at}]");
-                let message = format!("`{param}` is not a valid chat message: {error}");
-                return Err(ChatError::invalid(param, message));
-            }
+/// Parses a request; an error names the field, and the number of the message if it is in one.
+pub(super) fn typed(body: &RawValue) -> Result<ChatRequest, ChatError> {
+    let invalid = |message| ChatError::InvalidRequest { param: None, message };
+    // serde would take a list for the fields in their order.
+    if !body.get().starts_with('{') {
+        return Err(invalid("the request must be a JSON object".into()));
+    }
+    serde_json::from_str(body.get()).map_err(|error| invalid_field(body).unwrap_or_else(|| invalid(error.to_string())))
+}
+
+/// Returns the error of the first message or field that is invalid alone.
+fn invalid_field(body: &RawValue) -> Option<ChatError> {
+    let fields: Map<String, Value> = serde_json::from_str(body.get()).ok()?;
+    let messages = fields.get("messages").and_then(Value::as_array);
+    for (at, message) in messages.into_iter().flatten().enumerate() {
+        if let Err(error) = ChatMessage::deserialize(message) {
+            let param = format!("messages[{at}]");
+            let message = format!("`{param}` is not a valid chat message: {error}");
+            return Some(ChatError::invalid(param, message));
         }
     }
-    let text = serde_json::to_string(&fields).unwrap_or_default(); // infallible for a map of values
-    serde_json::from_str(&text).map_err(|error| {
-        let alone = |(name, value): (String, Value)| {
-            let field = Value::Object(Map::from_iter([(name.clone(), value)]));
-            let error = serde_json::from_str::<ChatRequest>(&field.to_string()).err()?;
-            let message = format!("`{name}` is invalid: {}", in_json_words(&error));
-            Some(ChatError::invalid(name, message))
-        };
-        fields
-            .into_iter()
-            .find_map(alone)
-            .unwrap_or_else(|| ChatError::InvalidRequest {
-                param: None,
-                message: error.to_string(),
-            })
+    fields.into_iter().find_map(|(name, value)| {
+        let field = Value::Object(Map::from_iter([(name.clone(), value)]));
+        let error = serde_json::from_str::<ChatRequest>(&field.to_string()).err()?;
+        let message = format!("`{name}` is invalid: {}", in_json_words(&error));
+        Some(ChatError::invalid(name, message))
     })
 }
 

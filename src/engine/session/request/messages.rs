@@ -6,7 +6,7 @@ use crate::config::schema::Rollout;
 use crate::engine::session::error::ChatError;
 use crate::protocol::openai::{ChatMessage, ChatRequest};
 
-pub(super) fn template_messages(given: &[ChatMessage], rollout: &Rollout) -> Result<Vec<Value>, ChatError> {
+pub(super) fn template_messages(given: Vec<ChatMessage>, rollout: &Rollout) -> Result<Vec<Value>, ChatError> {
     if given.is_empty() {
         return Err(ChatError::invalid(
             "messages",
@@ -14,7 +14,7 @@ pub(super) fn template_messages(given: &[ChatMessage], rollout: &Rollout) -> Res
         ));
     }
     let mut messages = Vec::with_capacity(given.len() + 1);
-    for (at, message) in given.iter().enumerate() {
+    for (at, message) in given.into_iter().enumerate() {
         messages.push(template_message(at, message)?);
     }
     if let Some(prompt) = &rollout.default_system_prompt
@@ -27,8 +27,9 @@ pub(super) fn template_messages(given: &[ChatMessage], rollout: &Rollout) -> Res
 
 /// Converts a message for chat templates and timelines: content as a string, or null if an assistant only calls tools; no
 /// empty fields.
-fn template_message(at: usize, message: &ChatMessage) -> Result<Value, ChatError> {
-    let role = match message.role.as_str() {
+fn template_message(at: usize, mut message: ChatMessage) -> Result<Value, ChatError> {
+    let role = std::mem::take(&mut message.role);
+    let role = match role.as_str() {
         // Templates do not know OpenAI's newer name of the system role.
         "developer" => "system",
         role @ ("system" | "user" | "assistant" | "tool") => role,
@@ -44,7 +45,7 @@ fn template_message(at: usize, message: &ChatMessage) -> Result<Value, ChatError
     let says_nothing = message.content.is_null() && message.refusal.is_none();
     let content = match calls && says_nothing {
         true => Value::Null,
-        false => text_content(at, message)?.into(),
+        false => text_content(at, &mut message)?.into(),
     };
     out.insert("content".into(), content);
     let reasoning = message.reasoning_content.as_deref().or(message.reasoning.as_str());
@@ -68,11 +69,12 @@ fn template_message(at: usize, message: &ChatMessage) -> Result<Value, ChatError
     Ok(Value::Object(out))
 }
 
-fn text_content(at: usize, message: &ChatMessage) -> Result<String, ChatError> {
+/// Takes the text out of a message.
+fn text_content(at: usize, message: &mut ChatMessage) -> Result<String, ChatError> {
     let param = || format!("messages[{at}].content");
-    let parts = match &message.content {
-        Value::Null => return Ok(message.refusal.clone().unwrap_or_default()),
-        Value::String(text) => return Ok(text.clone()),
+    let parts = match std::mem::take(&mut message.content) {
+        Value::Null => return Ok(message.refusal.take().unwrap_or_default()),
+        Value::String(text) => return Ok(text),
         Value::Array(parts) => parts,
         other => {
             let message = format!(
@@ -114,13 +116,13 @@ pub(super) fn take_opening(request: &mut ChatRequest) -> Result<Option<String>, 
     let at = request.messages.len().saturating_sub(1);
     let calls = |message: &ChatMessage| message.tool_calls.as_ref().is_some_and(|calls| !calls.is_empty());
     match request.messages.pop() {
-        Some(last) if last.role == "assistant" && !calls(&last) => {
+        Some(mut last) if last.role == "assistant" && !calls(&last) => {
             if request.messages.is_empty() {
                 let message = "`messages` has only the assistant's message with which the answer begins; hint: put a \
                                user's message before it";
                 return Err(ChatError::invalid("messages", message));
             }
-            Ok(Some(text_content(at, &last)?))
+            text_content(at, &mut last).map(Some)
         }
         _ => Err(ChatError::invalid(
             "continue_final_message",

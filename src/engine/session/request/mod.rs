@@ -7,6 +7,7 @@ mod sampling;
 mod tests;
 mod tools;
 
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::error::ChatError;
@@ -64,7 +65,7 @@ pub struct Request {
 
 impl Request {
     /// Parses a request of an episode of this type.
-    pub fn read(body: Value, episode_type: EpisodeType, rollout: &Rollout) -> Result<Self, ChatError> {
+    pub fn read(body: &RawValue, episode_type: EpisodeType, rollout: &Rollout) -> Result<Self, ChatError> {
         let mut request = typed(body)?;
         let n = integer("n", request.n, 1, MAX_ANSWERS)?.unwrap_or(1);
         if n != 1 && episode_type == EpisodeType::Train {
@@ -83,7 +84,7 @@ impl Request {
         }
         let max_tokens = integer("max_tokens", request.max_tokens, 1, u64::MAX)?;
         let max_completion_tokens = integer("max_completion_tokens", request.max_completion_tokens, 1, u64::MAX)?;
-        let (tools, forced_call) = tools(&request, rollout)?;
+        let (tools, forced_call) = tools(&mut request, rollout)?;
         let opening = take_opening(&mut request)?;
         if opening.is_some() && forced_call.is_some() {
             let message = "`tool_choice` requires a tool call, but the last message starts the answer with text";
@@ -113,9 +114,9 @@ impl Request {
             forced_call,
             opening,
             conversation: Conversation {
-                messages: template_messages(&request.messages, rollout)?,
+                messages: template_messages(std::mem::take(&mut request.messages), rollout)?,
                 tools,
-                template_kwargs: template_variables(&request),
+                template_kwargs: template_variables(&mut request),
             },
             model: request.model.unwrap_or_default(),
         })
@@ -123,8 +124,8 @@ impl Request {
 }
 
 /// Returns the variables for the chat template. A field of its own does not override a variable given by name.
-fn template_variables(request: &ChatRequest) -> Map<String, Value> {
-    let mut variables = request.chat_template_kwargs.clone().unwrap_or_default();
+fn template_variables(request: &mut ChatRequest) -> Map<String, Value> {
+    let mut variables = request.chat_template_kwargs.take().unwrap_or_default();
     let reasoning = request.reasoning.as_ref();
     let effort = reasoning.and_then(|reasoning| reasoning.effort.as_deref());
     let effort = request.reasoning_effort.as_deref().or(effort);

@@ -1,6 +1,7 @@
 //! What requests are parsed into, and the errors of invalid ones.
 
 use serde_json::json;
+use serde_json::value::to_raw_value;
 
 use super::*;
 use crate::inference::Bias;
@@ -8,7 +9,7 @@ use crate::inference::Bias;
 fn read(episode_type: EpisodeType, extra: Value) -> Result<Request, ChatError> {
     let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]});
     body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
-    Request::read(body, episode_type, &Rollout::default())
+    Request::read(&to_raw_value(&body).unwrap(), episode_type, &Rollout::default())
 }
 
 #[test]
@@ -143,7 +144,7 @@ fn train_episodes_draw_as_configured_and_eval_episodes_as_asked() {
     rollout.val_kwargs.do_sample = false;
     let body = json!({"messages": [{"role": "user", "content": "a"}]});
     assert_eq!(
-        Request::read(body, EpisodeType::Eval, &rollout)
+        Request::read(&to_raw_value(&body).unwrap(), EpisodeType::Eval, &rollout)
             .unwrap()
             .sampling
             .temperature,
@@ -197,7 +198,7 @@ fn messages_are_brought_into_one_form() {
         {"role": "tool", "content": null, "tool_call_id": "1"},
         {"role": "assistant", "tool_calls": []},
     ]});
-    let request = Request::read(body, EpisodeType::Train, &Rollout::default()).unwrap();
+    let request = Request::read(&to_raw_value(&body).unwrap(), EpisodeType::Train, &Rollout::default()).unwrap();
     let expected = json!([
         {"role": "system", "content": "a\nb"},
         {"role": "user", "content": "q", "name": "ann"},
@@ -219,7 +220,7 @@ fn refusals_and_reasoning_by_another_name_are_text_and_thinking() {
         {"role": "assistant", "content": "d", "reasoning": {"effort": "low"}, "tool_calls": [
             {"id": null, "function": {"name": "f", "arguments": null}}]},
     ], "stream_options": {"include_usage": null}});
-    let request = Request::read(body, EpisodeType::Train, &Rollout::default()).unwrap();
+    let request = Request::read(&to_raw_value(&body).unwrap(), EpisodeType::Train, &Rollout::default()).unwrap();
     let expected = json!([
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": "no"},
@@ -288,7 +289,7 @@ fn the_last_message_may_begin_the_answer() {
     let asked = |message: Value, extra: Value| {
         let mut body = json!({"messages": [{"role": "user", "content": "q"}, message]});
         body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
-        Request::read(body, EpisodeType::Train, &Rollout::default())
+        Request::read(&to_raw_value(&body).unwrap(), EpisodeType::Train, &Rollout::default())
     };
     let begun = json!({"role": "assistant", "content": "The answer is"});
     let request = asked(
@@ -342,15 +343,15 @@ fn system_prompts_and_tools_follow_the_configuration() {
     let tools = json!([{"type": "function", "function": {"name": "f"}}]);
     let body =
         |choice: &str| json!({"messages": [{"role": "user", "content": "a"}], "tools": tools, "tool_choice": choice});
-    let request = Request::read(body("auto"), EpisodeType::Train, &rollout).unwrap();
+    let request = Request::read(&to_raw_value(&body("auto")).unwrap(), EpisodeType::Train, &rollout).unwrap();
     assert_eq!(
         request.conversation.messages[0],
         json!({"role": "system", "content": "be good"})
     );
     assert_eq!(request.conversation.tools.len(), 1);
-    let request = Request::read(body("none"), EpisodeType::Train, &rollout).unwrap();
+    let request = Request::read(&to_raw_value(&body("none")).unwrap(), EpisodeType::Train, &rollout).unwrap();
     assert!(request.conversation.tools.is_empty());
     rollout.force_disable_toolcalls = true;
-    let request = Request::read(body("auto"), EpisodeType::Train, &rollout).unwrap();
+    let request = Request::read(&to_raw_value(&body("auto")).unwrap(), EpisodeType::Train, &rollout).unwrap();
     assert!(request.conversation.tools.is_empty());
 }

@@ -16,8 +16,11 @@ pub enum ForcedCall {
 }
 
 /// Returns the tools for the template (none if they are switched off), and the required call.
-pub(super) fn tools(request: &ChatRequest, rollout: &Rollout) -> Result<(Vec<Value>, Option<ForcedCall>), ChatError> {
-    let tools = request.tools.clone().unwrap_or_default();
+pub(super) fn tools(
+    request: &mut ChatRequest,
+    rollout: &Rollout,
+) -> Result<(Vec<Value>, Option<ForcedCall>), ChatError> {
+    let tools = request.tools.take().unwrap_or_default();
     for (at, tool) in tools.iter().enumerate() {
         if tool["type"] != "function" || !tool["function"]["name"].is_string() {
             let param = format!("tools[{at}]");

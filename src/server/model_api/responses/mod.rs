@@ -10,7 +10,7 @@ mod tools;
 
 pub use answer::ResponseWriter;
 pub use kept::{Kept, KeptResponses};
-pub use request::{ChatInput, chat_input, resolve_references};
+pub use request::{chat_input, resolve_references};
 
 /// Fields of the chat request and their names in this API.
 pub const RENAMED: &[(&str, &str)] = &[
