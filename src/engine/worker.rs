@@ -80,7 +80,7 @@ impl ModelWorker {
                 let dir = checkpoint.dir.to_string_lossy();
                 let trained = load(&dir, &device, dtype, &mut progress).map_err(sentence)?;
                 let weights = Weights::new(trained.config, trained.tensors, &trainable).map_err(sentence)?;
-                let needed = Trainer::needs_reference(&weights, config).map_err(sentence)?;
+                let needed = Trainer::needs_reference(&weights, &config.trainer_common).map_err(sentence)?;
                 let reference = needed.then(|| Weights::new(base.config, base.tensors, &Trainable::Nothing));
                 (weights, reference.transpose().map_err(sentence)?)
             }

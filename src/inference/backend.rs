@@ -7,8 +7,8 @@ use super::forward::{BLOCK_TOKENS, Forward};
 use super::forward_cpu::CpuForward;
 use super::forward_plain::PlainForward;
 use super::scheduler::{Limits, Scheduler};
-use crate::config::Ajet;
-use crate::config::schema::{Dtype, ImportanceMode, Kernels};
+use super::settings::SamplingSettings;
+use crate::config::schema::{Dtype, Kernels};
 use crate::model::kernels::{Pool, Precision};
 use crate::model::{Weights, device, memory};
 
@@ -30,32 +30,31 @@ impl Scheduler {
     /// # Errors
     /// Fails if out of memory, if the cache cannot hold one sequence, or for bf16 on the CPU without importance
     /// sampling correction.
-    pub fn new(weights: &Weights, ajet: &Ajet) -> Result<Self> {
-        Self::on_pool(
-            weights,
-            ajet,
-            Arc::new(Pool::new(Pool::threads_for(ajet.engine.threads))),
-        )
+    pub fn new(weights: &Weights, settings: impl Into<SamplingSettings>) -> Result<Self> {
+        let settings = settings.into();
+        let pool = Arc::new(Pool::new(Pool::threads_for(settings.engine.threads)));
+        Self::on_pool(weights, settings, pool)
     }
 
     /// As [`new`](Self::new), on threads that others use too, such as the trainer's.
     ///
     /// # Errors
     /// As [`new`](Self::new).
-    pub fn on_pool(weights: &Weights, ajet: &Ajet, pool: Arc<Pool>) -> Result<Self> {
-        let on_kernels = weights.device().is_cpu() && ajet.engine.kernels == Kernels::Auto;
+    pub fn on_pool(weights: &Weights, settings: impl Into<SamplingSettings>, pool: Arc<Pool>) -> Result<Self> {
+        let settings = settings.into();
+        let on_kernels = weights.device().is_cpu() && settings.engine.kernels == Kernels::Auto;
         let forward: Box<dyn Forward> = match on_kernels {
-            true => Box::new(CpuForward::new(weights, pool.clone(), precision(ajet)?)?),
-            false if weights.device().is_cpu() && ajet.engine.dtype == Dtype::Bf16 => {
+            true => Box::new(CpuForward::new(weights, pool.clone(), precision(&settings)?)?),
+            false if weights.device().is_cpu() && settings.engine.dtype == Dtype::Bf16 => {
                 return Err(InferenceError::PlainBf16);
             }
             false => Box::new(PlainForward::new(weights)?),
         };
         let config = &weights.config;
-        let max_model_len = ajet.max_model_len().min(config.max_position_embeddings);
+        let max_model_len = settings.max_model_len.min(config.max_position_embeddings);
         let one_sequence = (max_model_len / BLOCK_TOKENS + 1) * forward.block_bytes();
         let cache_bytes = match device::memory(&weights.device())? {
-            Some(memory) => memory.left_of(ajet.rollout.gpu_memory_utilization),
+            Some(memory) => memory.left_of(settings.gpu_memory_utilization),
             None => ((memory::available().unwrap_or(ASSUMED_MEMORY) as f64 * MEMORY_SHARE) as usize).max(one_sequence),
         };
         let prefill = match weights.device().is_cpu() {
@@ -63,9 +62,9 @@ impl Scheduler {
             false => GPU_PREFILL_TOKENS,
         };
         let limits = Limits {
-            max_num_seqs: ajet.rollout.max_num_seqs,
+            max_num_seqs: settings.max_num_seqs,
             max_model_len,
-            step_tokens: ajet.rollout.max_num_seqs + prefill,
+            step_tokens: settings.max_num_seqs + prefill,
             cache_bytes,
             vocab_size: config.vocab_size,
         };
@@ -74,11 +73,10 @@ impl Scheduler {
 }
 
 /// Returns the precision in which the CPU kernels store weights.
-fn precision(ajet: &Ajet) -> Result<Precision> {
-    let corrected = ajet.trainer_common.importance_sampling.mode != ImportanceMode::Off;
-    match ajet.engine.dtype {
+fn precision(settings: &SamplingSettings) -> Result<Precision> {
+    match settings.engine.dtype {
         Dtype::Auto | Dtype::F32 => Ok(Precision::F32),
-        Dtype::Bf16 if corrected => Ok(Precision::Bf16),
+        Dtype::Bf16 if settings.corrected => Ok(Precision::Bf16),
         Dtype::Bf16 => Err(InferenceError::Uncorrected),
     }
 }

@@ -25,7 +25,9 @@ pub mod scheduler;
 #[cfg(test)]
 mod scheduler_tests;
 mod sequence;
+mod settings;
 
 pub use error::InferenceError;
 pub use request::{Bias, FinishReason, SampleEvent, SampleRequest, SampledToken, SamplingParams, StopCheck};
 pub use scheduler::{Scheduler, StepReport, Totals};
+pub use settings::SamplingSettings;

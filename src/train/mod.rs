@@ -7,12 +7,14 @@ pub mod episode;
 pub mod error;
 pub mod gradients;
 pub mod loss;
-pub mod memory;
+#[cfg(test)]
+mod memory_tests;
 pub mod mini_batch;
 pub mod optim;
 pub mod packing;
 pub mod prepare;
 pub mod report;
+pub mod settings;
 pub mod state;
 pub mod trainer;
 
@@ -21,4 +23,5 @@ pub use error::TrainError;
 pub use gradients::Gradients;
 pub use optim::adamw::AdamW;
 pub use report::{Untrained, UpdateReport};
+pub use settings::TrainSettings;
 pub use trainer::Trainer;

@@ -4,27 +4,15 @@ use indexmap::IndexMap;
 
 use super::episode::TrainEpisode;
 use super::report::Untrained;
-use crate::config::schema::Ajet;
 
 /// Lengths and filters of the configuration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
-    /// Maximum number of tokens of a row; longer ones are truncated at the end.
+    /// Maximum number of tokens of a row: `max_prompt_length + max_response_length`, or `max_model_len` if that is
+    /// less. Longer rows are truncated at the end.
     pub row_tokens: usize,
     /// Whether rows truncated by length are excluded from the loss.
     pub mask_truncated: bool,
-}
-
-impl Limits {
-    /// Returns `max_prompt_length + max_response_length`, or `max_model_len` if that is less.
-    pub fn new(config: &Ajet) -> Self {
-        let by_data = config.data.max_prompt_length + config.data.max_response_length;
-        let row_tokens = config.rollout.max_model_len.map_or(by_data, |limit| limit.min(by_data));
-        Self {
-            row_tokens,
-            mask_truncated: config.trainer_common.mask_truncated,
-        }
-    }
 }
 
 /// A row to train on; per-target vectors have one entry per masked-in token.

@@ -22,9 +22,10 @@ use super::mini_batch;
 use super::optim::adamw::AdamW;
 use super::optim::schedule::Schedule;
 use super::packing::{MicroBatch, RowView, pack};
-use super::prepare::{Limits, Prepared, TrainRow, prepare};
+use super::prepare::{Prepared, TrainRow, prepare};
 use super::report::{Seconds, Untrained, UpdateReport, loss_metrics};
-use crate::config::schema::Ajet;
+use super::settings::TrainSettings;
+use crate::config::schema::TrainerCommon;
 use crate::model::kernels::Pool;
 use crate::model::memory::retry_smaller;
 use crate::model::{Transformer, Weights};
@@ -34,8 +35,9 @@ const NAMED_ROWS: usize = 8;
 
 /// State that persists between updates.
 pub struct Trainer {
-    pub(super) config: Ajet,
+    pub(super) settings: TrainSettings,
     pub(super) optimizer: AdamW,
+    /// Number of updates so far, including earlier runs.
     pub(super) updates: u64,
     objective: Objective,
     shaping: Shaping,
@@ -57,12 +59,13 @@ impl Trainer {
     ///
     /// # Errors
     /// Fails for an unknown KL estimator, without trainable parameters, or if out of memory.
-    pub fn new(weights: &Weights, config: &Ajet) -> Result<Self> {
-        let reference = match Self::needs_reference(weights, config)? {
+    pub fn new(weights: &Weights, settings: impl Into<TrainSettings>) -> Result<Self> {
+        let settings = settings.into();
+        let reference = match Self::needs_reference(weights, &settings.common)? {
             true => Some(weights.frozen_copy()?),
             false => None,
         };
-        Self::with_reference(weights, config, reference)
+        Self::with_reference(weights, settings, reference)
     }
 
     /// As [`new`](Self::new), with a given reference: a resumed run measures from the start of its experiment, not from
@@ -70,8 +73,13 @@ impl Trainer {
     ///
     /// # Errors
     /// Fails as [`new`](Self::new) does.
-    pub fn with_reference(weights: &Weights, config: &Ajet, reference: Option<Weights>) -> Result<Self> {
-        let common = &config.trainer_common;
+    pub fn with_reference(
+        weights: &Weights,
+        settings: impl Into<TrainSettings>,
+        reference: Option<Weights>,
+    ) -> Result<Self> {
+        let settings = settings.into();
+        let (common, engine) = (&settings.common, &settings.engine);
         if weights.trainable_count() == 0 {
             return Err(TrainError::NothingToTrain);
         }
@@ -79,8 +87,8 @@ impl Trainer {
         let in_reward = common.use_kl_in_reward && common.kl_loss_coef != 0.0;
         let kl = parse_kl("ajet.trainer_common.kl_loss_type", &common.kl_loss_type)?;
         let penalty = parse_kl("ajet.trainer_common.kl_penalty_type", &common.kl_penalty_type)?;
-        let pool = Arc::new(Pool::new(Pool::threads_for(config.engine.threads)));
-        let backprop = Backprop::choose(weights, config.engine.kernels, config.engine.dtype, pool.clone())?;
+        let pool = Arc::new(Pool::new(Pool::threads_for(engine.threads)));
+        let backprop = Backprop::choose(weights, engine.kernels, engine.dtype, pool.clone())?;
         Ok(Self {
             optimizer: AdamW::new(weights, &common.optim)?,
             updates: 0,
@@ -92,16 +100,16 @@ impl Trainer {
                 scale: common.loss_extra_scale_ratio,
             },
             shaping: Shaping {
-                response_limit: config.data.max_response_length,
+                response_limit: settings.response_limit,
                 overlong: common.overlong.clone(),
                 kl: in_reward.then_some((penalty, common.kl_loss_coef)),
             },
             schedule: Schedule::new(&common.optim, common.total_training_steps),
             backprop: Mutex::new(backprop),
             micro_batch_tokens: common.ppo_max_token_len_per_gpu,
-            reference: reference.filter(|_| Self::needs_reference(weights, config).unwrap_or(false)),
+            reference: reference.filter(|_| Self::needs_reference(weights, common).unwrap_or(false)),
             pool,
-            config: config.clone(),
+            settings,
         })
     }
 
@@ -109,8 +117,7 @@ impl Trainer {
     ///
     /// # Errors
     /// Fails for an unknown KL estimator.
-    pub fn needs_reference(weights: &Weights, config: &Ajet) -> Result<bool> {
-        let common = &config.trainer_common;
+    pub fn needs_reference(weights: &Weights, common: &TrainerCommon) -> Result<bool> {
         parse_kl("ajet.trainer_common.kl_penalty_type", &common.kl_penalty_type)?;
         let asked = (common.use_kl_loss || common.use_kl_in_reward) && common.kl_loss_coef != 0.0;
         Ok(asked && weights.lora.is_none())
@@ -119,11 +126,6 @@ impl Trainer {
     /// The threads that compute on a CPU, to be shared with the sampler, which is idle during an update.
     pub fn pool(&self) -> &Arc<Pool> {
         &self.pool
-    }
-
-    /// Returns the number of updates so far, including earlier runs.
-    pub fn updates(&self) -> u64 {
-        self.updates
     }
 
     /// Trains on a batch. Each optimizer step changes the weights in place and increments their version; a step with
@@ -139,10 +141,10 @@ impl Trainer {
         progress: &mut dyn FnMut(&str),
     ) -> Result<UpdateReport> {
         let mut seconds = Seconds::default();
-        let mut batch = prepare(episodes, &Limits::new(&self.config));
+        let mut batch = prepare(episodes, &self.settings.limits);
         // A penalty in the reward needs every row's scores before there are advantages; otherwise rows without a signal
         // need none.
-        let advantages = match self.config.trainer_common.use_kl_in_reward {
+        let advantages = match self.settings.common.use_kl_in_reward {
             true => {
                 seconds.scoring = self.score(weights, &mut batch, |_| true, progress)?;
                 self.set_advantages(&mut batch)
@@ -161,7 +163,7 @@ impl Trainer {
             ..Run::default()
         };
         let (epochs, parts, seed) = {
-            let common = &self.config.trainer_common;
+            let common = &self.settings.common;
             (common.ppo_epochs.max(1), common.mini_batch_num.max(1), common.seed)
         };
         for epoch in 0..epochs {
@@ -192,7 +194,7 @@ impl Trainer {
         progress: &mut dyn FnMut(&str),
     ) -> Result<f64> {
         let started = Instant::now();
-        let common = &self.config.trainer_common;
+        let common = &self.settings.common;
         if common.ppo_epochs.max(1) * common.mini_batch_num.max(1) > 1 || common.use_kl_in_reward {
             progress("computing log-probabilities before the first step");
             let scores = self.log_probs(Transformer::new(weights), &batch.rows, &wanted)?;
@@ -220,7 +222,7 @@ impl Trainer {
         let attempt = |tokens| {
             let mut scores = vec![vec![]; rows.len()];
             for micro in self.pack(rows, tokens, &wanted) {
-                let found = self.backprop().log_probs(model, &micro, self.temperature())?;
+                let found = self.backprop().log_probs(model, &micro, self.settings.temperature)?;
                 for packed in &micro.rows {
                     scores[packed.row] = packed.predictions.iter().map(|p| found[*p]).collect();
                 }
@@ -247,15 +249,7 @@ impl Trainer {
         self.backprop.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Temperature of the rollout; greedy answers are scored at 1, as they are reported.
-    fn temperature(&self) -> f64 {
-        match self.config.rollout.temperature {
-            0.0 => 1.0,
-            temperature => temperature,
-        }
-    }
-
-    /// Packs the wanted rows into micro-batches of at most so many tokens, or of one row.
+    /// Packs the wanted rows into micro-batches of up to `tokens` tokens, or of one row.
     fn pack(&self, rows: &[TrainRow], tokens: usize, wanted: impl Fn(&TrainRow) -> bool) -> Vec<MicroBatch> {
         let views: Vec<RowView> = rows
             .iter()
@@ -264,12 +258,12 @@ impl Trainer {
                 tokens: &row.tokens,
             })
             .collect();
-        pack(&views, tokens, self.config.trainer_common.share_prefixes)
+        pack(&views, tokens, self.settings.common.share_prefixes)
     }
 
     /// Computes each row's advantage from the rewards with penalties. Returns the advantages of the compared samples.
     fn set_advantages(&self, batch: &mut Prepared) -> Vec<f64> {
-        let common = &self.config.trainer_common;
+        let common = &self.settings.common;
         let by_episode = common.advantage_estimation_episode_level;
         let samples = self.shaping.samples(batch, by_episode);
         let found = advantages(&samples, &common.algorithm, common.singleton_group);
@@ -281,7 +275,7 @@ impl Trainer {
 
     /// Computes each row's token weight in the loss of its mini-batch.
     fn set_weights(&self, batch: &mut Prepared, rows: Range<usize>) {
-        let common = &self.config.trainer_common;
+        let common = &self.settings.common;
         let mut sequences: IndexMap<usize, usize> = IndexMap::new();
         let by_episode = common.loss_weight_normalization_episode_level;
         for number in rows.clone() {
@@ -291,7 +285,7 @@ impl Trainer {
                 .or_default() += row.targets.len();
         }
         let tokens: Vec<usize> = sequences.values().copied().collect();
-        let weights = token_weights(&tokens, common.loss_agg_mode, self.config.data.max_response_length);
+        let weights = token_weights(&tokens, common.loss_agg_mode, self.settings.response_limit);
         for number in rows {
             let row = &mut batch.rows[number];
             let sequence = sequences.get_index_of(&if by_episode { row.episode } else { number });
@@ -322,7 +316,7 @@ impl Trainer {
             run.skip(what, rows, &(0..rows.len()).collect::<Vec<_>>());
             return Ok(());
         }
-        let clip = clip_factor(norm, self.config.trainer_common.optim.grad_clip);
+        let clip = clip_factor(norm, self.settings.common.optim.grad_clip);
         self.optimizer.step(&self.pool, weights, &gradients, lr, clip)?;
         weights.device().synchronize().map_err(TrainError::from)?;
         run.seconds.optimizer += started.elapsed().as_secs_f64();
@@ -369,9 +363,9 @@ impl Trainer {
         run: &mut Run,
     ) -> Result<Vec<usize>> {
         let started = Instant::now();
-        let keep_less = recompute::wanted(self.config.trainer_common.recompute, weights, micro.batch.len());
+        let keep_less = recompute::wanted(self.settings.common.recompute, weights, micro.batch.len());
         let mut backprop = self.backprop();
-        let forward = backprop.forward(Transformer::new(weights), micro, self.temperature(), keep_less)?;
+        let forward = backprop.forward(Transformer::new(weights), micro, self.settings.temperature, keep_less)?;
         let (log_probs, entropies) = forward.outputs()?;
         run.seconds.forward += started.elapsed().as_secs_f64();
         run.tokens += micro.batch.len();

@@ -2,7 +2,7 @@ use std::collections::HashMap;
 
 use super::*;
 use crate::config::LINEAR_PROJECTIONS;
-use crate::config::schema::{self, AdvEstimator, LossAggMode, Recompute};
+use crate::config::schema::{self, AdvEstimator, Ajet, LossAggMode, Recompute};
 use crate::model::PackedBatch;
 use crate::model::config::{Family, ModelConfig};
 use crate::model::lora::LoraConfig;
@@ -312,7 +312,7 @@ fn several_steps_measure_their_ratio_against_the_weights_before_the_first() {
     config.trainer_common.optim.lr = 1e-2;
     let (weights, trainer, report) = train(&Trainable::All, &config, &[batch()]);
     assert_eq!(report.metrics["optimizer_steps"], 4.0);
-    assert_eq!((weights.version, trainer.updates()), (4, 1));
+    assert_eq!((weights.version, trainer.updates), (4, 1));
     assert!(report.metrics["ratio_max"] > 1.0001);
     let (_, _, single) = train(&Trainable::All, &self::config(), &[batch()]);
     assert_eq!(single.metrics["ratio_max"], 1.0);
@@ -364,7 +364,7 @@ fn assert_skips(config: &Ajet, batch: &[TrainEpisode], named: &[&str], not_named
         assert!(named.iter().all(|name| told.contains(name)), "{told}");
         assert!(!not_named.iter().any(|name| told.contains(name)), "{told}");
         assert_eq!(before, values(&weights));
-        assert_eq!((weights.version, trainer.optimizer.steps, trainer.updates()), (0, 0, 1));
+        assert_eq!((weights.version, trainer.optimizer.steps, trainer.updates), (0, 0, 1));
         let slots = trainer.optimizer.slots().unwrap();
         let moments = slots.values();
         assert!(
@@ -424,7 +424,7 @@ fn a_resumed_trainer_goes_on_with_the_same_bits() {
         resumed.load_state(dir.path()).unwrap();
         resumed.update(&mut half, &batch(), &mut |_| ()).unwrap();
         assert_eq!(values(&whole), values(&half));
-        assert_eq!(resumed.updates(), 3);
+        assert_eq!(resumed.updates, 3);
     }
 }
 
@@ -448,13 +448,13 @@ fn a_state_of_another_model_or_a_damaged_one_is_refused() {
             .to_string()
             .contains("trainer.safetensors")
     );
-    assert_eq!(other.updates(), 0);
+    assert_eq!(other.updates, 0);
 }
 
 #[test]
 fn an_empty_batch_is_an_update_without_a_step() {
     let (weights, trainer, report) = train(&Trainable::All, &config(), &[vec![]]);
-    assert_eq!((weights.version, trainer.updates()), (0, 1));
+    assert_eq!((weights.version, trainer.updates), (0, 1));
     assert_eq!(report.metrics["optimizer_steps"], 0.0);
     assert!(report.metrics.values().all(|v| v.is_finite()), "{report:?}");
 }

@@ -42,7 +42,7 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Counts for a micro-batch of so many tokens.
+    /// Counts for a micro-batch of `tokens` tokens.
     pub fn new(config: &ModelConfig, trained: Trained, tokens: usize) -> Self {
         let parameters = config.num_parameters() as f64;
         let (copies, trained_parameters) = match trained {
@@ -59,14 +59,9 @@ impl Estimate {
         }
     }
 
-    /// What an update needs in all.
+    /// Returns the bytes of an update.
     pub fn update(&self) -> f64 {
         self.weights + self.optimizer + self.gradients + self.activations
-    }
-
-    /// What is left for caches of a card while sampling, where a share of it may be used.
-    pub fn left_for_caches(&self, card: f64, share: f64) -> f64 {
-        (card * share - self.weights - self.optimizer).max(0.0)
     }
 }
 
@@ -163,6 +158,6 @@ mod tests {
         assert!((bytes - 18.0).abs() < 1e-6, "{bytes}");
         let lora = Estimate::new(&config, Trained::Lora { rank: 16 }, 0);
         assert!(lora.optimizer < 0.02 * e.optimizer * 2.0);
-        assert!(lora.left_for_caches(80e9, 0.85) > e.left_for_caches(80e9, 0.85));
+        assert!(lora.weights + lora.optimizer < e.weights + e.optimizer);
     }
 }
