@@ -1,26 +1,18 @@
 //! The Hugging Face hub and its cache on this machine: files of models and data sets.
 
 mod environment;
+mod error;
 mod repository;
 
 use std::path::{Path, PathBuf};
 
 use hf_hub::api::Progress;
-use hf_hub::api::sync::{ApiBuilder, ApiRepo};
+use hf_hub::api::sync::{ApiBuilder, ApiError, ApiRepo};
 
 use crate::config::small_file::{DOCUMENT_BYTES, read_text};
 use environment::Environment;
+pub use error::{HubError, Reason};
 pub use repository::{Kind, Repository};
-
-/// Why a file of the hub is not available.
-#[derive(Debug, thiserror::Error)]
-#[error("{reason}")]
-pub struct HubError {
-    /// The file asked for.
-    pub file: String,
-    /// The hub client's message, or what forbids asking.
-    pub reason: String,
-}
 
 /// The hub as the environment describes it.
 #[derive(Debug)]
@@ -29,19 +21,19 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// From `HF_ENDPOINT`, `HF_TOKEN`, `HF_HUB_CACHE`, `HF_HUB_OFFLINE` and what else Python's client reads.
+    /// Reads `HF_ENDPOINT`, `HF_TOKEN`, `HF_HUB_CACHE`, `HF_HUB_OFFLINE` and the other variables of Python's client.
     pub fn from_env() -> Self {
         Self {
             environment: Environment::new(|name| std::env::var(name).ok()),
         }
     }
 
-    /// Whether the environment forbids network access.
+    /// Returns whether the environment forbids network access.
     pub fn is_offline(&self) -> bool {
         self.environment.offline
     }
 
-    /// The directory of the cache that holds the files of a repository's revision; files may be missing in it.
+    /// Returns the cache directory of a repository's revision, in which files may be missing; `None` if there is none.
     pub fn cached(&self, repository: &Repository) -> Option<PathBuf> {
         let directory = self.environment.cache.join(repository.to_hf().folder_name());
         let reference = directory.join("refs").join(&repository.revision);
@@ -53,33 +45,30 @@ impl Hub {
         (is_below(&commit) && snapshot.is_dir()).then_some(snapshot)
     }
 
-    /// Asks the hub which files a repository has.
+    /// Fetches the list of a repository's files.
     ///
     /// # Errors
     /// Fails if `HF_HUB_OFFLINE` is set, the hub cannot be reached, or it has no such repository or revision.
     pub fn open(&self, repository: &Repository) -> Result<Remote, HubError> {
-        let fail = |reason: String| HubError {
+        let fail = |reason| HubError {
             file: "list of files".into(),
             reason,
         };
+        let refused = |error: ApiError| fail(Reason::Client(error.to_string()));
         if self.environment.offline {
-            return Err(fail("HF_HUB_OFFLINE is set, so nothing is downloaded".into()));
+            return Err(fail(Reason::Offline));
         }
         let mut builder = ApiBuilder::from_env()
             .with_cache_dir(self.environment.cache.clone())
-            // Whoever listens to `progress` draws it.
+            // The caller of `fetch` shows the progress.
             .with_progress(false);
         if let Some(token) = &self.environment.token {
             builder = builder.with_token(Some(token.clone()));
         }
-        let api = builder.build().map_err(|error| fail(error.to_string()))?;
-        let api = api.repo(repository.to_hf());
-        let info = api.info().map_err(|error| fail(error.to_string()))?;
+        let api = builder.build().map_err(refused)?.repo(repository.to_hf());
+        let info = api.info().map_err(refused)?;
         if !is_below(&info.sha) {
-            return Err(fail(format!(
-                "the hub reports the revision {:?}, which is not a commit",
-                info.sha
-            )));
+            return Err(fail(Reason::NotACommit(info.sha)));
         }
         let snapshots = self.environment.cache.join(repository.to_hf().folder_name());
         Ok(Remote {
@@ -99,40 +88,40 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// The paths of all files, relative to the repository.
+    /// Returns the paths of all files, relative to the repository.
     pub fn files(&self) -> &[String] {
         &self.files
     }
 
-    /// Whether the repository has a file.
+    /// Returns whether the repository has a file.
     pub fn has(&self, file: &str) -> bool {
         self.files.iter().any(|known| known == file)
     }
 
-    /// The directory of the cache that the files of this revision are fetched into.
+    /// Returns the cache directory of this revision.
     pub fn snapshot(&self) -> &Path {
         &self.snapshot
     }
 
-    /// A file's place in the cache; fetches it where it is not there yet. `progress` receives the part that is done
-    /// (0 to 1) and what is being done.
+    /// Returns the path of a file in the cache, after fetching it if it is not there. `progress` receives the fraction
+    /// done (0 to 1) and the current activity.
     ///
     /// # Errors
-    /// Fails if the hub does not provide it, or provides that of another revision.
+    /// Fails if the hub does not provide it, or provides a file of another revision.
     pub fn fetch(&self, file: &str, progress: &mut dyn FnMut(f32, &str)) -> Result<PathBuf, HubError> {
-        let fail = |reason: String| HubError {
+        let fail = |reason| HubError {
             file: file.to_owned(),
             reason,
         };
         if !is_below(file) {
-            return Err(fail("its name leads out of the repository".into()));
+            return Err(fail(Reason::OutsideRepository));
         }
         let wanted = self.snapshot.join(file);
         if wanted.exists() {
             return Ok(wanted);
         }
         if let Some(character) = file.chars().find(|character| !is_plain(*character)) {
-            return Err(fail(format!("the hub client cannot fetch names with {character:?}")));
+            return Err(fail(Reason::UnsupportedCharacter(character)));
         }
         let fraction = Fraction {
             what: format!("downloading {file}"),
@@ -143,10 +132,10 @@ impl Remote {
         let path = self
             .api
             .download_with_progress(file, fraction)
-            .map_err(|error| fail(error.to_string()))?;
+            .map_err(|error| fail(Reason::Client(error.to_string())))?;
         match path == wanted {
             true => Ok(path),
-            false => Err(fail("the repository changed meanwhile; run this again".into())),
+            false => Err(fail(Reason::Changed)),
         }
     }
 }

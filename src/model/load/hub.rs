@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::ADDITIONAL_CHAT_TEMPLATES;
 use crate::config::small_file::{TABLE_BYTES, read_text};
-use crate::hub::{Hub, HubError, Kind, Repository};
+use crate::hub::{Hub, HubError, Kind, Reason, Repository};
 use crate::model::error::ModelError;
 
 const CONFIG: &str = "config.json";
@@ -26,8 +26,8 @@ pub(super) fn id(path: &str) -> Option<Repository> {
     Repository::parse(path, Kind::Model).filter(|repository| !repository.name.ends_with(".gguf"))
 }
 
-/// The directory with the model's files, fetched where they are not in the cache yet. A complete snapshot in the cache
-/// is used without asking the hub.
+/// Returns the directory with the model's files, downloading those that are not in the cache. A complete snapshot in
+/// the cache is used without contacting the hub.
 pub(super) fn snapshot(repository: &Repository, progress: &mut dyn FnMut(f32, &str)) -> Result<PathBuf, ModelError> {
     let hub = Hub::from_env();
     if let Some(directory) = hub.cached(repository).filter(|directory| is_complete(directory)) {
@@ -36,7 +36,7 @@ pub(super) fn snapshot(repository: &Repository, progress: &mut dyn FnMut(f32, &s
     let fail = |error: HubError| ModelError::Hub {
         repo: repository.name.clone(),
         file: error.file,
-        reason: error.reason,
+        reason: error.reason.to_string(),
     };
     let remote = hub.open(repository).map_err(fail)?;
     let mut fetch = |file: &str| remote.fetch(file, progress).map_err(fail);
@@ -60,7 +60,7 @@ pub(super) fn snapshot(repository: &Repository, progress: &mut dyn FnMut(f32, &s
         true => Ok(remote.snapshot().to_path_buf()),
         false => Err(fail(HubError {
             file: CONFIG.into(),
-            reason: "the repository has no such file".into(),
+            reason: Reason::Missing,
         })),
     }
 }

@@ -96,6 +96,6 @@ fn no_dataset(path: &str, error: HubError) -> TaskError {
     TaskError::NoDataset {
         path: path.to_owned(),
         file: error.file,
-        reason: error.reason,
+        reason: error.reason.to_string(),
     }
 }
