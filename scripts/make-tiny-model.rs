@@ -138,7 +138,13 @@ fn train(weights: &mut Weights, tokenizer: &Tokenizer, args: &Args) -> anyhow::R
         let batch = (0..args.batch).map(|_| Conversation::generate(&mut rng, tokenizer));
         let batch = batch.collect::<anyhow::Result<Vec<_>>>()?;
         let loss = answer_log_probs(weights, &batch)?.mean_all()?.neg()?;
-        let gradients = Gradients::collect(weights, &loss.backward()?)?;
+        let store = loss.backward()?;
+        let mut gradients = Gradients::default();
+        for (name, var) in weights.trainable() {
+            if let Some(gradient) = store.get(&var) {
+                gradients.add(&name, gradient)?;
+            }
+        }
         let warm_up = ((step + 1) as f64 / 50.0).min(1.0);
         let lr = args.lr * warm_up * (1.0 - 0.9 * step as f64 / args.steps as f64);
         optimizer.step(

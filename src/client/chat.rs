@@ -1,18 +1,18 @@
 //! Client of the model API, with the retries of the usual SDKs.
 
 use std::borrow::Cow;
-use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::ClientError;
-use super::http::{backoff, http_client, is_busy, retry_after, root_cause};
+use super::http::{http_client, is_busy, root_cause, send_with_retries};
 use super::url::blank_token;
 use crate::protocol::anthropic::TokenCount;
 use crate::protocol::openai::{ChatCompletion, ChatMessage, ChatRequest, ErrorBody};
 use crate::protocol::swarm::EpisodeConversations;
 
+/// Maximum number of attempts.
 const TRIES: u32 = 8;
 
 /// Client of an OpenAI-compatible model with base URL and key; an episode's ([`super::Episode::model`]) or any other.
@@ -135,19 +135,12 @@ impl ModelApi {
         call: &'static str,
         request: impl Fn() -> reqwest::RequestBuilder,
     ) -> Result<reqwest::Response, ClientError> {
-        let mut tried = 1;
-        let answer = loop {
-            let pause = match request().bearer_auth(&self.api_key).send().await {
-                Ok(answer) if tried < TRIES && is_busy(answer.status()) => {
-                    retry_after(answer.headers()).unwrap_or_else(|| backoff(tried))
-                }
-                Ok(answer) => break answer,
-                Err(error) if tried < TRIES && error.is_connect() => backoff(tried),
-                Err(error) => return Err(self.unreachable(&error)),
-            };
-            tokio::time::sleep(pause.max(Duration::from_millis(100))).await;
-            tried += 1;
-        };
+        let request = || request().bearer_auth(&self.api_key);
+        let answer = send_with_retries(TRIES, request, |result| match result {
+            Ok(answer) => is_busy(answer.status()),
+            Err(error) => error.is_connect(),
+        });
+        let answer = answer.await.map_err(|error| self.unreachable(&error))?;
         let status = answer.status();
         if status.is_success() {
             return Ok(answer);

@@ -35,8 +35,12 @@ impl Call {
 
     /// Returns whether the same call may succeed later. A Python server answers 500 to a claim if an episode has just
     /// gone.
-    fn is_worth_another_try(self, status: StatusCode) -> bool {
-        is_busy(status) || (status == StatusCode::INTERNAL_SERVER_ERROR && self.retry == Retry::Idempotent)
+    fn is_worth_another_try(self, result: &reqwest::Result<reqwest::Response>) -> bool {
+        let idempotent = self.retry == Retry::Idempotent;
+        match result.as_ref().map(reqwest::Response::status) {
+            Ok(status) => is_busy(status) || (status == StatusCode::INTERNAL_SERVER_ERROR && idempotent),
+            Err(error) => error.is_connect() || idempotent,
+        }
     }
 }
 
@@ -46,6 +50,9 @@ const KEEP_IDLE: Duration = Duration::from_secs(3);
 
 /// Maximum number of attempts: about six seconds, enough for a restarting server.
 const TRIES: u32 = 6;
+
+/// Minimum delay before a retry, also if the server asks for none.
+const MIN_PAUSE: Duration = Duration::from_millis(100);
 
 /// Connections to one server.
 #[derive(Debug)]
@@ -138,21 +145,9 @@ impl Http {
         call: Call,
         body: Option<&impl Serialize>,
     ) -> Result<A, ClientError> {
-        let mut tried = 1;
-        loop {
-            let pause = match self.request(method.clone(), call, body).send().await {
-                Ok(answer) if tried < TRIES && call.is_worth_another_try(answer.status()) => {
-                    retry_after(answer.headers()).unwrap_or_else(|| backoff(tried))
-                }
-                Ok(answer) => return self.read(call, answer).await,
-                Err(error) if tried < TRIES && (call.retry == Retry::Idempotent || error.is_connect()) => {
-                    backoff(tried)
-                }
-                Err(error) => return Err(self.unreachable(&error)),
-            };
-            tokio::time::sleep(pause).await;
-            tried += 1;
-        }
+        let request = || self.request(method.clone(), call, body);
+        let answer = send_with_retries(TRIES, request, |result| call.is_worth_another_try(result)).await;
+        self.read(call, answer.map_err(|error| self.unreachable(&error))?).await
     }
 
     fn request(&self, method: Method, call: Call, body: Option<&impl Serialize>) -> reqwest::RequestBuilder {
@@ -226,6 +221,25 @@ pub fn http_client(base_url: &str) -> Result<reqwest::Client, ClientError> {
         builder = builder.no_proxy();
     }
     builder.build().map_err(|error| ClientError::Setup(root_cause(&error)))
+}
+
+/// Sends a request at most `tries` times, as long as its result is worth another try. Waits as long as the server asks,
+/// or longer with every attempt.
+pub(super) async fn send_with_retries(
+    tries: u32,
+    request: impl Fn() -> reqwest::RequestBuilder,
+    is_worth_another_try: impl Fn(&reqwest::Result<reqwest::Response>) -> bool,
+) -> reqwest::Result<reqwest::Response> {
+    let mut tried = 1;
+    loop {
+        let result = request().send().await;
+        if tried >= tries || !is_worth_another_try(&result) {
+            return result;
+        }
+        let asked = result.ok().and_then(|answer| retry_after(answer.headers()));
+        tokio::time::sleep(asked.unwrap_or_else(|| backoff(tried)).max(MIN_PAUSE)).await;
+        tried += 1;
+    }
 }
 
 /// Returns whether the server asks for a retry. A restarting engine also answers 503.

@@ -1,4 +1,4 @@
-//! SHA-256 of files and bytes, in hexadecimal.
+//! SHA-256 of files and bytes, and hexadecimal text.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -37,7 +37,8 @@ impl Write for Hasher {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Encodes bytes as hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

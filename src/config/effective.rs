@@ -16,23 +16,23 @@ pub const LINEAR_PROJECTIONS: [&str; 7] = [
     "down_proj",
 ];
 
-/// Updates between checkpoints where none are asked for: an engine that is killed does at most so many again.
+/// Default number of updates between checkpoints: a killed engine repeats at most this many.
 const RESUME_POINTS_EVERY: u64 = 50;
 
 impl Ajet {
-    /// Most tokens of prompt and answer together: as set, or the longest prompt and response.
+    /// Returns the maximum number of tokens of prompt and answer together: as set, or the longest prompt and response.
     pub fn max_model_len(&self) -> usize {
         self.rollout.max_model_len.unwrap_or_else(|| self.max_row_len())
     }
 
-    /// Most tokens of a training row: the longest prompt and response.
+    /// Returns the maximum number of tokens of a training row: the longest prompt and response.
     pub fn max_row_len(&self) -> usize {
         self.data
             .max_prompt_length
             .saturating_add(self.data.max_response_length)
     }
 
-    /// Most tokens sampled in one LLM call: as set, or 4096, but never more than the response.
+    /// Returns the maximum number of tokens sampled in one LLM call: as set, or 4096, but never more than the response.
     pub fn max_response_length_in_one_turn(&self) -> usize {
         let set = self.rollout.max_response_length_in_one_turn;
         set.unwrap_or_else(|| self.data.max_response_length.min(4096))
@@ -43,7 +43,7 @@ impl Ajet {
         self.data.train_batch_size.saturating_mul(self.rollout.num_repeat)
     }
 
-    /// Most episodes claimed at once.
+    /// Returns the maximum number of episodes claimed at once.
     pub fn max_claimed_episodes(&self) -> usize {
         self.episodes_per_batch().min(self.rollout.max_env_worker)
     }
@@ -83,36 +83,24 @@ impl TrainerCommon {
         Some(self.keep_best.as_str()).filter(|metric| !["", KEEP_NONE].contains(metric))
     }
 
-    /// Whether TensorBoard event files are written: asked for by name, or in place of a logger that is not built in.
+    /// Returns whether TensorBoard event files are written: by name, or in place of a logger that is not built in.
     pub fn logs_to_tensorboard(&self) -> bool {
         self.logger.iter().any(|name| name != "console")
     }
 
-    /// Whether a step's metrics become a line of the log.
+    /// Returns whether a step's metrics are logged as a line.
     pub fn logs_to_console(&self) -> bool {
         self.logger.iter().any(|name| name == "console")
-    }
-
-    /// Updates over which the learning rate rises to its full value.
-    pub fn warmup_steps(&self) -> u64 {
-        let by_ratio = || (self.optim.lr_warmup_steps_ratio * self.total_training_steps.unwrap_or(0) as f64) as u64;
-        let set = self.optim.lr_warmup_steps.and_then(|steps| u64::try_from(steps).ok());
-        set.unwrap_or_else(by_ratio)
-    }
-
-    /// Whether the log-probabilities of the reference weights are asked for.
-    pub fn needs_reference(&self) -> bool {
-        (self.use_kl_loss || self.use_kl_in_reward) && self.kl_loss_coef > 0.0
     }
 }
 
 impl Lora {
-    /// Whether an adapter is trained instead of the weights.
+    /// Returns whether an adapter is trained instead of the weights.
     pub fn is_on(&self) -> bool {
         self.lora_rank > 0
     }
 
-    /// Names of the projections that get an adapter.
+    /// Returns the names of the projections that get an adapter.
     pub fn projections(&self) -> Vec<&str> {
         match &self.target_modules {
             TargetModules::Name(name) if name == "all-linear" => LINEAR_PROJECTIONS.to_vec(),

@@ -5,7 +5,6 @@ use std::sync::LazyLock;
 
 use indexmap::IndexMap;
 
-use super::nearest::nearest;
 use super::node::Node;
 use super::schema::Ajet;
 use super::shape::{Key, Schema, Section, Shape};
@@ -102,11 +101,6 @@ impl Keys {
         let used = self.used.keys().chain(self.sections.keys());
         used.chain(self.accepted.keys()).map(String::as_str)
     }
-
-    /// The known key or section of `ajet` that an unknown path was most likely meant to be.
-    pub fn nearest(&self, path: &str) -> Option<&str> {
-        nearest(path, self.paths().filter(|known| known.starts_with("ajet")))
-    }
 }
 
 /// `section.name`; just `name` at the top.
@@ -120,6 +114,7 @@ pub(super) fn join(section: &str, name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::nearest;
 
     #[test]
     fn used_and_accepted_keys_do_not_overlap() {
@@ -175,7 +170,8 @@ mod tests {
             ("ajet.zzz", None),
         ];
         for (given, meant) in cases {
-            assert_eq!(keys().nearest(given), meant, "{given}");
+            let known = keys().paths().filter(|known| known.starts_with("ajet"));
+            assert_eq!(nearest(given, known), meant, "{given}");
         }
     }
 }

@@ -14,6 +14,7 @@ pub mod keys;
 mod load;
 mod nearest;
 mod node;
+#[cfg(test)]
 mod reference;
 pub mod schema;
 pub mod setting;
@@ -31,6 +32,7 @@ pub use fit::{Strictness, fit};
 pub use load::{Loaded, load, load_over, parse, read};
 pub use nearest::nearest;
 pub use node::Node;
+#[cfg(test)]
 pub use reference::{ajet_reference, reference};
 pub use schema::Ajet;
 pub use strict::{from_json, to_json};

@@ -453,7 +453,6 @@ mod tests {
                     Err(error) => assert!(error.to_string().contains("ajet."), "{path}: {value}: {error}"),
                     Ok(loaded) => {
                         let ajet = loaded.ajet; // nothing that follows from it overflows
-                        let trainer = &ajet.trainer_common;
                         let sizes = [
                             ajet.max_model_len(),
                             ajet.episodes_per_batch(),
@@ -463,8 +462,7 @@ mod tests {
                             sizes.iter().all(|size| *size <= 100_000_000),
                             "{path}: {value}: {sizes:?}"
                         );
-                        assert!(trainer.warmup_steps() <= 1_000_000_000, "{path}: {value}");
-                        trainer.save_every();
+                        ajet.trainer_common.save_every();
                     }
                 }
             }

@@ -7,9 +7,9 @@ use std::time::Duration;
 use indexmap::IndexMap;
 
 use super::events::EventHub;
-use super::metrics;
 use super::model_thread::{SamplingLoad, SamplingTotals};
 use super::session::Recent;
+use crate::model::memory;
 use crate::protocol::engine::EngineLoad;
 
 /// Interval between reports.
@@ -48,7 +48,7 @@ pub fn engine_load(
         cached_tokens: load.totals.cached_tokens,
         computed_tokens: load.totals.computed_tokens,
         preemptions: load.totals.preemptions,
-        memory_bytes: metrics::memory_bytes().unwrap_or(0) / MEMORY_STEP * MEMORY_STEP,
+        memory_bytes: memory::resident().unwrap_or(0) as u64 / MEMORY_STEP * MEMORY_STEP,
         time_to_first_token: recent.time_to_first_token,
         time_per_token: recent.time_per_token,
         new_tokens,

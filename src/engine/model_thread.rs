@@ -92,7 +92,6 @@ enum Command {
         dir: PathBuf,
         reply: oneshot::Sender<Result<(), String>>,
     },
-    Stop,
 }
 
 /// The model thread has ended; the engine is about to end and has reported the reason.
@@ -161,11 +160,6 @@ impl ModelHandle {
         outcome.blocking_recv().unwrap_or_else(|_| Err(ModelGone.to_string()))
     }
 
-    /// Ends the thread after its current command.
-    pub fn stop(&self) {
-        let _ = self.send(Command::Stop); // the thread may have ended already
-    }
-
     /// Returns the version of the weights in use; it grows with every update.
     pub fn weight_version(&self) -> u64 {
         self.shared.weight_version.load(Ordering::Acquire)
@@ -229,17 +223,18 @@ pub fn spawn<W: Worker, I: Send + 'static>(
     })
 }
 
-/// Handles commands and samples until it is stopped.
+/// Handles commands and samples until all handles are gone.
 fn serve<W: Worker>(worker: &mut W, inbox: &Receiver<Command>, shared: &Shared) -> Result<(), String> {
     loop {
-        // A closed channel means stop: no commands can arrive any more.
+        // A closed channel ends the thread: no commands can arrive any more.
         let command = if worker.is_idle() {
-            Some(inbox.recv().unwrap_or(Command::Stop))
+            let Ok(command) = inbox.recv() else { return Ok(()) };
+            Some(command)
         } else {
             match inbox.try_recv() {
                 Ok(command) => Some(command),
                 Err(TryRecvError::Empty) => None,
-                Err(TryRecvError::Disconnected) => Some(Command::Stop),
+                Err(TryRecvError::Disconnected) => return Ok(()),
             }
         };
         match command {
@@ -257,7 +252,6 @@ fn serve<W: Worker>(worker: &mut W, inbox: &Receiver<Command>, shared: &Shared) 
             Some(Command::Save { dir, reply }) => {
                 let _ = reply.send(worker.save(&dir)); // as above
             }
-            Some(Command::Stop) => return Ok(()),
             None => {
                 let begun = Instant::now();
                 let tokens = worker.step()?;
@@ -413,7 +407,7 @@ pub(crate) mod tests {
             std::fs::read_to_string(dir.path().join("updates.json")).unwrap(),
             r#"[[1,[""]]]"#
         );
-        handle.stop();
+        drop(handle);
         assert_eq!(ended.await.unwrap(), Ok(()));
     }
 

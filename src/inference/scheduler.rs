@@ -1,7 +1,7 @@
 //! Continuous batching: each step computes one token of each decoding sequence and a chunk of those whose prompt is not
 //! in the cache yet, all in one batch. Requests join and leave between steps.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::blocks::BlockPool;
@@ -73,7 +73,6 @@ pub struct Scheduler {
     preempted: VecDeque<Sequence>,
     /// Running sequences, oldest first.
     running: Vec<Sequence>,
-    cancelled: HashSet<u64>,
     totals: Totals,
 }
 
@@ -106,7 +105,6 @@ impl Scheduler {
             waiting: FairQueue::default(),
             preempted: VecDeque::new(),
             running: vec![],
-            cancelled: HashSet::new(),
             totals: Totals::default(),
         })
     }
@@ -124,20 +122,12 @@ impl Scheduler {
         }
     }
 
-    /// Cancels a request; its last event is sent within the next step. Unknown ids are ignored.
-    pub fn cancel(&mut self, id: u64) {
-        if self.knows(id) {
-            self.cancelled.insert(id);
-        }
-    }
-
     /// Cancels all requests immediately.
     pub fn cancel_all(&mut self) {
         for mut sequence in self.take_where(|_| true) {
             sequence.release(&mut self.prefixes, &mut self.blocks);
             sequence.tell(SampleEvent::Finished(FinishReason::Cancelled));
         }
-        self.cancelled.clear();
     }
 
     /// Returns whether nothing is queued or running.
@@ -182,7 +172,7 @@ impl Scheduler {
     /// # Errors
     /// Fails if the forward pass does, or if memory is insufficient for one token. Requests stay queued.
     pub fn step(&mut self) -> Result<StepReport> {
-        self.drop_cancelled();
+        self.drop_abandoned();
         self.admit()?;
         let remaining: Vec<usize> = self.running.iter().map(Sequence::remaining).collect();
         let planned = plan(&remaining, self.step_tokens).iter().sum();
@@ -235,11 +225,10 @@ impl Scheduler {
         taken
     }
 
-    fn drop_cancelled(&mut self) {
-        let cancelled = std::mem::take(&mut self.cancelled);
-        for mut sequence in self.take_where(|s| cancelled.contains(&s.id()) || s.is_abandoned()) {
+    /// Removes the sequences of requests whose receiver is gone.
+    fn drop_abandoned(&mut self) {
+        for mut sequence in self.take_where(Sequence::is_abandoned) {
             sequence.release(&mut self.prefixes, &mut self.blocks);
-            sequence.tell(SampleEvent::Finished(FinishReason::Cancelled));
         }
     }
 

@@ -1,9 +1,26 @@
-//! Free memory, and retries with less after an out-of-memory error.
+//! Free and used memory, and retries with less after an out-of-memory error.
 
 /// Returns the bytes of memory available to this process, if known.
 pub fn available() -> Option<usize> {
-    let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    bytes("/proc/meminfo", "MemAvailable:")
+}
+
+/// Returns the resident memory of this process in bytes, if the system reports it.
+pub fn resident() -> Option<usize> {
+    bytes("/proc/self/status", "VmRSS:")
+}
+
+/// Returns the peak resident memory of this process in MiB, if the system reports it.
+pub fn peak_mib() -> Option<f64> {
+    let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF).ok()?;
+    let unit = if cfg!(target_os = "macos") { 1.0 } else { 1024.0 }; // bytes on macOS, KiB elsewhere
+    Some(usage.max_rss() as f64 * unit / (1024.0 * 1024.0))
+}
+
+/// Returns the bytes of a line such as `VmRSS:   1024 kB`.
+fn bytes(file: &str, name: &str) -> Option<usize> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kilobytes: usize = line.trim().strip_suffix(" kB")?.parse().ok()?;
     Some(kilobytes.saturating_mul(1024))
 }
@@ -41,6 +58,17 @@ pub fn retry_smaller<T, E>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_has_memory_and_no_more_than_its_peak() {
+        let peak = peak_mib().unwrap();
+        assert!(peak > 1.0, "{peak}");
+        if cfg!(target_os = "linux") {
+            let resident = resident().unwrap() as f64 / f64::from(1 << 20);
+            assert!(resident > 1.0 && resident <= peak_mib().unwrap() + 1.0, "{resident}");
+            assert!(available().unwrap() > 0);
+        }
+    }
 
     /// An attempt that fits up to a size, with the sizes tried.
     fn tried(size: usize, fits: usize, out_of_memory: bool) -> (Result<((), usize), &'static str>, Vec<usize>) {

@@ -126,13 +126,6 @@ impl Tokenizer {
     pub fn vocab_size(&self) -> usize {
         self.tokens.len()
     }
-
-    /// Returns the tokenizer as a `tokenizer.json`.
-    pub fn to_json(&self) -> Result<String, ModelError> {
-        self.inner
-            .to_string(false)
-            .map_err(|e| ModelError::Tokenizer(e.to_string()))
-    }
 }
 
 impl std::fmt::Debug for Tokenizer {

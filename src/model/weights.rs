@@ -197,8 +197,7 @@ impl Weights {
 }
 
 /// Creates random weights in f32 on the CPU: matrices normally distributed with standard deviation `std`, norms 1,
-/// biases
-/// 0. The same seed gives the same weights.
+/// biases 0. The same seed gives the same weights.
 ///
 /// # Errors
 /// Fails if out of memory.

@@ -1,51 +1,11 @@
-//! The reference of job files: `docs/configuration.md` and the JSON Schema, both made from the types that a job is read
-//! to.
+//! The JSON Schema of job files and, in its test, `docs/configuration.md`: both from the types that a job is read to.
 
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-use super::job::{self, Roll};
+use super::job::Roll;
+use crate::config::Ajet;
 use crate::config::keys::keys;
-use crate::config::{Ajet, ajet_reference, reference};
-
-const INTRODUCTION: &str = "\
-# Configuration
-
-<!-- Made from the types in src/config and src/roll: run `UPDATE_DOCS=1 cargo test configuration_md` after a change there. -->
-
-A job has two parts: [`ajet:`](#ajet) is the training configuration, which the server gets, and [`roll:`](#roll) is what
-the client does. A client of one's own sends a document with the first part only. Its names are AgentJet's. Everything in
-it has a default but `ajet.model.path`:
-
-```yaml
-ajet:
-  experiment_name: math_grpo
-  model: { path: Qwen/Qwen2.5-0.5B-Instruct }
-  data: { train_batch_size: 8, max_prompt_length: 512, max_response_length: 512 }
-  rollout: { num_repeat: 8 }
-```
-
-How a value is read:
-
-- null is the default;
-- a number is taken as text where text is wanted, `8.0` as a whole number, `1e-6` in quotes as a number;
-- `yes`, `no`, `on` and `off` are true and false where a flag is wanted;
-- a single value is taken as a list of one;
-- `${VAR}` in a job is the environment variable, `${VAR:-default}` has a default, and `$${` stands for `${`.
-
-A wrong value is an error that names the key, the value and what is allowed. An unknown key is an error in a job, with the
-key that was probably meant; in a document that a client's program sent it is a warning.
-
-`--set KEY=VALUE` of `roll`, `job check` and `job show` sets any key: `--set ajet.trainer_common.optim.lr=1e-4`.
-
-Editors complete and check a job by its JSON Schema. Write it with `ajet-swarm job schema > job.schema.json`, and begin the
-job with the line `# yaml-language-server: $schema=job.schema.json`.
-";
-
-/// The page `docs/configuration.md`.
-pub fn configuration_md() -> String {
-    INTRODUCTION.to_owned() + &reference("roll", job::schema()) + &ajet_reference()
-}
 
 /// The JSON Schema of job files.
 pub fn job_schema() -> Value {
@@ -123,7 +83,47 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::parse;
+    use crate::config::{ajet_reference, parse, reference};
+    use crate::roll::job;
+
+    const INTRODUCTION: &str = "\
+# Configuration
+
+<!-- Made from the types in src/config and src/roll: run `UPDATE_DOCS=1 cargo test configuration_md` after a change there. -->
+
+A job has two parts: [`ajet:`](#ajet) is the training configuration, which the server gets, and [`roll:`](#roll) is what
+the client does. A client of one's own sends a document with the first part only. Its names are AgentJet's. Everything in
+it has a default but `ajet.model.path`:
+
+```yaml
+ajet:
+  experiment_name: math_grpo
+  model: { path: Qwen/Qwen2.5-0.5B-Instruct }
+  data: { train_batch_size: 8, max_prompt_length: 512, max_response_length: 512 }
+  rollout: { num_repeat: 8 }
+```
+
+How a value is read:
+
+- null is the default;
+- a number is taken as text where text is wanted, `8.0` as a whole number, `1e-6` in quotes as a number;
+- `yes`, `no`, `on` and `off` are true and false where a flag is wanted;
+- a single value is taken as a list of one;
+- `${VAR}` in a job is the environment variable, `${VAR:-default}` has a default, and `$${` stands for `${`.
+
+A wrong value is an error that names the key, the value and what is allowed. An unknown key is an error in a job, with the
+key that was probably meant; in a document that a client's program sent it is a warning.
+
+`--set KEY=VALUE` of `roll`, `job check` and `job show` sets any key: `--set ajet.trainer_common.optim.lr=1e-4`.
+
+Editors complete and check a job by its JSON Schema. Write it with `ajet-swarm job schema > job.schema.json`, and begin the
+job with the line `# yaml-language-server: $schema=job.schema.json`.
+";
+
+    /// The page `docs/configuration.md`.
+    fn configuration_md() -> String {
+        INTRODUCTION.to_owned() + &reference("roll", job::schema()) + &ajet_reference()
+    }
 
     #[test]
     fn configuration_md_is_up_to_date() {

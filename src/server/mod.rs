@@ -10,7 +10,6 @@ mod code_sync;
 pub mod engine;
 mod feed;
 mod handlers;
-mod hex;
 pub mod http;
 #[cfg(test)]
 mod messages;

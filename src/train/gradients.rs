@@ -1,11 +1,9 @@
 //! Gradients by parameter name, summed over micro-batches.
 
-use candle_core::backprop::GradStore;
 use candle_core::{DType, Shape, Tensor};
 use indexmap::IndexMap;
 
 use super::error::Result;
-use crate::model::Weights;
 use crate::model::kernels::Into;
 use crate::model::kernels::Pool;
 use crate::model::kernels::sums;
@@ -19,20 +17,6 @@ pub struct Gradients {
 }
 
 impl Gradients {
-    /// Collects the gradients of a backward pass for the trained parameters.
-    ///
-    /// # Errors
-    /// Fails if out of memory.
-    pub fn collect(weights: &Weights, store: &GradStore) -> Result<Self> {
-        let mut gradients = Self::default();
-        for (name, var) in weights.trainable() {
-            if let Some(gradient) = store.get(&var) {
-                gradients.add(&name, gradient)?;
-            }
-        }
-        Ok(gradients)
-    }
-
     /// Adds to a parameter's gradient.
     ///
     /// # Errors

@@ -113,21 +113,6 @@ pub fn dropped_metrics(dropped: &BTreeMap<DropReason, u64>) -> Metrics {
         .collect()
 }
 
-/// Returns the peak resident memory of this process in MiB, if the system reports it.
-pub fn peak_memory_mb() -> Option<f64> {
-    let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF).ok()?;
-    let unit = if cfg!(target_os = "macos") { 1.0 } else { 1024.0 }; // bytes on macOS, KiB elsewhere
-    Some(usage.max_rss() as f64 * unit / (1024.0 * 1024.0))
-}
-
-/// Returns the resident memory of this process in bytes, if the system reports it.
-pub fn memory_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kib: u64 = resident.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * 1024)
-}
-
 /// Formats a step's main metrics as one log line.
 pub fn summary(metrics: &Metrics) -> String {
     const SUMMARY: [(&str, &str); 7] = [
@@ -435,13 +420,5 @@ mod tests {
         let metrics = Metrics::from_iter([("reward_mean".to_owned(), 0.51234), ("kl".to_owned(), 0.00012)]);
         assert_eq!(summary(&metrics), "reward 0.512, kl 1.20e-4");
         assert_eq!(summary(&Metrics::new()), "");
-    }
-
-    #[test]
-    fn the_system_tells_peak_memory() {
-        assert!(peak_memory_mb().unwrap() > 1.0);
-        if cfg!(target_os = "linux") {
-            assert!(memory_bytes().unwrap() > 1024 * 1024);
-        }
     }
 }

@@ -5,8 +5,6 @@ mod names;
 pub mod step_log;
 mod verl;
 
-pub use compute::{
-    batch_metrics, dropped_metrics, eval_metrics, memory_bytes, peak_memory_mb, summary, validation_metrics,
-};
+pub use compute::{batch_metrics, dropped_metrics, eval_metrics, summary, validation_metrics};
 pub use names::{Metrics, NAMES};
 pub use verl::verl_metrics;

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use sha2::{Digest, Sha256};
 
-use crate::server::hex::hex;
+use crate::config::checksum::hex;
 use crate::server::http::error::Error;
 use crate::server::shared::Shared;
 

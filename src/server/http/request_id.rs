@@ -8,8 +8,8 @@ use axum::response::Response;
 use rand::Rng;
 use tracing::{Instrument, Span, field};
 
+use crate::config::checksum::hex;
 use crate::protocol::engine::REQUEST_ID_HEADER;
-use crate::server::hex::hex;
 
 /// Maximum number of characters logged of an episode's id.
 const ID_CHARS: usize = 64;

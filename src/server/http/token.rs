@@ -5,7 +5,7 @@ use std::fmt;
 use rand::Rng;
 use sha2::{Digest, Sha256};
 
-use crate::server::hex::hex;
+use crate::config::checksum::hex;
 
 /// A server's access token. Only its digest is kept, and it is never printed.
 #[derive(Clone)]

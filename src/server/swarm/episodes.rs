@@ -9,9 +9,9 @@ use indexmap::IndexMap;
 use rand::Rng;
 use uuid::Uuid;
 
+use crate::config::checksum::hex;
 use crate::protocol::engine::DropReason;
 use crate::protocol::swarm::{EPISODE_KEY_PREFIX, EpisodeType};
-use crate::server::hex::hex;
 use crate::server::model_api::responses::{Kept, KeptResponses};
 
 /// Time in seconds for which an ended episode is remembered, to accept repeated ends and to recognise its key.

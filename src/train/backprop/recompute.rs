@@ -1,7 +1,7 @@
 //! Decides whether the results of layers are recomputed in the backward pass instead of stored.
 
 use crate::config::schema::Recompute;
-use crate::model::{ModelConfig, Weights, device};
+use crate::model::{ModelConfig, Weights, device, memory};
 
 /// Maximum bytes of stored results under `auto`, if the amount of free memory is unknown.
 const DEFAULT_BYTES: f64 = 8e9;
@@ -16,7 +16,7 @@ pub fn wanted(setting: Recompute, weights: &Weights, tokens: usize) -> bool {
         Recompute::Auto => {
             let free = match device::memory(&weights.device()) {
                 Ok(Some(gpu)) => Some(gpu.free as f64),
-                _ if weights.device().is_cpu() => free_memory(),
+                _ if weights.device().is_cpu() => memory::available().map(|bytes| bytes as f64),
                 _ => None,
             };
             let kept = kept_bytes(&weights.config, weights.dtype().size_in_bytes(), tokens);
@@ -31,17 +31,6 @@ fn kept_bytes(config: &ModelConfig, number_bytes: usize, tokens: usize) -> f64 {
     let heads = (config.num_heads + config.num_kv_heads) * config.head_dim;
     let a_token = 6 * config.hidden_size + 4 * heads + 4 * config.intermediate_size;
     (tokens * config.num_layers * a_token * number_bytes) as f64
-}
-
-/// Returns the bytes of free memory, if known.
-fn free_memory() -> Option<f64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.split_whitespace()
-        .next()?
-        .parse::<f64>()
-        .ok()
-        .map(|kilobytes| kilobytes * 1024.0)
 }
 
 #[cfg(test)]

@@ -1,6 +1,0 @@
-//! Hexadecimal text.
-
-/// Encodes bytes as hexadecimal digits.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
