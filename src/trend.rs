@@ -3,7 +3,7 @@
 /// Maximum number of steps that are compared with as many before them.
 pub const WINDOW: usize = 10;
 
-/// Minimum number of steps of which a trend is told.
+/// Minimum number of steps for a trend.
 const MIN_STEPS: usize = 10;
 
 /// Standard errors that a difference must exceed to be no chance.

@@ -75,7 +75,7 @@ pub struct Args {
     /// Format of the log.
     #[command(flatten)]
     pub log: LogArgs,
-    /// Exit when standard input closes, unless told there to stay, as for a server started by `roll`.
+    /// Exit when standard input closes, unless it said to stay, as for a server started by `roll`.
     #[arg(long, hide = true)]
     end_with_stdin: bool,
     /// Ignored; accepted for compatibility with AgentJet's server.
@@ -124,7 +124,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         ..Limits::default()
     };
 
-    // Before the banner: whoever has read it may send a signal and expect an orderly shutdown.
+    // Before the banner: its reader may send a signal and expect an orderly shutdown.
     let shutdown_signal = shutdown_signal(args.end_with_stdin)?;
     let port = listener.local_addr()?.port();
     let offer = interrupted.filter(|_| args.resume.is_none());
@@ -319,8 +319,8 @@ fn shutdown_signal(with_stdin: bool) -> io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// Completes when standard input closes and `roll`, which started this server, has not told it to stay. The process ends
-/// soon after, however busy.
+/// Completes when standard input closes and `roll`, which started this server, has not asked it to stay. The process
+/// ends soon after, however busy.
 fn starter_gone() -> io::Result<impl Future<Output = ()>> {
     let (gone, wait) = tokio::sync::oneshot::channel();
     std::thread::Builder::new().name("stdin".into()).spawn(move || {

@@ -45,7 +45,7 @@ impl FromStr for Goal {
 impl Goal {
     /// Returns the outlook at a status; `was_up` says whether an engine ran since the wait began.
     pub fn outlook(self, status: &EngineStatusAnswer, was_up: bool) -> Outlook {
-        // An engine that failed says why. One that nobody has started yet does not.
+        // An engine that failed has a reason; one that was not started has none.
         let has_failed = was_up
             || status
                 .engine_status_detail

@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::http::{Call, Retry};
 use super::{ClientError, SwarmClient};
 
-/// Seconds after which a read is given up.
+/// Timeout of a read in seconds.
 const TIMEOUT_S: u64 = 10;
 
 /// Maximum time without a byte of a stream; servers send a comment more often.

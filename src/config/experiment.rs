@@ -24,7 +24,7 @@ pub struct Experiment {
     pub dir: PathBuf,
 }
 
-/// Name and directory of the experiment that starts at `now` in working directory `cwd`. `exists` tells whether a
+/// Name and directory of the experiment that starts at `now` in working directory `cwd`. `exists` returns whether a
 /// directory is there, so that a name made from the time is unique.
 ///
 /// # Errors

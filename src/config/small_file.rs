@@ -1,8 +1,8 @@
 //! Files that are read whole: settings, templates, scripts, tasks.
 //!
 //! Only regular files are read, and no more of one than its limit: a device such as `/dev/zero` has no end, and a named
-//! pipe without a writer blocks whoever opens it. What a user names on the command line may also be a pipe, as of
-//! `<(…)` and `/dev/stdin`; whoever names one waits for its writer.
+//! pipe without a writer blocks its reader. A file named on the command line may also be a pipe, such as `<(…)` and
+//! `/dev/stdin`; reading it waits for its writer.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read};
@@ -13,11 +13,11 @@ use nix::libc::O_NONBLOCK;
 
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// Most bytes of a job, a configuration or another small document.
+/// Maximum bytes of a job, a configuration or another small document.
 pub const DOCUMENT_BYTES: u64 = 64 << 20;
-/// Most bytes of a tokenizer or an index of weights.
+/// Maximum bytes of a tokenizer or an index of weights.
 pub const TABLE_BYTES: u64 = 512 << 20;
-/// Most bytes of a file of tasks.
+/// Maximum bytes of a file of tasks.
 pub const DATASET_BYTES: u64 = 8 << 30;
 
 /// Opens a regular file for reading; never waits.

@@ -124,7 +124,7 @@ async fn conclude(app: &App, why: End) -> Result<(), EngineError> {
             }
             Ok(())
         }
-        // Nobody can read what a last checkpoint would report, and the journal has everything.
+        // A last checkpoint could not be reported any more, and the journal has everything.
         End::Abandoned => Ok(()),
         End::Failed(why) => {
             app.hub.fatal(&why);

@@ -158,7 +158,7 @@ impl Writer {
                 Job::Ended(ended) => self.ended(&ended),
                 Job::Line(summary) => self.line(&summary),
                 Job::Advantages(step, advantages) => self.advantages(step, &advantages),
-                Job::Flush(done) => _ = done.send(()), // whoever waited may be gone
+                Job::Flush(done) => _ = done.send(()), // the waiter may be gone
             }
         }
     }

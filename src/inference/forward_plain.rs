@@ -11,7 +11,7 @@
 //! Counted for decoding 64 sequences at 1,000 tokens each with Qwen2.5-0.5B in bf16 (24 layers, 2 × 64 keys and as many
 //! values a token, 0.99 GB of weights): the weights are read once, 0.99 GB, 0.3 ms at 3.3 TB/s. The caches are read and
 //! written by the gather and read by the products, 3 × 0.79 GB, 0.7 ms; a kernel that follows the block numbers itself
-//! would read them once. 30 launches a layer, 720 in all, take some 3 ms at 4 µs each: at this size launches bound a
+//! would read them once. 30 launches per layer, 720 in total, take some 3 ms at 4 µs each: at this size launches bound a
 //! step, not bytes. Weights of 7B (15.2 GB, 4.6 ms) turn that around. Writing to the slots is one scatter a layer, whose
 //! threads go over the rows one by one: fine for a decode step's 64, about 0.3 ms for a prompt chunk's 2,048.
 

@@ -7,7 +7,7 @@ use super::method_names::is_method;
 use super::numbers::Number;
 use super::{charge, invalid, python};
 
-/// Digits after the point that a float may be asked for.
+/// Maximum number of digits after the point of a float.
 const MAX_PRECISION: usize = 1000;
 
 /// In place of the next field's number where fields have numbers of their own.
@@ -459,7 +459,7 @@ fn exponential(size: f64, precision: usize) -> String {
     format!("{digits}e{sign}{exponent:0>2}")
 }
 
-/// `%g`: so many digits in all, the shorter of two ways.
+/// Formats like `%g`: `digits` significant digits, in the shorter of the two notations.
 fn general(size: f64, digits: usize, keep_zeros: bool) -> String {
     let scientific = exponential(size, digits - 1);
     let exponent: i64 = scientific

@@ -33,7 +33,7 @@ impl Default for Style {
     }
 }
 
-/// The text of a value. `charge` is told the bytes that are about to be written, and may refuse them.
+/// Returns the text of a value. `charge` receives the number of bytes about to be written, and may refuse them.
 ///
 /// # Errors
 /// Fails for a value that JSON does not have, one nested deeper than 100 levels, or if `charge` does.

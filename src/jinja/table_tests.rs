@@ -227,7 +227,7 @@ fn undefined_names_are_errors_where_jinja2_is_strict() {
         "','.join(m)",
         "','.join([m])",
         "[m] | join",
-        // Jinja2 renders `Undefined`, which nobody wants in a prompt
+        // Jinja2 renders `Undefined`, which is useless in a prompt
         "[q.zz]",
         "m | pprint",
         "m | items | list",

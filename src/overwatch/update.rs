@@ -13,7 +13,7 @@ pub enum Update {
     History {
         /// Experiment.
         run: String,
-        /// First step that was asked for: later steps that are known and not in `steps` are gone.
+        /// First requested step: later steps that are known and not in `steps` are gone.
         since: u64,
         /// Steps.
         steps: Vec<StepMetrics>,

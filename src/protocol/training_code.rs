@@ -7,8 +7,8 @@ pub const PACKAGE: &str = "ajet-swarm";
 /// Maximum size of an archive in bytes.
 pub const ARCHIVE_BYTES: u64 = 1024 * 1024 * 1024;
 
-/// Returns the name in the `[package]` table of a `Cargo.toml`. Only as much of TOML is read as tells our crate from
-/// others.
+/// Returns the name in the `[package]` table of a `Cargo.toml`. Only as much TOML is read as distinguishes our crate
+/// from others.
 pub fn package_name(manifest: &str) -> Option<&str> {
     let lines = manifest.lines().map(str::trim);
     let in_package = lines

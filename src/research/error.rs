@@ -1,4 +1,4 @@
-//! Reasons why a research cannot go on.
+//! Reasons why a research cannot continue.
 
 use std::io;
 use std::path::{Path, PathBuf};

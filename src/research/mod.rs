@@ -2,8 +2,8 @@
 //! difference is more than noise.
 //!
 //! A [`plan`] names a job, variants of its configuration or of the training code, and seeds. Each run is a `roll` of its
-//! own experiment. All that is known is on disk ([`record`]), so that a killed research goes on: ended runs are not
-//! repeated, and a run that was under way resumes its experiment.
+//! own experiment. All results are on disk ([`record`]), so that a killed research resumes: ended runs are not
+//! repeated, and a run that was in progress resumes its experiment.
 
 mod code;
 mod error;

@@ -1,4 +1,4 @@
-//! What is known of the runs, on disk: a killed research goes on with what is there.
+//! Records of the runs on disk, from which a killed research resumes.
 
 use std::fs::{self, File};
 use std::io::Write;

@@ -93,7 +93,7 @@ impl RunningRoll {
         Ok(())
     }
 
-    /// Waits until it has ended by itself; returns its last words if it failed.
+    /// Waits until the process has exited; returns the end of its stderr if it failed.
     ///
     /// # Errors
     /// The system does not tell.

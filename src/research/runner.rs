@@ -32,7 +32,7 @@ pub struct Options {
 
 /// How one run ended.
 enum Ending {
-    /// By itself; with its last words if it failed.
+    /// It exited; with the end of its stderr if it failed.
     Own(Option<String>),
     /// Its time is over.
     TimeIsOver,
@@ -180,7 +180,7 @@ impl Research<'_> {
         };
         roll.stop().await.map_err(ResearchError::Roll)?;
         if let Some(server) = server {
-            // A server that is not roll's own goes on with the engine.
+            // A server that roll did not start keeps its engine.
             let url = with_token(server, self.options.token.as_deref());
             SwarmClient::new(&url)?.stop_engine().await?;
         }

@@ -142,7 +142,7 @@ async fn attempt(
             _ = gate.wait_for(|is_open| !is_open) => return Ok(Attempt::NotBegun),
             episode = episodes.begin(task, EpisodeType::Train, work.taken_by) => episode?,
         };
-        // Nobody listens any more where the training is over.
+        // The receiver is gone if the training is over.
         let _ = claims.send((work.ticket, episode.uuids().map(str::to_owned).collect()));
         let group = work.group;
         let report = episodes.run(episode, task, Purpose::Train { group, place }).await;

@@ -307,7 +307,7 @@ impl Plan {
             (Rule::Agreement, _) => self.own_groups() < target.tasks,
             (Rule::Episodes, Company::Stalled) => true,
             (Rule::Episodes, _) => self.is_within_share(company) && self.begun() < self.most_episodes(),
-            // Whatever was taken for part of the batch has come to nothing.
+            // The groups that were counted as part of the batch have failed.
             (Rule::Tasks, Company::Stalled) => self.view.completed_tasks < target.tasks,
             (Rule::NonDummyTasks, Company::Stalled) => self.view.completed_non_dummy_tasks < target.tasks,
             (Rule::Tasks, _) => self.is_within_share(company) && (self.live_tasks() as f64) < tasks,

@@ -128,8 +128,8 @@ pub(super) fn of_no_update(
             .join(", ")
     };
     for (what, counts) in [
-        ("came to nothing", counts(failed)),
-        ("the server dropped", counts(&pool.dropped_episodes)),
+        ("failed episodes", counts(failed)),
+        ("dropped by the server", counts(&pool.dropped_episodes)),
     ] {
         if !counts.is_empty() {
             // Writing to a string cannot fail.
@@ -177,14 +177,14 @@ mod tests {
                 pool(0, 0, IndexMap::new()),
                 counts("agent_failed", 12),
                 Some(9),
-                "came to nothing: 12 agent_failed",
+                "failed episodes: 12 agent_failed",
                 "`--debug-one`",
             ),
             (
                 pool(0, 0, counts("no_llm_call", 7)),
                 IndexMap::new(),
                 None,
-                "the server dropped: 7 no_llm_call",
+                "dropped by the server: 7 no_llm_call",
                 "`--debug-one`",
             ),
             (

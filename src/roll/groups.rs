@@ -159,7 +159,7 @@ impl Shared {
         let (answers, members): (Vec<_>, Vec<_>) = waiting.into_iter().unzip();
         let scores = self.scorer.score_group(task, &answers).await;
         for (score, member) in scores.into_iter().zip(members) {
-            // A member that was given up meanwhile needs none.
+            // A member that was abandoned in the meantime needs none.
             let _ = member.send(score);
         }
     }

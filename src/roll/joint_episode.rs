@@ -68,7 +68,7 @@ impl JointEpisode {
     /// Aborts it everywhere.
     pub async fn abort(self) {
         for part in self.parts {
-            // The server discards what it cannot be told to.
+            // The server discards the episode after its timeout.
             let _ = part.episode.abort().await;
         }
     }

@@ -277,7 +277,7 @@ fn group_lines(scores: &Scores) -> String {
     lines.collect()
 }
 
-/// Eval before and after, what came to nothing, and where the model is.
+/// Eval before and after, failed episodes by reason, and the path of the model.
 fn end_table(end: &End) -> String {
     let mut table = match end.outcome {
         Outcome::Done => format!("\ndone after {} updates\n", end.steps),
@@ -301,7 +301,7 @@ fn end_table(end: &End) -> String {
             .iter()
             .map(|(reason, count)| format!("{count} {reason}"))
             .collect();
-        let _ = writeln!(table, "episodes that came to nothing: {}", counts.join(", "));
+        let _ = writeln!(table, "failed episodes: {}", counts.join(", "));
     }
     if let Some(checkpoint) = &end.checkpoint {
         let _ = writeln!(table, "checkpoint: {checkpoint}");

@@ -1,4 +1,4 @@
-//! What a run tells: the events of `--json`, one JSON object a line.
+//! Events of a run: the output of `--json`, one JSON object per line.
 
 use indexmap::IndexMap;
 use serde::Serialize;
@@ -115,7 +115,7 @@ pub struct End {
     /// The same of the other models of `roll.swarms`, by name.
     #[serde(skip_serializing_if = "IndexMap::is_empty")]
     pub other_checkpoints: IndexMap<String, String>,
-    /// Episodes that came to nothing, by reason.
+    /// Numbers of failed and dropped episodes, by reason.
     pub dropped: IndexMap<String, u64>,
 }
 

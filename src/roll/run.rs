@@ -144,7 +144,7 @@ impl Run {
         Ok(Some(evaluation.summary))
     }
 
-    /// One eval episode, tried again where it comes to nothing.
+    /// Runs one eval episode, with retries if it fails.
     async fn evaluate_task(&self, episodes: &Episodes, task: &Task) -> Result<EpisodeReport, RollError> {
         let mut tried = 0;
         loop {

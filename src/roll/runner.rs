@@ -83,7 +83,7 @@ pub async fn run(mut job: Job, options: Options, interrupt: Interrupt) -> Result
     Ok(run.end)
 }
 
-/// The tasks of a job; what is odd about them is told.
+/// Reads the tasks of a job; anything unusual about them is logged.
 ///
 /// # Errors
 /// Fails if they cannot be read.
@@ -210,7 +210,7 @@ impl Run {
         Ok(try_join_all(members.map(|member| member.swarm.pool_information())).await?)
     }
 
-    /// The names by which the models are asked for.
+    /// Returns the names of the models for requests.
     fn model_names(&self, pools: &[PoolInformation]) -> Vec<String> {
         let members = self.fleet.members().iter().zip(pools);
         let name = |(member, pool): (&Member, &PoolInformation)| {
@@ -326,7 +326,7 @@ impl Run {
         }
     }
 
-    /// Whether other clients use an engine, or did so a moment ago. A server that does not answer serves nobody.
+    /// Whether other clients use an engine, or did so a moment ago. A server that does not answer has no clients.
     async fn is_shared(&self, swarm: &SwarmClient) -> bool {
         if self.others_seen.is_some_and(|seen| seen.elapsed() < COMPANY) {
             return true;

@@ -127,7 +127,7 @@ impl OwnServer {
     /// Asks the server to end and waits until it has; one that takes too long is killed.
     pub async fn stop(mut self) {
         if let Some(pid) = self.child.id() {
-            // It may have ended by itself.
+            // It may have exited before.
             let _ = kill(Pid::from_raw(pid as i32), Signal::SIGTERM);
         }
         if tokio::time::timeout(END, self.child.wait()).await.is_err() {

@@ -20,10 +20,10 @@ pub struct EpisodeReport {
     /// Train or eval.
     #[serde(rename = "type")]
     pub episode_type: EpisodeType,
-    /// Where it ended.
+    /// Reward; `None` if it did not end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reward: Option<f64>,
-    /// Why it came to nothing, where it did.
+    /// Why it failed or was dropped, if it was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dropped: Option<String>,
     /// Whether the goal was reached, where that is known.

@@ -33,10 +33,10 @@ const EAGER: Duration = Duration::from_secs(5);
 /// Between two looks at the batch where neither a terminal nor another client wants one.
 const RARE_LOOK: Duration = Duration::from_secs(1);
 
-/// A run that is alone with the server fails where it ends the episodes of so many batches without an update.
+/// Number of batches whose episodes a run may end without an update, if it is the server's only client; then it fails.
 const BATCHES_WITHOUT_UPDATE: u64 = 20;
 
-/// How long running episodes may go on after Ctrl-C.
+/// Maximum time for running episodes to end after Ctrl-C.
 const GRACE: Duration = Duration::from_secs(3);
 
 /// How long a batch that is not full may be quiet, and an episode that the server took missing in it. A Python server
@@ -83,7 +83,7 @@ pub(super) struct Training<'a> {
 }
 
 impl<'a> Training<'a> {
-    /// A training that continues at the server's present step, with batches of so many tasks of so many episodes.
+    /// Creates a training that continues at the server's current step.
     pub fn new(
         run: &'a mut Run,
         episodes: Arc<Episodes>,
@@ -306,7 +306,7 @@ impl<'a> Training<'a> {
         loop {
             match self.look_once(at_batch).await {
                 Err(RollError::Swarm(lost)) if lost.is_unreachable() => {
-                    // What is yet to be claimed is begun anew when the server is back and its batch is known.
+                    // Claims are planned again when the server is back and its batch is known.
                     self.gate.send_replace(false);
                     self.run.wait_for_server(lost).await?;
                 }

@@ -10,7 +10,7 @@ use super::rewards::Score;
 use super::tasks::Task;
 use crate::protocol::swarm::{EpisodeConversations, RecordedAnswer, RecordedConversation};
 
-/// What an agent without a recording server tells of its conversation.
+/// Conversation of an agent without a recording server.
 pub(super) fn told_by(rollout: &Rollout) -> EpisodeConversations {
     let messages = rollout
         .messages
@@ -32,7 +32,7 @@ pub(super) fn told_by(rollout: &Rollout) -> EpisodeConversations {
     }
 }
 
-/// Every message, the answer, its worth and the time it took. `None` for conversations that nobody recorded.
+/// Every message, the answer, its worth and the time it took. `None` for conversations that were not recorded.
 pub(super) fn transcript(
     task: &Task,
     said: Option<&EpisodeConversations>,

@@ -1,4 +1,4 @@
-//! The latest status for streams: one producer serves all of them, and none runs while nobody listens.
+//! The latest status for streams: one producer serves all of them, and none runs without a listener.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -41,7 +41,7 @@ impl Feed {
         Follower(receiver)
     }
 
-    /// Stops the producer if only this feed still holds its events. Under the lock, so that nobody joins meanwhile.
+    /// Stops the producer if only this feed still holds its events. Under the lock, so that no other feed joins.
     pub fn end_if_alone(&self, sender: &watch::Sender<Bytes>) -> bool {
         let mut events = self.lock();
         let alone = sender.receiver_count() <= 1;

@@ -297,7 +297,7 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
         }
         let types = text.lines().filter(|line| line.starts_with("# TYPE ajet_reward_mean"));
-        assert_eq!(types.count(), 1, "a family is told once");
+        assert_eq!(types.count(), 1, "a family appears once");
     }
 
     /// The rules of `promtool check metrics`.

@@ -1,4 +1,4 @@
-//! Indexes of the experiments that dashboards asked for last, so that a request reads only what is new.
+//! Indexes of the experiments that dashboards requested last, so that a request reads only what is new.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};

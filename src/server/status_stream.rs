@@ -24,7 +24,7 @@ pub fn follow(shared: &Arc<Shared>) -> Follower {
     })
 }
 
-/// Sends the status on every change until nobody follows it.
+/// Sends the status on every change until the stream has no reader.
 async fn produce(shared: Arc<Shared>, events: watch::Sender<Bytes>) {
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

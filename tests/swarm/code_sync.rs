@@ -227,7 +227,7 @@ async fn code_needs_a_token_or_a_server_that_takes_it_from_everyone() {
     let dir = tempfile::tempdir().unwrap();
     for (access, said) in [
         (CodeAccess::WithToken, "--allow-code-sync"),
-        (CodeAccess::Off, "takes no training code"),
+        (CodeAccess::Off, "does not accept training code"),
     ] {
         let swarm = Swarm::with(options(dir.path(), access)).await;
         let refused = send(&swarm, engine("x")).await;

@@ -97,7 +97,7 @@ impl DirectoryLock {
     }
 }
 
-/// Locks the directory; returns whether another process holds it. Where directories cannot be locked, nobody holds it.
+/// Locks the directory; returns whether another process holds it. Where directories cannot be locked, it is never held.
 fn is_held(directory: &File) -> bool {
     matches!(directory.try_lock(), Err(TryLockError::WouldBlock))
 }

@@ -75,7 +75,7 @@ impl Trajectories {
         Ok(true)
     }
 
-    /// Removes the oldest other steps until so many bytes fit; returns whether they do.
+    /// Removes the oldest other steps until this many bytes fit; returns whether they do.
     fn make_room(&mut self, global_step: u64, bytes: u64) -> io::Result<bool> {
         while self.steps.values().sum::<u64>() + bytes > self.limit {
             let Some(oldest) = self.steps.keys().copied().find(|step| *step != global_step) else {

@@ -21,7 +21,7 @@ pub struct AdamWStep {
 }
 
 impl AdamWStep {
-    /// 1 − βᵗ of both moments.
+    /// Returns 1 − βᵗ of both moments.
     pub fn bias_corrections(&self) -> [f64; 2] {
         self.betas.map(|beta| 1.0 - beta.powf(self.step as f64))
     }
@@ -54,7 +54,7 @@ struct Factors {
 
 const CHUNK: usize = 16 * 1024;
 
-/// Changes a weight and its moments in place.
+/// Updates a weight and its moments in place (Loshchilov & Hutter 2019).
 ///
 /// # Panics
 /// Panics if the lengths differ.

@@ -31,7 +31,7 @@ pub struct ForestAttention<'a> {
     pub compute: Compute<'a>,
 }
 
-/// What a backward pass reads: operands, result, and the result's gradient.
+/// Inputs of a backward pass: operands, result, and the result's gradient.
 pub struct AttentionInputs<'a> {
     /// Queries.
     pub q: &'a [f32],
@@ -45,7 +45,7 @@ pub struct AttentionInputs<'a> {
     pub g: &'a [f32],
 }
 
-/// The gradients of queries, keys and values.
+/// Gradients of queries, keys and values.
 pub struct AttentionGradients<'a> {
     /// Overwritten.
     pub dq: &'a mut [f32],
@@ -88,7 +88,7 @@ struct Block {
 }
 
 impl ForestAttention<'_> {
-    /// The result for q, k and v.
+    /// Computes the attention of q, k and v into `y`.
     ///
     /// # Panics
     /// Panics if lengths are not those of the batch; likewise the backward pass.
@@ -104,7 +104,7 @@ impl ForestAttention<'_> {
             .each(self.tasks(), |task| self.forward_task(&task, q, k, v, &y));
     }
 
-    /// The gradients.
+    /// Computes the gradients of queries, keys and values.
     pub fn backward(&self, inputs: &AttentionInputs, gradients: AttentionGradients) {
         let AttentionGradients { dq, dk, dv } = gradients;
         self.check(inputs.q, inputs.k);

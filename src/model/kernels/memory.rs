@@ -12,10 +12,10 @@ pub(super) const CACHE_LINE: usize = 64;
 /// A huge page of x86-64 and of aarch64 with small pages.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// A type of which all bits zero is a value, the number 0.
+/// A number type whose value 0 has only zero bits.
 ///
 /// # Safety
-/// As said; and it is never dropped.
+/// All bits zero must be a valid value; values are never dropped.
 pub unsafe trait Number: Copy + Send + Sync + 'static {}
 
 // SAFETY: all bits zero is +0.0.
@@ -23,7 +23,7 @@ unsafe impl Number for f32 {}
 // SAFETY: two bfloat16, all bits zero is +0.0 twice.
 unsafe impl Number for u32 {}
 
-/// A slice of fixed length.
+/// Zeroed memory of fixed length, in huge pages where it is large.
 pub struct Memory<T> {
     start: NonNull<T>,
     len: usize,
@@ -35,7 +35,7 @@ unsafe impl<T: Number> Send for Memory<T> {}
 unsafe impl<T: Number> Sync for Memory<T> {}
 
 impl<T: Number> Memory<T> {
-    /// So many zeros.
+    /// Allocates `len` zeros.
     pub fn zeroed(len: usize) -> Self {
         let layout = layout::<T>(len);
         if layout.size() == 0 {
@@ -60,7 +60,7 @@ impl<T: Number> Memory<T> {
         Self { start, len }
     }
 
-    /// Cuts it in parts of `len`; what is left at the end belongs to nobody. The memory goes with the last part.
+    /// Splits the memory into parts of `len` elements; the remainder is not used. It is freed with the last part.
     ///
     /// # Panics
     /// Panics if `len` is 0.
@@ -76,7 +76,7 @@ impl<T: Number> Memory<T> {
     }
 }
 
-/// A part of [`Memory`] that belongs to its holder alone, or nothing.
+/// An exclusive part of [`Memory`], or an empty one.
 pub struct Part<T> {
     start: NonNull<T>,
     len: usize,
@@ -115,7 +115,7 @@ impl<T> DerefMut for Part<T> {
     }
 }
 
-/// Asks for the cache line at `p`, which need not be valid.
+/// Prefetches the cache line at `p`, which need not be valid.
 #[inline(always)]
 pub(super) fn prefetch<T>(p: *const T) {
     #[cfg(target_arch = "x86_64")]
@@ -133,8 +133,8 @@ fn layout<T>(len: usize) -> Layout {
         .expect("lengths are those of matrices, far below the address space")
 }
 
-/// Asks for huge pages where whole ones fit into memory that is fresh, such as a large tensor of zeros. What is not
-/// done costs some speed and nothing else, so nobody is told.
+/// Requests huge pages where whole ones fit into memory that is fresh, such as a large tensor of zeros. Failures only
+/// cost speed, so they are ignored.
 pub fn prefer_huge_pages<T>(fresh: &[T]) {
     let Range { start, end } = fresh.as_ptr_range();
     let start = (start as usize).next_multiple_of(HUGE_PAGE);

@@ -66,7 +66,7 @@ pub fn add_rms_norm(pool: &Pool, x: &mut [f32], added: &[f32], weight: &[f32], e
     });
 }
 
-/// Norms each head of `x` (heads × `weight.len()`) in place.
+/// Normalizes each head of `x` (heads × `weight.len()`) in place.
 pub fn rms_norm_heads(isa: Isa, x: &mut [f32], weight: &[f32], eps: f32) {
     for head in x.chunks_exact_mut(weight.len()) {
         let head = head.as_mut_ptr();
@@ -75,7 +75,7 @@ pub fn rms_norm_heads(isa: Isa, x: &mut [f32], weight: &[f32], eps: f32) {
     }
 }
 
-/// Given the gradient `g` of the norms, adds the gradient of the rows to `dx` and, where wanted, that of the weight to
+/// From the gradient `g` of the norms, adds the gradient of the rows to `dx` and, if given, that of the weight to
 /// `dw`.
 ///
 /// # Panics

@@ -7,7 +7,7 @@ use super::threads::Pool;
 /// Tokens of one task.
 const TOKENS: usize = 32;
 
-/// Which way heads are rotated.
+/// Direction of the rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rotation {
     /// By the token's angles.

@@ -50,9 +50,9 @@ unsafe fn exp_sum<V: Vector>(logits: *const f32, n: usize, scale: f32, out: *mut
 }
 
 kernel! {
-    /// Softmax of `logits · scale` before it is divided by its sum: writes exp(scale · (logit − max)) to `out`, returns
-    /// the largest logit (NaN where not all are finite) and the sum. The log-probability of token i is
-    /// scale · (logit − max) − ln(sum).
+    /// Computes the softmax of `logits · scale` without its division: writes exp(scale · (logit − max)) to `out`,
+    /// returns the largest logit (NaN where not all are finite) and the sum. The log-probability of token i is scale ·
+    /// (logit − max) − ln(sum).
     ///
     /// # Panics
     /// Panics if the lengths differ.
@@ -63,7 +63,7 @@ kernel! {
 }
 
 kernel! {
-    /// Replaces a row of scores by their softmax.
+    /// Replaces a row of scores with its softmax.
     pub(super) fn softmax<V>(row: &mut [f32]) {
         let (_, total) = exp_sum::<V>(row.as_ptr(), row.len(), 1.0, row.as_mut_ptr());
         let inverse = 1.0 / total;
@@ -82,7 +82,7 @@ kernel! {
     }
 }
 
-/// Largest logit and the sums that log-probabilities and entropies are made of.
+/// Largest logit, and the sums from which log-probabilities and entropies are computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct LogitSums {
     pub largest: f32,
@@ -110,7 +110,7 @@ impl LogitSums {
 }
 
 kernel! {
-    /// Sums up some logits.
+    /// Returns the sums over some logits.
     pub(super) fn logit_sums<V>(logits: &[f32]) -> LogitSums {
         let (p, n) = (logits.as_ptr(), logits.len());
         let largest = finite_max::<V>(p, n);

@@ -32,7 +32,7 @@ pub fn add_columns(pool: &Pool, sum: &mut [f32], rows: &[f32]) {
     partials.iter().for_each(|partial| add_slice(pool.isa(), sum, partial));
 }
 
-/// Adds the same row to all rows.
+/// Adds `row` to every row of `rows`.
 pub fn add_to_rows(pool: &Pool, rows: &mut [f32], row: &[f32]) {
     pool.each(rows.chunks_mut(ROWS * row.len()), |rows| {
         rows.chunks_exact_mut(row.len())

@@ -18,12 +18,12 @@ use super::isa::Isa;
 /// How long an idle thread looks for work before it sleeps, longer than the gap between two steps of a decode.
 const SPIN: Duration = Duration::from_micros(200);
 
-/// The low bits of `Shared::open` count the tasks that nobody has claimed; the rest number the region, so that a claim
+/// The low bits of `Shared::open` count the unclaimed tasks; the rest number the region, so that a claim
 /// made on an old view fails.
 const TASK_BITS: u32 = 24;
 const TASK_MASK: u64 = (1 << TASK_BITS) - 1;
 
-/// A fixed set of threads that compute, the caller among them, and the instruction set that they compute with.
+/// A fixed set of compute threads, including the caller, and their instruction set.
 pub struct Pool {
     isa: Isa,
     shared: Arc<Shared>,
@@ -48,17 +48,18 @@ struct Job<'a> {
 }
 
 impl Pool {
-    /// Cores of this machine that the process may use, not counting a core's second thread.
+    /// Returns the number of cores that the process may use, not counting a core's second thread.
     pub fn physical_cores() -> usize {
         num_cpus::get_physical().clamp(1, Self::logical_cpus())
     }
 
-    /// Threads that this machine runs at once for the process.
+    /// Returns the number of threads that this machine runs at once for the process.
     pub fn logical_cpus() -> usize {
         thread::available_parallelism().map_or(1, |n| n.get())
     }
 
-    /// The number of threads that are asked for, at most those that run at once; all physical cores where none is.
+    /// Returns the number of threads to start: the configured one, at most the logical CPUs; by default one per
+    /// physical core.
     pub fn threads_for(asked: Option<usize>) -> usize {
         asked.map_or_else(Self::physical_cores, |asked| asked.clamp(1, Self::logical_cpus()))
     }
@@ -83,7 +84,7 @@ impl Pool {
         let workers = (1..threads)
             .map_while(|i| {
                 let shared = shared.clone();
-                // With fewer threads than asked for the work is done all the same.
+                // Fewer threads than requested do the same work.
                 thread::Builder::new()
                     .name(format!("compute-{i}"))
                     .spawn(move || shared.work())
@@ -98,12 +99,12 @@ impl Pool {
         }
     }
 
-    /// Instruction set to compute with.
+    /// Returns the instruction set to compute with.
     pub fn isa(&self) -> Isa {
         self.isa
     }
 
-    /// Threads that compute.
+    /// Returns the number of compute threads.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }
@@ -150,7 +151,7 @@ impl Pool {
         }
     }
 
-    /// [`Pool::run`] over `len` items cut in ranges of at least `least` items, a few ranges a thread.
+    /// Calls `task` with ranges of at least `least` items that cover `0..len`, a few ranges per thread.
     pub fn run_ranges(&self, len: usize, least: usize, task: impl Fn(Range<usize>) + Sync) {
         let ranges = (len / least.max(1)).clamp(1, 4 * self.threads());
         self.run(ranges, |i| task(len * i / ranges..len * (i + 1) / ranges));
@@ -171,7 +172,7 @@ impl Pool {
         self.for_each(&mut items, |_, item| item.take().into_iter().for_each(&task));
     }
 
-    /// Returns what `task` makes of every item, in the items' order.
+    /// Returns the results of `task` for every item, in the items' order.
     pub fn map<T: Send, R: Send>(&self, items: impl IntoIterator<Item = T>, task: impl Fn(T) -> R + Sync) -> Vec<R> {
         let mut pairs: Vec<(Option<T>, Option<R>)> = items.into_iter().map(|item| (Some(item), None)).collect();
         self.for_each(&mut pairs, |_, (item, result)| *result = item.take().map(&task));
@@ -255,21 +256,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A pointer that tasks share; each writes a part of its own.
+/// A pointer shared by tasks, each of which writes a separate part.
 pub(super) struct SharedMut<T>(*mut T);
 
-// SAFETY: it is a plain address. Whoever dereferences it says why no two tasks touch the same place.
+// SAFETY: it is a plain address. Each dereference states why no two tasks touch the same place.
 unsafe impl<T: Send> Send for SharedMut<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for SharedMut<T> {}
 
 impl<T> SharedMut<T> {
-    /// Shares the slice, which stays borrowed by whoever called.
+    /// Shares the slice, which stays borrowed by the caller.
     pub fn new(slice: &mut [T]) -> Self {
         Self(slice.as_mut_ptr())
     }
 
-    /// The address of element `i`.
+    /// Returns the address of element `i`.
     ///
     /// # Safety
     /// `i` lies within the allocation.

@@ -42,12 +42,12 @@ const MODELS: &[Embedded] = &[
     ),
 ];
 
-/// Names of the models, as in `builtin:NAME`.
+/// Returns the names of the built-in models, the NAME of `builtin:NAME`.
 pub(super) fn names() -> Vec<&'static str> {
     MODELS.iter().map(|(name, _)| *name).collect()
 }
 
-/// The files of the model of that name.
+/// Returns the files of the built-in model `name`; `None` if there is none.
 pub(super) fn files(name: &str) -> Option<Files> {
     let (name, files) = MODELS.iter().find(|(known, _)| *known == name)?;
     Some(Files::Embedded { name, files })

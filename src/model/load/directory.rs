@@ -16,7 +16,7 @@ use crate::model::weights::{EMBEDDING, LM_HEAD};
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// Loads a model from its files.
+/// Loads a model in the layout of a Hugging Face directory: `config.json`, safetensors, tokenizer and chat template.
 pub(super) fn load(
     files: &Files,
     device: &Device,
@@ -176,7 +176,7 @@ fn open_shards(files: &Files) -> Result<Vec<Shard>, ModelError> {
     names.iter().map(open).collect()
 }
 
-/// Compares the tensors of the files with those of the architecture, so that the first error tells everything.
+/// Compares the tensors of the files with those of the architecture, so that the first error names all differences.
 fn check_tensors(config: &ModelConfig, expected: &[(String, Vec<usize>)], shards: &[Shard]) -> Result<(), ModelError> {
     let found: IndexMap<&str, &[usize]> = shards.iter().flat_map(Shard::tensors).collect();
     let missing: Vec<&str> = expected

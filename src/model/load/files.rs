@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::config::small_file::{TABLE_BYTES, open_regular, read_text};
 use crate::model::error::ModelError;
 
-/// Where a model's files are.
+/// Location of a model's files.
 pub(super) enum Files {
     /// A directory.
     Directory(PathBuf),
@@ -20,13 +20,13 @@ pub(super) enum Files {
     },
 }
 
-/// A file that can be read from any place in it.
+/// A readable, seekable file.
 pub(super) trait Source: Read + Seek {}
 
 impl<T: Read + Seek> Source for T {}
 
 impl Files {
-    /// Opens a file; `None` where there is none.
+    /// Opens a file; returns `None` if it does not exist.
     pub(super) fn open(&self, file: &str) -> Result<Option<Box<dyn Source>>, ModelError> {
         match self {
             Self::Directory(directory) => match open_regular(&directory.join(file)) {
@@ -44,7 +44,7 @@ impl Files {
         }
     }
 
-    /// The text of a file; `None` where there is none.
+    /// Returns the text of a file; `None` if it does not exist.
     pub(super) fn text(&self, file: &str) -> Result<Option<String>, ModelError> {
         match self {
             Self::Directory(directory) => match read_text(&directory.join(file), TABLE_BYTES) {
@@ -84,13 +84,13 @@ impl Files {
         Ok(texts)
     }
 
-    /// A JSON file; `None` where there is none.
+    /// Parses a JSON file; returns `None` if it does not exist.
     pub(super) fn json(&self, file: &str) -> Result<Option<Value>, ModelError> {
         let parse = |text: String| serde_json::from_str(&text).map_err(|e| ModelError::file(self.place(file), e));
         self.text(file)?.map(parse).transpose()
     }
 
-    /// How a file is called in messages.
+    /// Returns the name of a file for messages.
     pub(super) fn place(&self, file: &str) -> String {
         match self {
             Self::Directory(directory) => directory.join(file).display().to_string(),

@@ -19,7 +19,7 @@ use crate::model::rope::{Rope, RopeScaling};
 /// Frequencies' divisors, which converters write for Llama 3.1's rope scaling instead of its settings.
 const ROPE_FACTORS: &str = "rope_freqs.weight";
 
-/// Loads a `.gguf` file.
+/// Loads a `.gguf` file, format versions 1 to 3: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 pub(super) fn load(
     path: &Path,
     device: &Device,

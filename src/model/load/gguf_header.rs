@@ -57,7 +57,7 @@ const TYPES: [(u32, &str, Option<GgmlDType>); 34] = [
     (41, "Q1_0", None),
 ];
 
-/// What stands before the tensors.
+/// Header of a file: metadata, and the place and type of each tensor.
 pub(super) struct Header {
     /// How the file is called in messages.
     place: String,
@@ -110,12 +110,12 @@ impl Header {
         })
     }
 
-    /// Whether there is a tensor of that name.
+    /// Returns whether the file has the tensor `name`.
     pub(super) fn has(&self, name: &str) -> bool {
         self.tensors.contains_key(name)
     }
 
-    /// The shape of a tensor.
+    /// Returns the shape of a tensor, the outer dimension first.
     pub(super) fn shape(&self, name: &str) -> Option<&[usize]> {
         Some(&self.tensors.get(name)?.shape)
     }

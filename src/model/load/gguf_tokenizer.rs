@@ -137,7 +137,7 @@ pub(super) fn build(metadata: &Metadata) -> Result<tokenizers::Tokenizer, ModelE
     Ok(tokenizer)
 }
 
-/// Puts the beginning of a sequence first where the model wants it, for whoever else reads the exported tokenizer.
+/// Adds the begin-of-sequence token if the model expects it, for other readers of the exported tokenizer.
 fn post_processor(metadata: &Metadata, tokens: &[&str]) -> Result<Option<PostProcessorWrapper>, ModelError> {
     let bos = metadata.optional_number("tokenizer.ggml.bos_token_id")?;
     let bos = bos.and_then(|id| Some((tokens.get(id as usize)?.to_string(), id as u32)));

@@ -27,7 +27,7 @@ use super::tokenizer::Tokenizer;
 
 pub use text::{TextSide, load_text};
 
-/// A model in memory with everything that is needed to use it and to write it again.
+/// A model in memory, with what is needed to use it and to write it as a checkpoint.
 #[derive(Debug)]
 pub struct LoadedModel {
     /// The architecture.
@@ -47,7 +47,7 @@ pub struct LoadedModel {
     pub warnings: Vec<String>,
 }
 
-/// What generation needs to know.
+/// Generation settings of a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Generation {
     /// Tokens that end an answer.
@@ -58,7 +58,7 @@ pub struct Generation {
     pub pad_token_id: Option<u32>,
 }
 
-/// The contents of a model directory beside its weights, as they were read.
+/// Files of a model directory beside its weights, unchanged.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelFiles {
     /// `config.json`.
@@ -75,12 +75,12 @@ pub struct ModelFiles {
     pub additional_chat_templates: BTreeMap<String, String>,
 }
 
-/// The directory of templates for other uses than `chat_template.jinja`'s, such as `tool_use.jinja`.
+/// Directory of templates for other uses than `chat_template.jinja`, such as `tool_use.jinja`.
 pub const ADDITIONAL_CHAT_TEMPLATES: &str = "additional_chat_templates";
 
 /// Loads the model at `path`: a Hugging Face directory, a `.gguf` file, a hub id (`org/name`, or `org/name@revision`),
 /// `builtin:NAME`, or `builtin:random:CONFIG` for random weights of a `config.json`'s shapes. Weights are converted to
-/// `dtype` and put on `device`. `progress` hears what is being done and which part of it (0 to 1) is done.
+/// `dtype` and moved to `device`. `progress` receives the fraction done (0 to 1) and the current activity.
 pub fn load(
     path: &str,
     device: &Device,

@@ -17,12 +17,12 @@ use crate::model::config::ModelConfig;
 use crate::model::error::ModelError;
 use crate::model::memory;
 
-/// What comes before the path of a `config.json`.
+/// Prefix of the path of a `config.json`.
 pub(super) const PREFIX: &str = "random:";
 /// The standard deviation with which models are commonly initialised.
 const DEVIATION: f32 = 0.02;
 
-/// The same weights for the same configuration on every machine.
+/// Creates random weights of the shapes of a `config.json`: the same for the same configuration on every machine.
 pub(super) fn load(
     config_path: &str,
     device: &Device,

@@ -16,7 +16,7 @@ use crate::model::error::ModelError;
 /// Bytes of header that a file may have; larger ones are no safetensors.
 const LARGEST_HEADER: u64 = 100_000_000;
 
-/// One open file.
+/// An open file of the safetensors format: <https://github.com/huggingface/safetensors#format>.
 pub(super) struct Shard {
     place: String,
     source: Box<dyn Source>,
@@ -25,7 +25,7 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    /// Opens a file, reads its header and checks that the file is whole; `None` where there is no file.
+    /// Opens a file, reads its header and checks that it is complete; returns `None` if it does not exist.
     pub(super) fn open(files: &Files, file: &str) -> Result<Option<Self>, ModelError> {
         let Some(mut source) = files.open(file)? else {
             return Ok(None);
@@ -61,17 +61,17 @@ impl Shard {
         }))
     }
 
-    /// How the file is called in messages.
+    /// Returns the name of the file for messages.
     pub(super) fn place(&self) -> &str {
         &self.place
     }
 
-    /// Names and shapes of its tensors.
+    /// Returns the names and shapes of the tensors.
     pub(super) fn tensors(&self) -> impl Iterator<Item = (&str, &[usize])> {
         self.tensors.iter().map(|(name, info)| (name.as_str(), &info.shape[..]))
     }
 
-    /// Reads a tensor.
+    /// Reads a tensor, converted to `dtype` on `device`.
     pub(super) fn read(&mut self, name: &str, device: &Device, dtype: DType) -> Result<Tensor, ModelError> {
         let fail = |reason: String| ModelError::file(format!("{} of {}", name, self.place), reason);
         let info = self

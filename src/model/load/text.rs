@@ -10,7 +10,7 @@ use crate::model::config::ModelConfig;
 use crate::model::error::ModelError;
 use crate::model::tokenizer::Tokenizer;
 
-/// What turns messages into ids.
+/// Tokenizer and chat template, which turn messages into token ids.
 #[derive(Clone)]
 pub struct TextSide {
     /// Text ↔ ids.
@@ -21,8 +21,8 @@ pub struct TextSide {
     pub generation: Generation,
 }
 
-/// Reads the text side of the model at `path`, as [`super::load`] takes it, where it is on this machine; nothing is
-/// fetched. `None` where it is not, and of models whose tokenizer is not a file of its own (`.gguf`, random weights).
+/// Reads the text side of the model at `path` (as for [`super::load`]) from this machine, without downloading. Returns
+/// `None` if it is not there, and for models whose tokenizer is not a separate file (`.gguf`, random weights).
 ///
 /// # Errors
 /// Fails if a file of the model cannot be read or used.

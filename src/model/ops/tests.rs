@@ -205,7 +205,7 @@ fn log_probabilities_in_steps_are_those_of_candle_at_once() {
     );
 }
 
-/// Attention of each token by itself, on candle's tape.
+/// Attention of each token separately, on candle's tape.
 fn one_by_one(q: &Tensor, k: &Tensor, v: &Tensor, config: &ModelConfig, batch: &PackedBatch) -> Tensor {
     let (kv, d) = (config.num_kv_heads, config.head_dim);
     let group = config.num_heads / kv;

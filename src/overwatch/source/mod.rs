@@ -58,7 +58,7 @@ impl Source {
         }
     }
 
-    /// Reads the state once, as the server tells it.
+    /// Reads the state once.
     ///
     /// # Errors
     /// [`WatchError::Server`], [`WatchError::Replay`].
@@ -71,7 +71,7 @@ impl Source {
         Ok(status.unwrap_or_default())
     }
 
-    /// Sends updates until nobody receives them: the state at most once in `refresh`, and what is `wanted`.
+    /// Sends updates until the receiver is gone: the state at most once in `refresh`, and what is `wanted`.
     ///
     /// # Errors
     /// [`WatchError::Replay`]; a server that does not answer is an update.

@@ -1,4 +1,4 @@
-//! The state of a server without a status feed, such as Python's: what its pool tells.
+//! The state of a server without a status feed, such as Python's, from its pool.
 
 use super::printable;
 use crate::client::{ClientError, SwarmClient};

@@ -194,7 +194,7 @@ impl RunFiles {
     }
 }
 
-/// Sends everything, and then what is wanted, until nobody receives it.
+/// Sends everything, and then what is wanted, until the receiver is gone.
 pub(super) async fn follow(run: RunFiles, updates: mpsc::Sender<Update>, mut wanted: watch::Receiver<Wanted>) {
     for update in run.all() {
         let _ = updates.send(update).await;

@@ -44,7 +44,7 @@ pub(super) async fn once(swarm: &SwarmClient) -> Result<Vec<Update>, WatchError>
     Ok(updates)
 }
 
-/// Sends updates until nobody receives them.
+/// Sends updates until the receiver is gone.
 pub(super) async fn follow(
     swarm: SwarmClient,
     updates: mpsc::Sender<Update>,
@@ -267,7 +267,7 @@ impl Follower<'_> {
     }
 
     async fn send(self, update: Update) {
-        // Where nobody receives, `follow` ends.
+        // `follow` ends when the receiver is gone.
         let _ = self.updates.send(update).await;
     }
 }

@@ -163,7 +163,7 @@ impl Known {
     }
 }
 
-/// Returns whether a change is a part of every step, which the step's own note tells.
+/// Returns whether a change is a part of every step, which the step's own note shows.
 fn is_update(before: &crate::protocol::status::EngineState, after: &crate::protocol::status::EngineState) -> bool {
     use crate::protocol::swarm::EngineStatus::{Rolling, RollingPost, WeightSyncing};
     let in_step = |status| matches!(status, Rolling | RollingPost | WeightSyncing);

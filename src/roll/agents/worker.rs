@@ -89,7 +89,7 @@ impl Worker {
         };
         process.running.stderr.clear();
         let request = EpisodeRequest::new(task, access);
-        // Whatever goes wrong, and where this future is dropped, the worker ends: nobody knows what it would say next.
+        // After any error, and if this future is dropped, the worker ends: its next output would be unpredictable.
         let end = tokio::select! {
             // An answer counts even if its worker ends right after it.
             biased;

@@ -392,7 +392,7 @@ fn sample(mut plans: Vec<Plan>, slots: usize, stale: usize, failing: f64, batche
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// What a lone client hands in is exactly what was asked for, whatever fails.
+    /// A lone client ends exactly the requested episodes, whatever fails.
     #[test]
     fn a_lone_clients_batches_are_exact(
         tasks in 1..9_u64, repeats in 1..6_u64, slots in 1..30_usize, failing in 0.0..0.4, seed in any::<u64>(),

@@ -42,7 +42,7 @@ pub enum JobError {
         reason: std::io::Error,
     },
     /// It has no `roll:` part.
-    #[error("the job {} has no `roll:` part\nhint: it says which agent and which reward to run; see `ajet-swarm job init`", .0.display())]
+    #[error("the job {} has no `roll:` part\nhint: `roll:` names the agent and the reward; `ajet-swarm job init` writes an example", .0.display())]
     NoRoll(PathBuf),
     /// A `--set` that is no setting.
     #[error("--set {given:?}: {reason}\nhint: write the key's whole path, such as --set ajet.data.train_batch_size=8")]

@@ -27,7 +27,7 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// How long a supervisor may take to end what it supervises.
 const END: Duration = Duration::from_secs(7);
 
-/// Most of a program's standard error that is kept, from its end.
+/// Maximum bytes kept of a program's standard error, from its end.
 const STDERR_BYTES: usize = 4 << 10;
 
 /// Bytes in a MiB.
@@ -198,7 +198,7 @@ pub(super) struct Running {
 /// How a program came to its end.
 #[derive(Debug)]
 pub(super) enum End {
-    /// By itself.
+    /// Without being killed.
     Exited(std::io::Result<ExitStatus>),
     /// It ran longer than it may.
     Timeout,
@@ -235,7 +235,7 @@ impl Running {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0)
-            // A supervisor ends by itself, when its standard input closes.
+            // A supervisor ends when its standard input closes.
             .kill_on_drop(supervisor.is_none());
         if let Some(cwd) = &program.cwd {
             command.current_dir(cwd);
@@ -287,7 +287,7 @@ impl Running {
         if tokio::time::timeout(self.patience, self.child.wait()).await.is_err() {
             tracing::warn!("cannot end {:?} within {} s", self.name, self.patience.as_secs());
         }
-        // Whoever holds the pipe still is not waited for.
+        // Descendants may keep the pipe open; they are not waited for.
         if let Some(reader) = self.stderr_is_read.take() {
             let _ = tokio::time::timeout(DRAIN, reader).await;
         }
@@ -367,7 +367,7 @@ pub(super) async fn run(program: Program) -> Result<Finished, ProgramError> {
     };
     drop(stdin);
     running.close().await;
-    // Whoever holds the pipe still is not waited for.
+    // Descendants may keep the pipe open; they are not waited for.
     if let (End::Exited(_), Ok(Ok(false))) = (&end, tokio::time::timeout(DRAIN, reader).await) {
         end = End::Output;
     }
@@ -482,7 +482,7 @@ mod tests {
         assert_eq!(run(silent).await.unwrap().stdout.len(), 1 << 20);
     }
 
-    /// Waits until no such process runs; one that nobody has reaped yet counts as gone.
+    /// Waits until no such process runs; one that is not reaped yet counts as gone.
     async fn is_gone(pid: Pid) -> bool {
         for _ in 0..500 {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

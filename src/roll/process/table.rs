@@ -71,7 +71,7 @@ impl Table {
 }
 
 /// Waits until `ancestor` and its descendants hold more than `limit` bytes, and returns how many. Without a limit it
-/// waits for ever.
+/// never returns.
 pub(super) async fn memory_above(ancestor: Option<u32>, limit: Option<u64>) -> u64 {
     let (Some(ancestor), Some(limit)) = (ancestor, limit) else {
         return std::future::pending().await;

@@ -42,7 +42,7 @@ pub enum TaskError {
     },
     /// A file of another format, given as JSON lines.
     #[error(
-        "{path} is no file of JSON lines\nhint: ajet.task_reader: {{type: huggingface_dat_repo, huggingface_dat_repo: \
+        "{path} is not a JSON Lines file\nhint: ajet.task_reader: {{type: huggingface_dat_repo, huggingface_dat_repo: \
          {{dataset_path: {path}}}}} reads it", path = .0.display()
     )]
     NotJsonLines(PathBuf),
@@ -98,7 +98,7 @@ pub enum TaskError {
     NoDataset {
         /// As configured.
         path: String,
-        /// The file of the hub that was asked for.
+        /// The requested file of the hub.
         file: String,
         /// The hub client's message.
         reason: String,

@@ -1,7 +1,7 @@
 //! Client of the engine's HTTP interface over its Unix socket (contract: `protocol::engine`).
 //!
 //! Each call opens a connection: on a local socket that takes microseconds, and dropping the answer closes the
-//! connection, which tells the engine that the caller is gone.
+//! connection, from which the engine sees that the caller is gone.
 
 use std::io;
 use std::path::{Path, PathBuf};

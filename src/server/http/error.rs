@@ -153,8 +153,8 @@ pub enum Error {
          start it with --allowed-host NAME or with a token (--token-file)"
     )]
     ForeignHost(String),
-    /// The server takes no training code.
-    #[error("this server takes no training code; hint: start it without --no-code-sync")]
+    /// The server does not accept training code.
+    #[error("this server does not accept training code; hint: start it without --no-code-sync")]
     CodeSyncOff,
     /// Training code from a client without a token.
     #[error(

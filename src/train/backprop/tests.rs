@@ -44,7 +44,7 @@ fn models() -> Vec<(String, Weights)> {
     models
 }
 
-/// Rows that begin alike in three ways, and one by itself.
+/// Three rows with shared beginnings, and one without.
 fn rows() -> Vec<(Vec<u32>, Vec<usize>)> {
     vec![
         (vec![1, 2, 3, 4, 5, 6, 7, 8], vec![5, 6, 7]),

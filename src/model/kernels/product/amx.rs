@@ -35,11 +35,11 @@ static SHAPES: Shapes = Shapes {
     rows: [16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0],
 };
 
-/// Tile registers in use by this thread; given back at the end.
+/// Use of the tile registers by this thread, released on drop.
 pub(super) struct Session(());
 
 impl Session {
-    /// Takes all eight registers at their full size.
+    /// Configures all eight registers at their full size.
     pub fn begin() -> Self {
         // SAFETY: the shapes are valid for palette 1. A session is only begun for tiles of an `Isa` that has them.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &SHAPES, options(nostack, readonly, preserves_flags)) }
@@ -81,7 +81,7 @@ pub(in crate::model::kernels) unsafe fn peak() -> usize {
     TIMES * SUMS * 2 * SQUARE * SQUARE * STEP
 }
 
-/// Multiplies operands of 1 or 3 parts. Rows are whole registers, those of 3 parts two.
+/// Multiplies operands of 1 or 3 parts. Rows fill whole registers; those of 3 parts fill two.
 ///
 /// # Safety
 /// As [`Tile::run`](super::tile::Tile::run); the machine has AMX for bfloat16.
@@ -116,7 +116,7 @@ pub(super) unsafe fn tile(
     }
 }
 
-/// Loads the left and right half of a panel's lines for the part that begins so many bytes behind {w}.
+/// Loads the left and right half of a panel's lines for the part at a byte offset from {w}.
 macro_rules! load_columns {
     ($left:literal, $right:literal) => {
         concat!(
@@ -129,7 +129,7 @@ macro_rules! load_columns {
     };
 }
 
-/// Loads the rows' numbers for the part that begins so many bytes behind {x}.
+/// Loads the rows' numbers for the part at a byte offset from {x}.
 macro_rules! load_rows {
     ($from:literal) => {
         concat!(

@@ -8,7 +8,7 @@ use super::{Precision, Product, ROW_BLOCK, Rows, Start, Tile, pack};
 use crate::model::kernels::memory::Memory;
 use crate::model::kernels::threads::{Pool, SharedMut};
 
-/// The threads and the precision of matrix products.
+/// Threads and precision of matrix products.
 #[derive(Clone, Copy)]
 pub struct Compute<'a> {
     /// Threads and instruction set.
@@ -18,7 +18,7 @@ pub struct Compute<'a> {
 }
 
 impl<'a> Compute<'a> {
-    /// On all threads of a pool.
+    /// Computes on all threads of a pool.
     pub fn new(pool: &'a Pool, precision: Precision) -> Self {
         Self {
             pool,
@@ -47,7 +47,7 @@ impl<'a> Compute<'a> {
     }
 }
 
-/// What a product does with what is there.
+/// How a product is stored.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Into {
     /// Overwrites it.

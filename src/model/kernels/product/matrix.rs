@@ -11,12 +11,12 @@ pub(in crate::model::kernels) struct Matrix<'a> {
 }
 
 impl<'a> Matrix<'a> {
-    /// Rows one behind the other.
+    /// Creates a matrix of contiguous rows.
     pub fn new(data: &'a [f32], rows: usize, columns: usize) -> Self {
         Self::strided(data, rows, columns, columns)
     }
 
-    /// Rows `row_stride` apart.
+    /// Creates a matrix of rows `row_stride` elements apart.
     pub fn strided(data: &'a [f32], rows: usize, columns: usize, row_stride: usize) -> Self {
         Self {
             data,
@@ -27,7 +27,7 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// The transposed matrix.
+    /// Returns the transposed matrix.
     pub fn t(self) -> Self {
         Self {
             rows: self.columns,
@@ -38,22 +38,22 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// Number of rows.
+    /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Number of columns.
+    /// Returns the number of columns.
     pub fn columns(&self) -> usize {
         self.columns
     }
 
-    /// Whether the numbers of a row lie side by side.
+    /// Returns whether the elements of a row are contiguous.
     pub(super) fn has_whole_rows(&self) -> bool {
         self.column_stride == 1
     }
 
-    /// One more than the largest index.
+    /// Returns the largest index plus one.
     pub(super) fn extent(&self) -> usize {
         match self.rows * self.columns {
             0 => 0,
@@ -61,7 +61,7 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// The part of some rows and columns, each by the first and their number. There may be none.
+    /// Returns the part with these rows and columns, each given by the first and their number, which may be 0.
     pub(super) fn part(self, (row, rows): (usize, usize), (column, columns): (usize, usize)) -> Self {
         let start = row * self.row_stride + column * self.column_stride;
         Self {

@@ -7,7 +7,7 @@ use super::matrix::Matrix;
 /// Lines and pairs of inner steps of a square.
 pub(super) const SQUARE: usize = 16;
 
-/// How a square of 16 lines and 32 inner steps lies in 16 registers of 16 pairs.
+/// Layout of a square of 16 lines and 32 inner steps in 16 registers of 16 pairs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     /// A register a line.
@@ -75,7 +75,7 @@ pub(super) unsafe fn square<const PARTS: usize>(lines: Matrix, scale: f32, order
     parts
 }
 
-/// The lowest `count` lanes.
+/// Returns a mask of the lowest `count` lanes.
 pub(super) fn mask(count: usize) -> __mmask16 {
     if count >= 16 { u16::MAX } else { (1 << count) - 1 }
 }

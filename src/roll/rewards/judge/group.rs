@@ -22,7 +22,7 @@ use crate::roll::rewards::error::RewardError;
 use crate::roll::tasks::Task;
 use crate::roll::template::Template;
 
-/// What is asked where the job has no prompt of its own.
+/// Default prompt.
 pub const PROMPT: &str = "\
 Several agents were given the same task. Judge their work against each other.
 
@@ -43,7 +43,7 @@ Agents that are equally good get the same score. Small differences in quality ar
 order of the agents means nothing. Answer with a JSON object and nothing after it, with every agent once:
 {\"scores\": [{\"id\": \"<id>\", \"explanation\": \"<one sentence>\", \"score\": <number>}]}";
 
-/// The rubric where the job has none of its own.
+/// Default rubric.
 pub const RUBRIC: &str = "\
 - An agent that reaches the goal of its task gets a much higher score than one that does not.
 - Among agents that reach it, one that takes fewer or surer steps gets a slightly higher score.
@@ -140,7 +140,7 @@ impl GroupJudge {
     ) -> Result<Vec<f64>, RewardError> {
         let group = Group::of(task, answers, self.prompt.seed);
         if group.shown.len() == 1 && scale == Scale::Rank {
-            // They are all the same, whatever a judge would say.
+            // Equal answers have equal ranks, without a judge.
             return Ok(vec![0.0; answers.len()]);
         }
         let system = self
@@ -299,7 +299,7 @@ fn read_scores(text: &str, ids: &[&str]) -> Result<IndexMap<String, f64>, String
     }
 }
 
-/// The last JSON object of a text that has `scores`, whatever stands around it. Thinking may quote others before it.
+/// The last JSON object with `scores` in a text. Thinking may quote others before it.
 fn last_object(text: &str) -> Option<Value> {
     text.rmatch_indices('{').find_map(|(at, _)| {
         let mut objects = serde_json::Deserializer::from_str(&text[at..]).into_iter::<Value>();

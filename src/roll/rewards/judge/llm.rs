@@ -17,7 +17,7 @@ use crate::roll::template::Template;
 /// Scores that are remembered. One takes some 100 bytes.
 const MAX_REMEMBERED: usize = 10_000;
 
-/// What is asked where the job has no prompt of its own.
+/// Default prompt.
 pub const PROMPT: &str = "\
 An assistant was given this task:
 <task>
@@ -110,7 +110,8 @@ impl LlmJudge {
         })
     }
 
-    /// The place for a score; the oldest one makes room. A failure leaves it empty, so that it is asked for again.
+    /// Returns the cache entry of a score, evicting the oldest one. A failure leaves it empty, so that the judge is
+    /// called again.
     fn remembered(&self, key: Key) -> Arc<OnceCell<f64>> {
         let mut remembered = self.lock();
         if let Some(known) = remembered.scores.get(&key) {

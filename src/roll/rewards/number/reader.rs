@@ -5,7 +5,7 @@ use bigdecimal::{BigDecimal, Zero};
 
 use super::value::{LARGEST_EXPONENT, LONGEST_FACTOR, Number, raised};
 
-/// Most digits that are read, since those of a binary number are computed in time by the square of the length.
+/// Maximum number of digits, since converting a binary number takes quadratic time.
 pub(super) const MOST_DIGITS: usize = 100_000;
 
 /// What may stand between a thousand and its hundreds.

@@ -5,7 +5,7 @@ use bigdecimal::{BigDecimal, One, Zero};
 /// Largest power of ten that is read. Beyond it a number has no value that could be compared.
 pub(super) const LARGEST_EXPONENT: i64 = 1_000_000;
 
-/// Most digits of a fraction's parts and of a power, whose arithmetic takes time by the square of the length.
+/// Maximum number of digits of a fraction's parts and of a power, whose arithmetic takes quadratic time.
 pub(super) const LONGEST_FACTOR: u64 = 1000;
 
 /// A number, exactly.

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::roll::tasks::TaskError;
 
-/// Most files of a data set.
+/// Maximum number of files in a data set.
 const MOST_FILES: usize = 200_000;
 
 /// The paths of all files below `root`, relative to it and sorted. Links are followed, a directory is visited once, and

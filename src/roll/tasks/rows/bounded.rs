@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use super::ROW_BYTES;
 
-/// Bytes that a row may still take. Whoever begins a row resets it.
+/// Bytes that a row may still take; reset at the beginning of a row.
 #[derive(Clone, Debug)]
 pub struct Budget(Rc<Cell<u64>>);
 

@@ -9,7 +9,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 
 /// Deepest nesting of groups and lists, in levels of the file's schema.
 const MOST_DEPTH: usize = 128;
-/// Most bytes of a footer.
+/// Maximum bytes of a footer.
 const MOST_BYTES: u64 = 64 << 20;
 /// Bytes after the footer: its length and the magic number.
 const TAIL: u64 = 8;

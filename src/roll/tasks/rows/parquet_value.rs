@@ -16,7 +16,7 @@ const SECOND: i128 = 1_000_000_000;
 const DAY: i128 = 86_400 * SECOND;
 /// Julian day of 1970-01-01.
 const EPOCH: i128 = 2_440_588;
-/// Most digits after the point of a decimal.
+/// Maximum number of digits after the point of a decimal.
 const MOST_SCALE: i32 = 1000;
 
 /// What the physical values of a column stand for.

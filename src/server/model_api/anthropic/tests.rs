@@ -316,7 +316,7 @@ fn a_stream_that_fails_ends_with_an_error_event() {
     }
 }
 
-/// Seen with a long tool call, which is told only when it is whole.
+/// Seen with a long tool call, which is sent only when it is complete.
 #[test]
 fn a_heartbeat_of_the_engine_is_a_ping() {
     let mut translator = Translator::new(Box::new(MessageWriter::new(&request(json!({})))), true);

@@ -67,7 +67,7 @@ impl ClientTool {
                 json!({
                     "commands": texts("The commands, each a line of shell."),
                     "timeout_ms": number("Milliseconds after which they are stopped."),
-                    "max_output_length": number("Most characters of output to return."),
+                    "max_output_length": number("Maximum number of output characters to return."),
                 }),
                 "commands",
             ),

@@ -48,7 +48,7 @@ fn episodes_left(progress: Progress) -> Option<f64> {
     }
 }
 
-/// Returns what is left at `now` of a state that was entered at `since` and typically lasts so many seconds; 0 if it
+/// Returns what is left at `now` of a state that was entered at `since` and typically lasts that many seconds; 0 if it
 /// lasts longer than usual.
 pub fn of_typical(seconds: Option<f64>, since: f64, now: f64) -> Option<f64> {
     seconds.map(|seconds| (since + seconds - now).max(0.0))
