@@ -23,6 +23,7 @@ pub mod client;
 mod compare;
 pub mod config;
 pub mod engine;
+pub mod grammar;
 pub mod hub;
 pub mod inference;
 pub mod jinja;

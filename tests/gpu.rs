@@ -153,6 +153,7 @@ fn sampled(weights: &Weights, config: &Ajet, prompts: &[Vec<u32>]) -> Vec<Vec<(u
             params,
             stop: None,
             forced_tokens: vec![],
+            grammar: None,
             events,
         });
         answers.push(receiver);
@@ -195,6 +196,7 @@ fn episodes(prompts: &[Vec<u32>], answers: &[Vec<(u32, f32)>]) -> Vec<TrainEpiso
             loss_mask: [vec![false; prompt.len()], vec![true; answer.len()]].concat(),
             logprobs: [vec![0.0; prompt.len()], answer.iter().map(|t| t.1).collect()].concat(),
             truncated: false,
+            ..Row::default()
         }],
     })
     .collect()

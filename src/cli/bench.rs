@@ -10,7 +10,7 @@ use anyhow::ensure;
 
 use crate::config::Ajet;
 use crate::config::schema::{Dtype, ImportanceMode, Kernels};
-use crate::inference::bench::{self, Ceilings, Measurement, Plan};
+use crate::inference::bench::{self, BenchModel, Ceilings, Measurement, Plan};
 
 /// Measure sampling or training on this machine.
 #[derive(Debug, clap::Args)]
@@ -64,6 +64,9 @@ struct InferenceArgs {
     /// Pack weights as bf16.
     #[arg(long, conflicts_with = "plain")]
     bf16: bool,
+    /// Constrain the answers by the grammar of a JSON schema, for comparison.
+    #[arg(long)]
+    grammar: bool,
     /// Print one JSON object per batch size and line.
     #[arg(long)]
     json: bool,
@@ -100,7 +103,7 @@ fn run_inference(args: InferenceArgs) -> anyhow::Result<ExitCode> {
         ajet.trainer_common.importance_sampling.mode = ImportanceMode::Token; // nothing is trained here
     }
 
-    let weights = bench::load_model(&args.model, &args.device, &mut |_, _| {})?;
+    let BenchModel { weights, grammars } = bench::load_model(&args.model, &args.device, &mut |_, _| {})?;
     let longest = weights.config.max_position_embeddings;
     ensure!(
         prompt + tokens <= longest,
@@ -115,6 +118,7 @@ fn run_inference(args: InferenceArgs) -> anyhow::Result<ExitCode> {
         prompt: *prompt,
         tokens: *tokens,
         group: args.group,
+        grammar: args.grammar.then(|| bench::list_grammar(&grammars)).transpose()?,
     };
     bench::run(&weights, &ajet, &plan, ceilings, |measurement| match args.json {
         true => say!("{}", serde_json::json!(measurement)),

@@ -306,6 +306,7 @@ pub(crate) mod tests {
                 let token = SampledToken {
                     id,
                     logprob: -0.5,
+                    determined: false,
                     top: vec![],
                 };
                 let _ = request.events.send(SampleEvent::Token(token));
@@ -371,6 +372,7 @@ pub(crate) mod tests {
             prompt: prompt.to_vec(),
             params,
             forced_tokens: vec![],
+            grammar: None,
             stop: None,
             events,
         };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::events::EventHub;
 use super::model_thread::{SamplingLoad, UpdateOutcome, Worker};
-use super::session::TextModel;
+use super::session::{ChatModel, TextModel};
 use super::storage::checkpoint::Checkpoint;
 use crate::config::schema::Ajet;
 use crate::config::validate;
@@ -93,7 +93,7 @@ impl ModelWorker {
             Some(reference) => Trainer::with_reference(&weights, config, Some(reference)),
             None => Trainer::new(&weights, config),
         };
-        let trainer = trainer.map_err(sentence)?;
+        let trainer = trainer.map_err(sentence)?.with_grammars(text.grammars().clone());
         // After the trainer, whose memory is not available for caches.
         let scheduler = Scheduler::on_pool(&weights, config, trainer.pool().clone()).map_err(sentence)?;
         let mut worker = Self {
@@ -247,6 +247,7 @@ mod tests {
                 loss_mask: vec![false, true, true],
                 logprobs: vec![0.0, -1.0, -1.0],
                 truncated: false,
+                ..Row::default()
             }],
         };
         for lora_rank in [0, 4] {

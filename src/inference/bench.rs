@@ -6,6 +6,7 @@ use candle_core::{DType, Device, Tensor};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
+use serde_json::json;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::error::Result;
@@ -13,11 +14,12 @@ use super::request::{Bias, SampleEvent, SampleRequest, SamplingParams};
 use super::scheduler::Scheduler;
 use crate::config::Ajet;
 use crate::config::schema::Dtype;
+use crate::grammar::{AnswerGrammar, Content, GrammarError, Grammars, Matcher, Reasoning};
 use crate::model::kernels::{Pool, Precision, ceilings};
 use crate::model::{ModelConfig, Trainable, Weights, device, load};
 
 /// Parameters of the benchmark.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone)]
 pub struct Plan {
     /// Batch sizes, each measured separately.
     pub batches: Vec<usize>,
@@ -27,12 +29,16 @@ pub struct Plan {
     pub tokens: usize,
     /// Number of requests that share a prompt, like the repeats of a task.
     pub group: usize,
+    /// Grammar of all answers, which must be able to be as long as the tokens.
+    pub grammar: Option<Matcher>,
 }
 
 /// Side of the matrices that a GPU multiplies to measure its arithmetic: 1.1 TFLOP per product.
 const PRODUCT_SIDE: usize = 8192;
 /// Numbers that a GPU copies to measure its memory: 512 MB in bf16, more than any card's cache.
 const COPIED: usize = 256 << 20;
+/// Minimum number of items of a measured list: more tokens than an answer has.
+const LIST_ITEMS: usize = 1000;
 /// Number of repeats of both.
 const REPEATS: usize = 10;
 
@@ -66,15 +72,50 @@ pub struct Measurement {
     pub gpu_mb: f64,
 }
 
+/// A model to measure.
+pub struct BenchModel {
+    /// Its weights.
+    pub weights: Weights,
+    /// Grammars of its tokens.
+    pub grammars: Grammars,
+}
+
 /// Loads a model on a device accepted by [`device::choose`]: f32 on a CPU, bf16 on a GPU. `progress` receives the
 /// current activity and its fraction.
 ///
 /// # Errors
 /// Fails if the model or device is missing or unsupported.
-pub fn load_model(path: &str, device: &str, progress: &mut dyn FnMut(f32, &str)) -> Result<Weights> {
+pub fn load_model(path: &str, device: &str, progress: &mut dyn FnMut(f32, &str)) -> Result<BenchModel> {
     let device = device::choose(device)?;
     let model = load::load(path, &device, device::dtype(Dtype::Auto, &device), progress)?;
-    Ok(Weights::new(model.config, model.tensors, &Trainable::Nothing)?)
+    Ok(BenchModel {
+        weights: Weights::new(model.config, model.tensors, &Trainable::Nothing)?,
+        grammars: Grammars::new(model.tokenizer, &model.generation.eos_token_ids),
+    })
+}
+
+/// Returns the grammar of a long list of objects with strings, numbers and choices, as a measured answer.
+///
+/// # Errors
+/// Fails if the tokenizer does not support grammars.
+pub fn list_grammar(grammars: &Grammars) -> std::result::Result<Matcher, GrammarError> {
+    let item = json!({
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 20},
+            "count": {"type": "integer"},
+            "kind": {"enum": ["animal", "plant", "stone"]},
+            "notes": {"type": "array", "items": {"type": "string"}},
+        },
+        "required": ["name", "count", "kind", "notes"],
+        "additionalProperties": false,
+    });
+    let grammar = AnswerGrammar {
+        reasoning: Reasoning::None,
+        content: Content::Json(json!({"type": "array", "items": item, "minItems": LIST_ITEMS})),
+        calls: None,
+    };
+    grammars.matcher(&grammar.text())
 }
 
 fn precision(ajet: &Ajet) -> Precision {
@@ -232,6 +273,7 @@ fn measure(scheduler: &mut Scheduler, config: &ModelConfig, plan: &Plan, batch: 
                 prompt,
                 params: params(id, plan.tokens),
                 forced_tokens: vec![],
+                grammar: plan.grammar.clone(),
                 stop: None,
                 events,
             });

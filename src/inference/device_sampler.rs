@@ -14,6 +14,7 @@ use candle_core::{D, DType, Tensor};
 use super::error::Result;
 use super::request::SampledToken;
 use super::sampler::Draw;
+use crate::model::ops::restricted::restricted;
 
 /// Size of the pieces in which the vocabulary is searched: cumulative sums are products with a triangular matrix of
 /// this side, and with one whose side is the number of pieces.
@@ -33,6 +34,7 @@ const LARGEST_UNIFORM: f32 = 1.0 - f32::EPSILON;
 /// Fails if out of memory.
 pub fn draw(logits: &Tensor, draws: &[Draw]) -> Result<Vec<Option<SampledToken>>> {
     let top = draws.iter().map(|d| d.params.top_logprobs).max().unwrap_or(0);
+    let logits = &restricted(logits, draws.iter().map(|draw| draw.allowed))?;
     let rows = Rows::new(logits, draws)?;
     let drawn = match biased(logits, draws)? {
         Some(biased) => Rows::new(&biased, draws)?.choose(draws)?,
@@ -89,7 +91,11 @@ fn token(draw: &Draw, told: &[f32]) -> Option<SampledToken> {
     Some(SampledToken {
         id,
         logprob,
-        top: pairs.take(draw.params.top_logprobs).collect(),
+        determined: draw.is_determined(),
+        top: pairs
+            .take(draw.params.top_logprobs)
+            .filter(|(id, _)| draw.allowed.is_none_or(|allowed| allowed.contains(*id)))
+            .collect(),
     })
 }
 

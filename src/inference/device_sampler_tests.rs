@@ -7,6 +7,7 @@ use rand_chacha::ChaCha8Rng;
 use super::device_sampler;
 use super::request::{SampledToken, SamplingParams};
 use super::sampler::{self, Draw};
+use crate::model::TokenSet;
 use crate::model::kernels::Isa;
 
 fn params() -> SamplingParams {
@@ -15,6 +16,16 @@ fn params() -> SamplingParams {
 
 /// What both samplers draw from `rows` of random logits, each row with the parameters whose turn it is.
 fn both(vocabulary: usize, rows: usize, kinds: &[SamplingParams]) -> Vec<[Option<SampledToken>; 2]> {
+    both_of(vocabulary, rows, kinds, &[None])
+}
+
+/// The same with the tokens that each row allows.
+fn both_of(
+    vocabulary: usize,
+    rows: usize,
+    kinds: &[SamplingParams],
+    sets: &[Option<TokenSet>],
+) -> Vec<[Option<SampledToken>; 2]> {
     let mut rng = ChaCha8Rng::seed_from_u64(vocabulary as u64);
     let logits: Vec<f32> = (0..rows * vocabulary).map(|_| rng.random_range(-6.0..6.0f32)).collect();
     let draws: Vec<Draw> = (0..rows)
@@ -23,6 +34,7 @@ fn both(vocabulary: usize, rows: usize, kinds: &[SamplingParams]) -> Vec<[Option
             uniform: rng.random(),
             forced_token: None,
             added: &[],
+            allowed: sets[row % sets.len()].as_ref(),
         })
         .collect();
     let tensor = Tensor::from_slice(&logits, (rows, vocabulary), &Device::Cpu).unwrap();
@@ -112,6 +124,7 @@ fn what_was_cut_is_never_drawn_whatever_the_uniform_number() {
             uniform,
             forced_token: None,
             added: &[],
+            allowed: None,
         };
         let token = device_sampler::draw(&tensor, &[draw]).unwrap().remove(0).unwrap();
         let larger = logits.iter().filter(|l| **l > logits[token.id as usize]).count();
@@ -138,6 +151,7 @@ fn what_is_added_to_logits_changes_what_is_drawn_and_not_what_is_told() {
                 uniform: rng.random(),
                 forced_token: None,
                 added,
+                allowed: None,
             })
             .collect();
         let on_device = device_sampler::draw(&tensor, &draws).unwrap();
@@ -166,6 +180,7 @@ fn a_row_that_is_not_finite_is_told_and_disturbs_no_other() {
                 uniform: 0.5,
                 forced_token: None,
                 added: &[],
+                allowed: None,
             };
             let tokens = device_sampler::draw(&tensor, &[draw, draw]).unwrap();
             assert_eq!(tokens[0], None);
@@ -184,6 +199,7 @@ fn given_tokens_have_the_log_probabilities_that_drawn_ones_have() {
         uniform: 0.9,
         forced_token,
         added: &[],
+        allowed: None,
     };
     let on_device = device_sampler::draw(&tensor, &[draw(Some(1)), draw(None)]).unwrap();
     for (row, (given, line)) in [(Some(1), &logits[..3]), (None, &logits[3..])].into_iter().enumerate() {
@@ -192,5 +208,34 @@ fn given_tokens_have_the_log_probabilities_that_drawn_ones_have() {
         assert_eq!(device.id, cpu.id);
         assert_eq!(device.id, given.unwrap_or(cpu.id));
         assert!((device.logprob - cpu.logprob).abs() < 1e-5);
+    }
+}
+
+#[test]
+fn the_device_draws_only_what_is_allowed() {
+    let kinds = [
+        params(),
+        SamplingParams {
+            top_logprobs: 5,
+            top_p: 0.9,
+            ..params()
+        },
+        SamplingParams {
+            temperature: 0.0,
+            ..params()
+        },
+    ];
+    let sets = [
+        None,
+        Some([7, 300].into_iter().collect()),
+        Some([11].into_iter().collect()),
+    ];
+    let sets: Vec<Option<TokenSet>> = sets.into_iter().chain([Some((40..900).collect())]).collect();
+    let drawn = both_of(1000, 24, &kinds, &sets);
+    assert_same(&drawn);
+    for (row, [_, device]) in drawn.iter().enumerate() {
+        let (token, set) = (device.as_ref().unwrap(), &sets[row % 4]);
+        assert!(set.as_ref().is_none_or(|set| set.contains(token.id)), "row {row}");
+        assert_eq!(token.determined, row % 4 == 2);
     }
 }

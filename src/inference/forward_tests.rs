@@ -275,6 +275,7 @@ fn sampled_by(scheduler: &mut Scheduler, prompts: &[Vec<u32>]) -> Vec<Vec<(u32, 
                 prompt,
                 params,
                 forced_tokens: vec![],
+                grammar: None,
                 stop: None,
                 events,
             });
@@ -311,7 +312,7 @@ fn kernels_plain_tensors_and_the_trainer_agree_on_tokens_and_log_probabilities()
             let row = [&prompt[..], &ids(answer)].concat();
             let model = Transformer::new(&fixture.weights);
             let hidden = model.hidden(&PackedBatch::from_rows(&[&row[..row.len() - 1]])).unwrap();
-            let (trained, _) = model.log_probs(&hidden, &row[1..], 0.9).unwrap();
+            let (trained, _) = model.log_probs(&hidden, &row[1..], &[], 0.9).unwrap();
             let trained: Vec<f32> = trained.to_vec1().unwrap();
             assert_close(&logprobs(answer), &trained[prompt.len() - 1..]);
         }

@@ -3,6 +3,7 @@
 mod backend;
 pub mod bench;
 mod blocks;
+mod constraint;
 pub mod detokenizer;
 mod device_sampler;
 #[cfg(test)]

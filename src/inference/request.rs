@@ -2,6 +2,8 @@
 
 use tokio::sync::mpsc::UnboundedSender;
 
+use crate::grammar::Matcher;
+
 /// Sampling parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingParams {
@@ -70,6 +72,8 @@ pub struct SampleRequest {
     /// Tokens to use instead of sampled ones, with the log-probabilities that the model gives them. After the last one,
     /// tokens are sampled.
     pub forced_tokens: Vec<u32>,
+    /// Grammar of the answer, at its beginning.
+    pub grammar: Option<Matcher>,
     /// Check that ends the answer early.
     pub stop: Option<Box<dyn StopCheck>>,
     /// Channel for the answer's events; closing it cancels the request.
@@ -99,9 +103,12 @@ impl SamplingParams {
 pub struct SampledToken {
     /// Token id.
     pub id: u32,
-    /// Natural logarithm of its probability under softmax(logits / temperature) over the whole vocabulary (at
-    /// temperature 0: 1). Truncation such as top-p is not included, so that the trainer can recompute it.
+    /// Natural logarithm of its probability under softmax(logits / temperature) over the tokens that the grammar allows,
+    /// without one over the whole vocabulary (at temperature 0: 1). Truncation such as top-p is not included, so that
+    /// the trainer can recompute it.
     pub logprob: f32,
+    /// Whether the grammar allowed no other token.
+    pub determined: bool,
     /// Most likely tokens at this position with their log-probabilities, most likely first.
     pub top: Vec<(u32, f32)>,
 }

@@ -1,6 +1,6 @@
 //! Sampling of tokens from logits.
 //!
-//! The order is bias, temperature, top-k, top-p over the tokens kept by top-k, min-p; the reported log-probability
+//! The order is the grammar, bias, temperature, top-k, top-p over the tokens kept by top-k, min-p; the reported log-probability
 //! includes only the temperature (see [`SampledToken`]). The token is the first one, in the order of ids, at which the
 //! cumulative probability of the kept tokens passes a uniform number of their total; so every device samples the same
 //! token.
@@ -8,6 +8,7 @@
 use super::error::{InferenceError, Result};
 use super::request::{SampledToken, SamplingParams};
 use crate::model::kernels::{Isa, Pool, exp_and_sum};
+use crate::model::token_set::{DISALLOWED_LOGIT, TokenSet};
 
 /// Number of values summed at once in the search for a token.
 const CHUNK: usize = 256;
@@ -23,6 +24,15 @@ pub struct Draw<'a> {
     pub forced_token: Option<u32>,
     /// Biases of logits, each token at most once.
     pub added: &'a [(u32, f32)],
+    /// Tokens that the grammar allows; `None` for all.
+    pub allowed: Option<&'a TokenSet>,
+}
+
+impl Draw<'_> {
+    /// Returns whether the grammar leaves no choice.
+    pub fn is_determined(&self) -> bool {
+        self.allowed.is_some_and(|allowed| allowed.len() == 1)
+    }
 }
 
 /// Checks that the parameters are within their ranges.
@@ -90,6 +100,12 @@ pub fn draw(isa: Isa, logits: &[f32], how: Draw) -> Option<SampledToken> {
     let params = how.params;
     let greedy = params.temperature == 0.0;
     let scale = if greedy { 1.0 } else { 1.0 / params.temperature };
+    let restricted = how.allowed.map(|allowed| {
+        let mut logits = logits.to_vec();
+        allowed.restrict(&mut logits, 0);
+        logits
+    });
+    let logits = restricted.as_deref().unwrap_or(logits);
     let mut weights = vec![0.0; logits.len()]; // probabilities relative to the largest one
     let (max, sum) = exp_and_sum(isa, logits, scale, &mut weights);
     if !(max.is_finite() && sum.is_finite()) {
@@ -107,10 +123,12 @@ pub fn draw(isa: Isa, logits: &[f32], how: Draw) -> Option<SampledToken> {
     };
     let log_sum = sum.ln();
     let logprob = |id: usize| scale * (logits[id] - max) - log_sum;
-    let top = likeliest(logits, params.top_logprobs);
+    let mut top = likeliest(logits, params.top_logprobs);
+    top.retain(|id| logits[*id] > DISALLOWED_LOGIT);
     Some(SampledToken {
         id: id as u32,
         logprob: logprob(id),
+        determined: how.is_determined(),
         top: top.into_iter().map(|id| (id as u32, logprob(id))).collect(),
     })
 }
@@ -155,7 +173,8 @@ fn pick(weights: &[f32], params: &SamplingParams, uniform: f64) -> usize {
         let count = within.count();
         kept.truncate(count.max(1));
     }
-    kept.retain(|&id| weights[id] >= params.min_p); // the largest weight is 1 and is always kept
+    // The largest weight is 1 and is always kept; that of a token that is not allowed is 0.
+    kept.retain(|&id| weights[id] >= params.min_p && weights[id] > 0.0);
     kept.sort_unstable();
     let target = uniform * total(weights, &kept);
     let mut mass = 0.0;
@@ -263,6 +282,7 @@ mod tests {
             uniform,
             forced_token: None,
             added: &[],
+            allowed: None,
         };
         super::draw(Isa::detect(), logits, how)
     }
@@ -389,6 +409,7 @@ mod tests {
                 uniform,
                 forced_token: None,
                 added,
+                allowed: None,
             };
             super::draw(Isa::detect(), &logits, how).unwrap()
         };
@@ -407,6 +428,55 @@ mod tests {
         assert_eq!(counts[10], 0, "-100 is never drawn");
         let expected = kept(&softmax(&biased(&added[1..]), 1.0), |id| id != 10);
         assert_distributed(&counts, &expected);
+    }
+
+    #[test]
+    fn only_allowed_tokens_are_drawn_and_share_the_probability() {
+        let logits = logits(60);
+        let allowed: TokenSet = [2, 17, 18, 41].into_iter().collect();
+        let p = kept(&softmax(&logits, 0.8), |id| allowed.contains(id as u32));
+        let given = SamplingParams {
+            temperature: 0.8,
+            top_logprobs: 7,
+            ..params()
+        };
+        let drawn = |params: &SamplingParams, allowed: &TokenSet, uniform: f64| {
+            let how = Draw {
+                params,
+                uniform,
+                forced_token: None,
+                added: &[(5, 100.0)],
+                allowed: Some(allowed),
+            };
+            super::draw(Isa::detect(), &logits, how).unwrap()
+        };
+        let mut rng = ChaCha8Rng::seed_from_u64(3);
+        let mut counts = vec![0; logits.len()];
+        for _ in 0..20_000 {
+            let token = drawn(&given, &allowed, rng.random());
+            assert!((f64::from(token.logprob) - p[token.id as usize].ln()).abs() < 1e-5);
+            assert!(!token.determined && token.top.iter().all(|(id, _)| allowed.contains(*id)));
+            assert_eq!(token.top.len(), 4);
+            counts[token.id as usize] += 1;
+        }
+        assert_distributed(&counts, &p);
+        let greedy = SamplingParams {
+            temperature: 0.0,
+            top_k: Some(3),
+            ..params()
+        };
+        let truncated = SamplingParams {
+            top_k: Some(50),
+            top_p: 0.999,
+            ..params()
+        };
+        for params in [&given, &greedy, &truncated] {
+            for uniform in [0.0, 0.5, 1.0 - f64::EPSILON] {
+                let only = drawn(params, &[33].into_iter().collect(), uniform);
+                assert_eq!((only.id, only.logprob, only.determined), (33, 0.0, true));
+                assert!(allowed.contains(drawn(params, &allowed, uniform).id));
+            }
+        }
     }
 
     #[test]

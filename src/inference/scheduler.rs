@@ -344,9 +344,11 @@ impl Scheduler {
         if chunks.is_empty() {
             return Ok(vec![]);
         }
-        let ready = planned().filter(|(sequence, count)| **count == sequence.remaining());
-        let draws: Vec<Draw> = ready.map(|(sequence, _)| sequence.draw()).collect();
-        match self.forward.forward(&chunks)? {
+        let logits = self.forward.forward(&chunks)?;
+        let running = self.running.iter_mut().zip(counts);
+        let ready = running.filter(|(sequence, count)| **count > 0 && **count == sequence.remaining());
+        let draws: Vec<Draw> = ready.map(|(sequence, _)| sequence.next_draw()).collect();
+        match logits {
             _ if draws.is_empty() => Ok(vec![]),
             Logits::Host(logits) => Ok(sampler::draw_all(&self.pool, &logits, &draws)),
             Logits::Device(logits) => device_sampler::draw(&logits, &draws),

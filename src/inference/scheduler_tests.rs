@@ -132,6 +132,7 @@ fn request(id: u64, prompt: &[u32], max_tokens: usize) -> (SampleRequest, Unboun
             prompt: prompt.to_vec(),
             params,
             forced_tokens: vec![],
+            grammar: None,
             stop: None,
             events,
         },

@@ -4,6 +4,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::blocks::BlockPool;
+use super::constraint::Constraint;
 use super::forward::{BLOCK_TOKENS, BlockId, Chunk};
 use super::prefix_cache::{Hit, NodeId, PrefixCache, common};
 use super::request::{FinishReason, SampleEvent, SampleRequest, SampledToken};
@@ -19,6 +20,8 @@ pub struct Sequence {
     /// Prompt and answer so far.
     tokens: Vec<u32>,
     prompt_len: usize,
+    /// Grammar of the answer.
+    constraint: Option<Constraint>,
     /// Biases of the next token's logits, in the order of ids.
     added: Vec<(u32, f32)>,
     /// Number of tokens whose keys and values are in the cache.
@@ -36,11 +39,13 @@ impl Sequence {
     /// Creates a sequence without cached tokens.
     pub fn new(mut request: SampleRequest) -> Self {
         let tokens = std::mem::take(&mut request.prompt);
+        let grammar = request.grammar.take();
         let mut rng = ChaCha8Rng::seed_from_u64(request.params.seed);
         Self {
             uniform: rng.random(),
             rng,
             prompt_len: tokens.len(),
+            constraint: grammar.map(Constraint::new),
             added: request.params.bias.logits.clone(),
             request,
             tokens,
@@ -161,8 +166,11 @@ impl Sequence {
         (self.computed, self.known, self.node) = (0, 0, None);
     }
 
-    /// Returns how to sample its next token; the same until it is accepted.
-    pub fn draw(&self) -> Draw<'_> {
+    /// Returns how to sample its next token; the same until it is accepted. Waits for what its grammar allows.
+    pub fn next_draw(&mut self) -> Draw<'_> {
+        if let Some(constraint) = &mut self.constraint {
+            constraint.wait();
+        }
         Draw {
             params: &self.request.params,
             uniform: self.uniform,
@@ -172,6 +180,7 @@ impl Sequence {
                 .get(self.tokens.len() - self.prompt_len)
                 .copied(),
             added: &self.added,
+            allowed: self.constraint.as_ref().and_then(Constraint::allowed),
         }
     }
 
@@ -191,6 +200,9 @@ impl Sequence {
 
     /// Accepts the sampled token and reports it. Returns the finish reason if the answer ends.
     pub fn accept(&mut self, token: Option<SampledToken>) -> Option<SampleEvent> {
+        if let Some(error) = self.constraint.as_ref().and_then(Constraint::failure) {
+            return Some(SampleEvent::Failed(error.to_string()));
+        }
         let Some(token) = token else {
             return Some(SampleEvent::Failed(
                 "the model's logits are not finite; hint: check the weights, or resume from an earlier checkpoint"
@@ -209,8 +221,14 @@ impl Sequence {
         self.tokens.push(id);
         self.tell(SampleEvent::Token(token));
         let params = &self.request.params;
+        if let Some(constraint) = &mut self.constraint {
+            constraint.push(id);
+        }
         let stopped = self.request.stop.as_mut().is_some_and(|stop| stop.push(id));
-        if stopped || params.stop_token_ids.contains(&id) {
+        // Without end tokens, a complete grammar is what ends the answer.
+        let complete =
+            params.stop_token_ids.is_empty() && self.constraint.as_mut().is_some_and(Constraint::is_complete);
+        if stopped || complete || params.stop_token_ids.contains(&id) {
             Some(SampleEvent::Finished(FinishReason::Stop))
         } else if self.tokens.len() - self.prompt_len >= params.max_tokens {
             Some(SampleEvent::Finished(FinishReason::Length))

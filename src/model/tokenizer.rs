@@ -126,6 +126,11 @@ impl Tokenizer {
     pub fn vocab_size(&self) -> usize {
         self.tokens.len()
     }
+
+    /// Returns the number of ids, from 0 on, that the model may have learned: those with a row in its embedding.
+    pub fn embedded_ids(&self) -> usize {
+        self.tokens.len().min(self.embedding_rows)
+    }
 }
 
 impl std::fmt::Debug for Tokenizer {

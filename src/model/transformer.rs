@@ -7,6 +7,7 @@ use super::error::{ModelError, Result};
 use super::lora::Adapter;
 use super::ops::{BatchContext, plain};
 use super::packed::PackedBatch;
+use super::token_set::Allowed;
 use super::weights::{EMBEDDING, FINAL_NORM, Weights};
 
 /// A decoder with a set of weights, of which the trained ones receive gradients.
@@ -103,13 +104,19 @@ impl<'a> Transformer<'a> {
     }
 
     /// Computes the log-probability of each token's target and the entropy of its prediction, both f32 of length
-    /// tokens, under softmax(logits / temperature). `hidden` is tokens × hidden (of [`hidden`](Self::hidden), or rows
-    /// chosen from it).
+    /// tokens, under softmax(logits / temperature) over the allowed tokens (`allowed` has an entry per target, or none).
+    /// `hidden` is tokens × hidden (of [`hidden`](Self::hidden), or rows chosen from it).
     ///
     /// # Errors
     /// Fails for a target outside the vocabulary, or if out of memory.
-    pub fn log_probs(&self, hidden: &Tensor, targets: &[u32], temperature: f64) -> Result<(Tensor, Tensor)> {
-        plain::log_probs(hidden, self.weights.head()?, targets, temperature)
+    pub fn log_probs(
+        &self,
+        hidden: &Tensor,
+        targets: &[u32],
+        allowed: &[Allowed],
+        temperature: f64,
+    ) -> Result<(Tensor, Tensor)> {
+        plain::log_probs(hidden, self.weights.head()?, targets, allowed, temperature)
     }
 
     /// Computes the logits, tokens × vocabulary in f32.
@@ -207,7 +214,7 @@ mod tests {
         let model = Transformer::new(weights);
         let at = Tensor::new(at.map(|i| i as u32).as_slice(), &weights.device()).unwrap();
         let hidden = model.hidden(batch).unwrap().index_select(&at, 0).unwrap();
-        let (log_probs, entropy) = model.log_probs(&hidden, &[12, 13, 14], 0.7).unwrap();
+        let (log_probs, entropy) = model.log_probs(&hidden, &[12, 13, 14], &[], 0.7).unwrap();
         let loss = (&log_probs + (entropy * 0.1).unwrap()).unwrap().sum_all().unwrap();
         (log_probs.to_vec1().unwrap(), loss.backward().unwrap())
     }

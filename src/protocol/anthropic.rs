@@ -78,6 +78,9 @@ pub struct Tool {
     /// JSON Schema of the input.
     #[serde(default)]
     pub input_schema: Option<Value>,
+    /// Whether the input of calls must fit the schema.
+    #[serde(default)]
+    pub strict: Option<bool>,
     /// Examples of inputs.
     #[serde(default)]
     pub input_examples: Option<Vec<Value>>,
@@ -114,6 +117,20 @@ pub struct OutputConfig {
     /// Reasoning effort.
     #[serde(default)]
     pub effort: Option<String>,
+    /// Format of the answer; text if absent.
+    #[serde(default)]
+    pub format: Option<OutputFormat>,
+}
+
+/// Format of an answer.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct OutputFormat {
+    /// Always `json_schema`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The schema.
+    #[serde(default)]
+    pub schema: Option<Value>,
 }
 
 /// Answer of `POST /v1/messages`.

@@ -36,7 +36,7 @@ pub const REQUEST_ID_HEADER: &str = "x-request-id";
 pub const LOG_FORMAT_VARIABLE: &str = "AJET_SWARM_LOG_FORMAT";
 
 /// Version of this contract. A control plane refuses an engine with another version, with both numbers in the message.
-pub const CONTRACT_VERSION: u32 = 6;
+pub const CONTRACT_VERSION: u32 = 7;
 
 /// Lock file in an experiment directory; an engine holds the lock as long as it may write there.
 pub const LOCK_FILE: &str = "engine.lock";

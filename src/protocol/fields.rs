@@ -57,8 +57,7 @@ const BILLING: &str = "it only concerns billing, accounts or statistics";
 const SPEED: &str = "it only concerns speed; the answer is the same";
 const CACHE: &str = "prefixes are cached automatically";
 const DETAIL: &str = "it is part of an object that is handled as a whole";
-const NO_GRAMMAR: &str = "answers are not constrained by a grammar";
-const NO_SCHEMA: &str = "the schema is in the prompt, but no grammar enforces it";
+const NO_GRAMMAR: &str = "answers are constrained by JSON schemas (the answer's format, strict tools) only";
 const NO_SAMPLER: &str = "the sampler does not support it";
 const NO_TEMPLATE: &str = "open models' chat templates have no such setting";
 const HOSTED: &str = "it runs on the API vendor's servers";
@@ -72,6 +71,9 @@ const ALL_TOOLS: &str = "all tools are in the prompt from the start";
 const ONLY_MODEL: &str = "only the model itself calls tools";
 const ABSENT_SEARCH: &str =
     "coding agents send it by default; web search is not available and is omitted from the prompt";
+
+/// Formats of an answer.
+const FORMATS: &[&str] = &["\"text\"", "\"json_object\"", "\"json_schema\""];
 
 const CHAT: &[Field] = &[
     ("audio", Only(&[], TEXT_ONLY)),
@@ -112,11 +114,8 @@ const CHAT: &[Field] = &[
     ("prompt_cache_retention", NoEffect(CACHE)),
     ("reasoning_effort", Honoured),
     ("response_format", Honoured),
-    ("response_format.json_schema", NoEffect(DETAIL)),
-    (
-        "response_format.type",
-        Only(&["\"text\"", "\"json_object\""], NO_GRAMMAR),
-    ),
+    ("response_format.json_schema", Honoured),
+    ("response_format.type", Only(FORMATS, NO_GRAMMAR)),
     ("safety_identifier", NoEffect(BILLING)),
     ("seed", Honoured),
     ("service_tier", NoEffect(BILLING)),
@@ -145,7 +144,7 @@ const CHAT: &[Field] = &[
     ),
     ("tools[type=function]", Honoured),
     ("tools[type=function].function", Honoured),
-    ("tools[type=function].function.strict", NoEffect(NO_SCHEMA)),
+    ("tools[type=function].function.strict", Honoured),
     ("top_logprobs", Honoured),
     ("top_p", Honoured),
     ("user", NoEffect(BILLING)),
@@ -388,7 +387,7 @@ const RESPONSES: &[Field] = &[
         NoEffect("it only concerns programs that call tools"),
     ),
     ("tools[].parameters", Honoured),
-    ("tools[].strict", NoEffect(NO_SCHEMA)),
+    ("tools[].strict", Honoured),
     (
         "top_logprobs",
         Only(&["0"], "log-probabilities are available in chat completions"),
@@ -414,7 +413,7 @@ const RESPONSES_EXTENSIONS: &[Field] = &[
         "include[]",
         Only(INCLUDED, "log-probabilities are available in chat completions"),
     ),
-    ("text.format.type", Only(&["\"text\"", "\"json_object\""], NO_GRAMMAR)),
+    ("text.format.type", Only(FORMATS, NO_GRAMMAR)),
     ("tools[type=shell].environment.type", Only(&["\"local\""], HOSTED)),
 ];
 
@@ -514,7 +513,7 @@ const MESSAGES: &[Field] = &[
     ("model", NoEffect("any name means the model in training, and is echoed")),
     ("output_config", Honoured),
     ("output_config.effort", Honoured),
-    ("output_config.format", Only(&[], NO_GRAMMAR)),
+    ("output_config.format", Honoured),
     ("output_config.task_budget", Only(&[], NO_TEMPLATE)),
     ("service_tier", NoEffect(BILLING)),
     ("speed", NoEffect(SPEED)),
@@ -580,7 +579,7 @@ const MESSAGES: &[Field] = &[
     ("tools[].input_examples", Honoured),
     ("tools[].input_schema", Honoured),
     ("tools[].name", Honoured),
-    ("tools[].strict", NoEffect(NO_SCHEMA)),
+    ("tools[].strict", Honoured),
     ("user_profile_id", NoEffect(BILLING)),
     ("workspace_id", NoEffect(BILLING)),
 ];

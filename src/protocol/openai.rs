@@ -84,7 +84,7 @@ pub struct ChatRequest {
     /// Extension of some servers: thinking of type `enabled` or `disabled`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thinking: Option<ThinkingSwitch>,
-    /// Format of the answer: `text`, or `json_object`, which is not enforced.
+    /// Format of the answer: `text`, `json_object` or `json_schema`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response_format: Option<ResponseFormat>,
     /// Extension: whether to think, the chat template's variable `enable_thinking`.
@@ -129,9 +129,31 @@ pub struct ThinkingSwitch {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(expecting = "an object with `type`")]
 pub struct ResponseFormat {
-    /// Type of the format: `text` or `json_object`.
+    /// Type of the format: `text`, `json_object` or `json_schema`.
     #[serde(rename = "type")]
     pub kind: String,
+    /// The schema of `json_schema`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub json_schema: Option<JsonSchemaFormat>,
+}
+
+impl ResponseFormat {
+    /// Returns the format of JSON that fits a schema.
+    pub fn of_schema(schema: Option<Value>) -> Self {
+        Self {
+            kind: "json_schema".into(),
+            json_schema: Some(JsonSchemaFormat { schema }),
+        }
+    }
+}
+
+/// JSON schema of an answer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(expecting = "an object with `schema`")]
+pub struct JsonSchemaFormat {
+    /// The schema.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schema: Option<Value>,
 }
 
 /// Further data of a stream.

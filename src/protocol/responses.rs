@@ -6,8 +6,6 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::openai::ResponseFormat;
-
 /// Body of `POST /v1/responses`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ResponsesRequest {
@@ -47,7 +45,7 @@ pub struct ResponsesRequest {
     /// Nucleus sampling: probability of the most likely tokens to sample from.
     #[serde(default)]
     pub top_p: Option<f64>,
-    /// Format of the answer: text.
+    /// Format of the answer; returned in it.
     #[serde(default)]
     pub text: Option<TextSettings>,
     /// Reasoning effort; returned in the answer.
@@ -62,9 +60,24 @@ pub struct ResponsesRequest {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(expecting = "an object")]
 pub struct TextSettings {
-    /// Format: `text`, or `json_object`, which is not enforced.
+    /// Format: `text`, `json_object` or `json_schema`.
     #[serde(default)]
-    pub format: Option<ResponseFormat>,
+    pub format: Option<TextFormat>,
+}
+
+/// Format of an answer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(expecting = "an object with `type`")]
+pub struct TextFormat {
+    /// Type: `text`, `json_object` or `json_schema`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Schema of `json_schema`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schema: Option<Value>,
+    /// Further fields, which the answer repeats.
+    #[serde(flatten)]
+    pub others: Map<String, Value>,
 }
 
 /// `reasoning` of a request.

@@ -1,5 +1,7 @@
 //! A recorded LLM call, and the interface to a model's tokenizer and chat template.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value};
 
 /// Input of a chat template. Messages have OpenAI's format, with contents as strings (null if an assistant only calls
@@ -46,6 +48,10 @@ pub struct Call {
     pub sampled: Vec<u32>,
     /// Log-probabilities of the sampled tokens at the sampling temperature.
     pub logprobs: Vec<f32>,
+    /// Grammar that constrained the sampled tokens.
+    pub grammar: Option<Arc<str>>,
+    /// Indices of sampled tokens that were the only ones the grammar allowed, ascending.
+    pub determined: Vec<usize>,
     /// Text of `sampled`, with special tokens but without the end token.
     pub sampled_text: String,
     /// How the model's turn ended.

@@ -56,6 +56,8 @@ pub fn call(messages: Vec<Value>, answer: Value) -> Call {
         prompt: vec![],
         sampled: vec![],
         logprobs: vec![],
+        grammar: None,
+        determined: vec![],
         sampled_text: String::new(),
         end: TurnEnd::EndToken,
         answer,

@@ -11,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::call::{Call, Renderer, TurnEnd};
 use super::counters::Counters;
-use super::row::Row;
+use super::row::{Constrained, Row};
 use crate::config::schema::CompareLevel;
 
 /// How calls are merged into rows.
@@ -102,6 +102,7 @@ fn row(calls: &[Call], path: &[usize], policy: &MergePolicy) -> Row {
         logprobs: vec![0.0; token_ids.len()],
         token_ids,
         truncated: end.end == TurnEnd::Length,
+        constrained: vec![],
     };
     let trained = path
         .iter()
@@ -110,7 +111,18 @@ fn row(calls: &[Call], path: &[usize], policy: &MergePolicy) -> Row {
     for call in trained {
         row.loss_mask[call.prompt.len()..call.len()].fill(true);
         row.logprobs[call.prompt.len()..call.len()].copy_from_slice(&call.logprobs);
+        // A token without an alternative is context.
+        for index in &call.determined {
+            row.loss_mask[call.prompt.len() + index] = false;
+            row.logprobs[call.prompt.len() + index] = 0.0;
+        }
+        row.constrained.extend(call.grammar.as_ref().map(|grammar| Constrained {
+            start: call.prompt.len(),
+            len: call.sampled.len(),
+            grammar: grammar.clone(),
+        }));
     }
+    row.constrained.sort_by_key(|constrained| constrained.start);
     row
 }
 
@@ -120,6 +132,10 @@ fn cut(mut row: Row, max_len: usize, counters: &mut Counters) -> Row {
         row.token_ids.truncate(max_len);
         row.loss_mask.truncate(max_len);
         row.logprobs.truncate(max_len);
+        row.constrained.retain(|constrained| constrained.start < max_len);
+        if let Some(last) = row.constrained.last_mut() {
+            last.len = last.len.min(max_len - last.start);
+        }
         row.truncated = true;
     }
     row

@@ -20,4 +20,4 @@ pub use call::{Call, Conversation, RenderError, Renderer, TurnEnd};
 pub use conversation::{Branch, branches};
 pub use counters::{Counters, SplitReason};
 pub use merge::{MergePolicy, merge};
-pub use row::Row;
+pub use row::{Constrained, Row};

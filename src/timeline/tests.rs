@@ -431,3 +431,44 @@ fn what_older_weights_sampled_is_context_only() {
     let (rows, _) = merge(episode.calls.clone(), &newer, &episode.fake);
     assert_eq!(rows.iter().map(Row::response_tokens).collect::<Vec<_>>(), [2]);
 }
+
+#[test]
+fn tokens_that_a_grammar_determined_are_context_and_rows_know_their_grammars() {
+    let fake = Fake::new(Template::Keep);
+    let call = |prompt: &[u32], sampled: &[u32], grammar: Option<&str>, determined: &[usize]| Call {
+        prompt: prompt.to_vec(),
+        sampled: sampled.to_vec(),
+        logprobs: vec![-1.0; sampled.len()],
+        grammar: grammar.map(Into::into),
+        determined: determined.to_vec(),
+        ..fake::call(vec![], Value::Null)
+    };
+    let calls = vec![
+        call(&[5, 6], &[7, 8, 9], Some("a"), &[0, 2]),
+        call(&[5, 6, 7, 8, 9, 10], &[11, 12], None, &[]),
+        call(&[5, 6, 7, 8, 9, 10, 11, 12, 13], &[14, 15, 16], Some("b"), &[1]),
+        call(&[5, 6], &[7], Some("a"), &[0]),
+    ];
+    let merged = |max_row_len| {
+        let policy = MergePolicy {
+            max_row_len,
+            ..policy(CompareLevel::Token)
+        };
+        merge(calls.clone(), &policy, &fake).0
+    };
+    let rows = merged(100);
+    assert_eq!(rows.len(), 1, "the last call has nothing to train");
+    let trained: Vec<usize> = (0..12).filter(|at| rows[0].loss_mask[*at]).collect();
+    assert_eq!(trained, [3, 6, 7, 9, 11]);
+    assert!((0..12).all(|at| (rows[0].logprobs[at] != 0.0) == rows[0].loss_mask[at]));
+    let grammars = |row: &Row| -> Vec<(usize, usize, String)> {
+        let constrained = row.constrained.iter();
+        constrained.map(|c| (c.start, c.len, c.grammar.to_string())).collect()
+    };
+    let (first, last) = ((2, 3, "a".to_owned()), (9, 3, "b".to_owned()));
+    assert_eq!(grammars(&rows[0]), [first.clone(), last]);
+    assert_eq!(grammars(&merged(10)[0]), [first.clone(), (9, 1, "b".to_owned())]);
+    assert_eq!(grammars(&merged(9)[0]), [first]);
+    let json = serde_json::to_string(&rows[0]).unwrap();
+    assert_eq!(serde_json::from_str::<Row>(&json).unwrap(), rows[0]);
+}

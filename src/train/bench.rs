@@ -153,6 +153,7 @@ fn episodes(plan: &Plan, vocabulary: u32, seed: u64) -> Vec<TrainEpisode> {
             loss_mask: (0..plan.tokens).map(|i| i >= plan.prompt).collect(),
             logprobs: vec![0.0; plan.tokens],
             truncated: false,
+            ..Row::default()
         }],
     };
     (0..plan.rows).map(episode).collect()

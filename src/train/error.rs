@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::grammar::GrammarError;
 use crate::model::ModelError;
 use crate::model::memory::is_out_of_memory;
 
@@ -47,6 +48,17 @@ pub enum TrainError {
     /// The compute threads cannot be started.
     #[error("cannot start the compute threads: {0}")]
     Threads(rayon::ThreadPoolBuildError),
+    /// A row does not match its grammar.
+    #[error("cannot replay the grammar of {row}: {error}")]
+    Grammar {
+        /// `task/episode`.
+        row: String,
+        /// Error.
+        error: GrammarError,
+    },
+    /// A row has a grammar, but this trainer has no tokenizer.
+    #[error("the batch has answers that a grammar constrained, but the trainer has no tokenizer")]
+    NoGrammars,
     /// The model failed.
     #[error(transparent)]
     Model(#[from] ModelError),
@@ -100,6 +112,11 @@ mod tests {
                 let _ = twice();
                 TrainError::Threads(twice().unwrap_err())
             },
+            TrainError::Grammar { .. } => TrainError::Grammar {
+                row: "task/episode".into(),
+                error: GrammarError::Token(7),
+            },
+            TrainError::NoGrammars => TrainError::NoGrammars,
             TrainError::Model(_) => out_of_memory(),
         ));
     }

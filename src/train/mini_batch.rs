@@ -55,6 +55,7 @@ mod tests {
             name: number.to_string(),
             tokens: vec![1, 2],
             targets: vec![1],
+            constrained: vec![],
             sampler: vec![0.0],
             old: vec![],
             reference: vec![],

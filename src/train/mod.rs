@@ -3,6 +3,7 @@
 pub mod advantage;
 pub mod backprop;
 pub mod bench;
+mod constraints;
 pub mod episode;
 pub mod error;
 pub mod gradients;

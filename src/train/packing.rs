@@ -1,8 +1,11 @@
 //! Packing of rows into micro-batches with a token budget: without padding, and with shared prefixes computed once.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use crate::model::packed::{PackedBatch, Segment};
+use crate::model::token_set::Allowed;
+use crate::timeline::Constrained;
 
 /// A row as input of the model: tokens, and the indices of those that are trained on.
 #[derive(Clone, Debug)]
@@ -11,6 +14,8 @@ pub struct RowView<'a> {
     pub tokens: &'a [u32],
     /// Indices of its masked-in tokens, ascending, none of them 0; a row without any is left out.
     pub targets: &'a [usize],
+    /// Its tokens that a grammar constrained.
+    pub constrained: &'a [Constrained],
 }
 
 /// Rows that are computed together.
@@ -20,6 +25,8 @@ pub struct MicroBatch {
     pub batch: PackedBatch,
     /// Distinct predictions: index in `batch` of the token that predicts, and the predicted token.
     pub predictions: Vec<(usize, u32)>,
+    /// Tokens that each prediction is chosen from; empty if none is restricted.
+    pub allowed: Vec<Allowed>,
     /// The rows in it.
     pub rows: Vec<PackedRow>,
 }
@@ -83,7 +90,11 @@ struct Forest {
     /// First node of each run of nodes added by one row, and its parent.
     runs: Vec<(usize, Option<usize>)>,
     predictions: Vec<(usize, u32)>,
-    prediction_index: HashMap<(usize, u32), usize>,
+    /// Index of a prediction by its token of the batch, target and grammar: a token may be followed by choices of several
+    /// grammars.
+    prediction_index: HashMap<(usize, u32, Option<usize>), usize>,
+    /// Distinct grammars, by where they begin in their row.
+    grammars: Vec<(usize, Arc<str>)>,
     rows: Vec<PackedRow>,
 }
 
@@ -117,10 +128,14 @@ impl Forest {
             node = Some(new);
         }
         let path = self.path(fed, depth, first, share);
-        let predictions = row
-            .targets
-            .iter()
-            .map(|&target| self.predict(path[target - 1], row.tokens[target]));
+        let constrained: Vec<(&Constrained, usize)> = row.constrained.iter().map(|c| (c, self.grammar(c))).collect();
+        let predictions = row.targets.iter().map(|&target| {
+            let grammar = constrained
+                .iter()
+                .find(|(c, _)| c.contains(target))
+                .map(|(_, grammar)| *grammar);
+            self.predict(path[target - 1], row.tokens[target], grammar)
+        });
         let predictions = predictions.collect();
         self.rows.push(PackedRow {
             row: number,
@@ -141,10 +156,19 @@ impl Forest {
         path
     }
 
-    fn predict(&mut self, at: usize, target: u32) -> usize {
-        *self.prediction_index.entry((at, target)).or_insert_with(|| {
+    fn predict(&mut self, at: usize, target: u32, grammar: Option<usize>) -> usize {
+        *self.prediction_index.entry((at, target, grammar)).or_insert_with(|| {
             self.predictions.push((at, target));
             self.predictions.len() - 1
+        })
+    }
+
+    /// Returns the number of a grammar, the same for equal ones that begin at the same place.
+    fn grammar(&mut self, constrained: &Constrained) -> usize {
+        let same = |(start, text): &(usize, Arc<str>)| *start == constrained.start && *text == constrained.grammar;
+        self.grammars.iter().position(same).unwrap_or_else(|| {
+            self.grammars.push((constrained.start, constrained.grammar.clone()));
+            self.grammars.len() - 1
         })
     }
 
@@ -174,6 +198,7 @@ impl Forest {
         MicroBatch {
             batch,
             predictions: self.predictions,
+            allowed: vec![],
             rows: self.rows,
         }
     }
@@ -186,7 +211,11 @@ mod tests {
 
     fn views<'a>(rows: &'a [(Vec<u32>, Vec<usize>)]) -> Vec<RowView<'a>> {
         rows.iter()
-            .map(|(tokens, targets)| RowView { tokens, targets })
+            .map(|(tokens, targets)| RowView {
+                tokens,
+                targets,
+                constrained: &[],
+            })
             .collect()
     }
 
@@ -237,6 +266,36 @@ mod tests {
         assert_eq!(micro.rows_through(&[4]), [3]);
         assert!(micro.rows_through(&[]).is_empty());
         assert_eq!(pack(&views(&rows), 100, false)[0].batch.len(), 12);
+    }
+
+    #[test]
+    fn equal_targets_under_other_grammars_are_other_predictions() {
+        let tokens = [1, 2, 3, 4];
+        let constrained = |start: usize, grammar: &str| {
+            [Constrained {
+                start,
+                len: 1,
+                grammar: grammar.into(),
+            }]
+        };
+        let kinds = [
+            constrained(3, "a"),
+            constrained(3, "b"),
+            constrained(3, "a"),
+            constrained(2, "a"),
+        ];
+        let rows: Vec<RowView> = kinds
+            .iter()
+            .map(|constrained| RowView {
+                tokens: &tokens,
+                targets: &[3],
+                constrained,
+            })
+            .collect();
+        let micro = pack(&rows, 100, true).remove(0);
+        let predictions: Vec<_> = micro.rows.iter().map(|row| row.predictions[0]).collect();
+        assert_eq!(predictions, [0, 1, 0, 2], "the last one is behind its grammar");
+        assert_eq!(micro.predictions, [(2, 4); 3]);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use indexmap::IndexMap;
 
 use super::episode::TrainEpisode;
 use super::report::Untrained;
+use crate::timeline::Constrained;
 
 /// Lengths and filters of the configuration.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,6 +29,8 @@ pub struct TrainRow {
     pub tokens: Vec<u32>,
     /// Indices of its masked-in tokens.
     pub targets: Vec<usize>,
+    /// Tokens that a grammar constrained.
+    pub constrained: Vec<Constrained>,
     /// Log-probabilities with which they were sampled.
     pub sampler: Vec<f32>,
     /// logπ_old; empty if it equals the current logπ_θ.
@@ -146,6 +149,7 @@ pub fn prepare(episodes: &[TrainEpisode], limits: &Limits) -> Prepared {
                     .map(|i| row.logprobs.get(*i).copied().unwrap_or(0.0))
                     .collect(),
                 targets,
+                constrained: row.constrained.clone(),
                 old: vec![],
                 reference: vec![],
                 advantage: 0.0,
@@ -171,6 +175,7 @@ mod tests {
             loss_mask: (0..len).map(|i| masked.contains(&i)).collect(),
             logprobs: (0..len).map(|i| -(i as f32)).collect(),
             truncated,
+            ..Row::default()
         }
     }
 

@@ -11,6 +11,7 @@ use super::advantage::estimate::{advantages, mean_std};
 use super::advantage::reward::Shaping;
 use super::backprop::Backprop;
 use super::backprop::recompute;
+use super::constraints::restrict;
 use super::episode::TrainEpisode;
 use super::error::{Result, TrainError};
 use super::gradients::{Gradients, clip_factor};
@@ -26,6 +27,7 @@ use super::prepare::{Prepared, TrainRow, prepare};
 use super::report::{Seconds, Untrained, UpdateReport, loss_metrics};
 use super::settings::TrainSettings;
 use crate::config::schema::TrainerCommon;
+use crate::grammar::Grammars;
 use crate::model::kernels::Pool;
 use crate::model::memory::retry_smaller;
 use crate::model::{Transformer, Weights};
@@ -51,6 +53,8 @@ pub struct Trainer {
     /// Reference weights of the KL divergence; `None` if it is not used, and for LoRA, where the reference is the model
     /// without its adapters.
     reference: Option<Weights>,
+    /// Grammars of constrained answers.
+    grammars: Option<Arc<Grammars>>,
 }
 
 impl Trainer {
@@ -110,7 +114,17 @@ impl Trainer {
             reference: reference.filter(|_| Self::needs_reference(weights, common).unwrap_or(false)),
             pool,
             settings,
+            grammars: None,
         })
+    }
+
+    /// Trains on rows that a grammar constrained, too.
+    #[must_use]
+    pub fn with_grammars(self, grammars: Arc<Grammars>) -> Self {
+        Self {
+            grammars: Some(grammars),
+            ..self
+        }
     }
 
     /// Returns whether this configuration needs a second copy of the weights as the reference of the KL divergence.
@@ -221,7 +235,8 @@ impl Trainer {
     ) -> Result<Vec<Vec<f32>>> {
         let attempt = |tokens| {
             let mut scores = vec![vec![]; rows.len()];
-            for micro in self.pack(rows, tokens, &wanted) {
+            for mut micro in self.pack(rows, tokens, &wanted) {
+                restrict(&mut micro, rows, self.grammars.as_deref())?;
                 let found = self.backprop().log_probs(model, &micro, self.settings.temperature)?;
                 for packed in &micro.rows {
                     scores[packed.row] = packed.predictions.iter().map(|p| found[*p]).collect();
@@ -256,6 +271,7 @@ impl Trainer {
             .map(|row| RowView {
                 targets: if wanted(row) { &row.targets } else { &[] },
                 tokens: &row.tokens,
+                constrained: &row.constrained,
             })
             .collect();
         pack(&views, tokens, self.settings.common.share_prefixes)
@@ -341,9 +357,11 @@ impl Trainer {
         let mut gradients = Gradients::default();
         let mut totals = Totals::default();
         let micros = self.pack(rows, tokens, |row| self.has_signal(row));
-        for (number, micro) in micros.iter().enumerate() {
-            progress(&format!("{what}: micro-batch {} of {}", number + 1, micros.len()));
-            let broken = self.accumulate(weights, rows, micro, &mut gradients, &mut totals, run)?;
+        let count = micros.len();
+        for (number, mut micro) in micros.into_iter().enumerate() {
+            progress(&format!("{what}: micro-batch {} of {count}", number + 1));
+            restrict(&mut micro, rows, self.grammars.as_deref())?;
+            let broken = self.accumulate(weights, rows, &micro, &mut gradients, &mut totals, run)?;
             if !broken.is_empty() {
                 run.skip(what, rows, &broken);
                 return Ok(None);

@@ -27,6 +27,7 @@ fn episode(number: u32) -> TrainEpisode {
             loss_mask: vec![false, false, true, true],
             logprobs: vec![0.0, 0.0, -3.0, -3.0],
             truncated: false,
+            ..Row::default()
         }],
     }
 }

@@ -4,4 +4,5 @@ mod contract;
 mod crash;
 mod export;
 mod model_api;
+mod structured;
 mod training;

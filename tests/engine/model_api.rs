@@ -27,10 +27,10 @@ const TEMPLATE: &str = concat!(
 );
 
 /// A running engine, in this process.
-struct Engine {
+pub(super) struct Engine {
     client: EngineClient,
     dir: tempfile::TempDir,
-    model: String,
+    pub(super) model: String,
     model_dir: Option<tempfile::TempDir>,
     _task: JoinHandle<Result<(), EngineError>>,
     _abandon: oneshot::Sender<()>,
@@ -82,7 +82,7 @@ impl Engine {
     }
 
     /// The random model with room for long conversations and a template with tools.
-    async fn random(turn: usize) -> Self {
+    pub(super) async fn random(turn: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
         for file in std::fs::read_dir(RANDOM).unwrap() {
             let file = file.unwrap();
@@ -110,7 +110,7 @@ impl Engine {
         Self::start(&format!("builtin:scripted:{}", file.path().display()), 16_000, turn).await
     }
 
-    async fn send(&self, episode: &str, request: Value) -> EngineAnswer {
+    pub(super) async fn send(&self, episode: &str, request: Value) -> EngineAnswer {
         let call = ChatCall {
             episode_type: EpisodeType::Train,
             request: to_raw_value(&request).unwrap(),
@@ -118,7 +118,7 @@ impl Engine {
         self.client.chat(episode, &call).await.unwrap()
     }
 
-    async fn try_chat(&self, episode: &str, request: Value) -> (u16, Value) {
+    pub(super) async fn try_chat(&self, episode: &str, request: Value) -> (u16, Value) {
         let answer = self.send(episode, request).await;
         let status = answer.head.status.as_u16();
         let body: Vec<u8> = answer
@@ -148,7 +148,7 @@ impl Engine {
         (choice, sampled)
     }
 
-    async fn end(&self, episode: &str) -> EndOutcome {
+    pub(super) async fn end(&self, episode: &str) -> EndOutcome {
         let end = EndEpisode {
             episode_type: EpisodeType::Train,
             client_uuid: "client".into(),
@@ -163,7 +163,7 @@ impl Engine {
     }
 
     /// What the journal has of an episode.
-    fn journaled(&self, episode: &str) -> Value {
+    pub(super) fn journaled(&self, episode: &str) -> Value {
         let journal = std::fs::read_to_string(self.dir.path().join("experiment/journal.jsonl")).unwrap();
         let mut records = journal.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         records.find(|record| record["episode_uuid"] == episode).unwrap()
@@ -213,7 +213,7 @@ fn check_log_probs(weights: &Weights, row: &Row) {
     let hidden = hidden
         .index_select(&Tensor::new(before.as_slice(), &Device::Cpu).unwrap(), 0)
         .unwrap();
-    let (found, _) = transformer.log_probs(&hidden, &ids, 1.0).unwrap();
+    let (found, _) = transformer.log_probs(&hidden, &ids, &[], 1.0).unwrap();
     for (found, at) in found
         .flatten_all()
         .unwrap()

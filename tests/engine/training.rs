@@ -107,6 +107,7 @@ fn assert_log_probs(weights: &Weights, expected: &HashMap<String, Tensor>, what:
             &[RowView {
                 tokens: &row.token_ids,
                 targets: &targets,
+                constrained: &[],
             }],
             usize::MAX,
             true,

@@ -33,6 +33,7 @@ fn train(experiment: &Path, lora: &str) {
             loss_mask: vec![false, false, true, true],
             logprobs: vec![0.0, 0.0, -3.0, -3.0],
             truncated: false,
+            ..Row::default()
         }],
     };
     let (mut worker, _) = ModelWorker::build(&config, None, EventHub::default().into()).unwrap();

@@ -292,6 +292,7 @@ mod tests {
                 loss_mask: vec![false, true, true],
                 logprobs: vec![0.0, -1.234_567_8e-7, -0.1],
                 truncated: false,
+                ..Row::default()
             }],
             ..Default::default()
         }))

@@ -314,6 +314,7 @@ mod tests {
             loss_mask: mask.to_vec(),
             logprobs: vec![0.0; mask.len()],
             truncated,
+            ..Row::default()
         };
         let mut a = episode("a", 0.0);
         a.rows = vec![row(&[false, true, true], false), row(&[false, false, true], true)];

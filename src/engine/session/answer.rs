@@ -42,6 +42,8 @@ pub struct Answer {
     pub sampled: Vec<u32>,
     /// Their log-probabilities, same length.
     pub logprobs: Vec<f32>,
+    /// Indices of sampled tokens that were the only ones the grammar allowed.
+    pub determined: Vec<usize>,
     /// Log-probabilities for the agent, if requested.
     pub shown_logprobs: Vec<TokenLogprob>,
     /// Number of sampled tokens up to the end of the thinking.
@@ -122,6 +124,9 @@ impl AnswerWriter {
 
     /// Adds the next token.
     pub fn push(&mut self, token: &SampledToken) -> Vec<Delta> {
+        if token.determined {
+            self.answer.determined.push(self.answer.sampled.len());
+        }
         self.answer.sampled.push(token.id);
         self.answer.logprobs.push(token.logprob);
         if self.wants_logprobs {

@@ -11,6 +11,7 @@ use super::latency::Latencies;
 use super::request::ForcedCall;
 use super::script::{self, Script};
 use crate::config::schema::{Ajet, Rollout};
+use crate::grammar::Grammars;
 use crate::inference::parsers::{ReasoningFormat, ToolFormat};
 use crate::inference::{Bias, SampleRequest};
 use crate::timeline::{MergePolicy, Prompt, Renderer, after_text};
@@ -28,6 +29,9 @@ pub trait ChatModel: Renderer + Send + Sync {
 
     /// Returns the chat template's source, from which formats are detected.
     fn chat_template(&self) -> &str;
+
+    /// Returns the compiler of grammars for the model's tokens.
+    fn grammars(&self) -> &Arc<Grammars>;
 }
 
 /// Samples token ids with log-probabilities from token ids.
@@ -156,15 +160,15 @@ impl ChatBackend {
 
     /// Returns the beginning of an answer that must be a tool call.
     pub(super) fn call_opening(&self, call: &ForcedCall, rendered: &str) -> Result<String, ChatError> {
-        let name = match call {
-            ForcedCall::Any => None,
-            ForcedCall::Named(name) => Some(name.as_str()),
-        };
-        let opening = self.tool_format.opening(name).ok_or_else(|| {
+        let syntax = self.tool_format.syntax().ok_or_else(|| {
             let sentence = "`tool_choice` requires a tool call, but the model's chat template has none \
                             (ajet.rollout.tool_parser)";
             ChatError::invalid("tool_choice", sentence)
         })?;
+        let opening = match call {
+            ForcedCall::Any => syntax.before_name(),
+            ForcedCall::Named(name) => syntax.before_arguments(name),
+        };
         Ok(format!("{}{opening}", self.reasoning_format.closing(rendered)))
     }
 

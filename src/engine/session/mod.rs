@@ -6,6 +6,7 @@
 
 mod answer;
 mod backend;
+mod constraint;
 mod conversations;
 mod error;
 mod latency;
@@ -52,6 +53,7 @@ use crate::protocol::openai::{
 use crate::protocol::swarm::{EpisodeConversations, EpisodeType};
 use crate::timeline::{Call, Counters, MergePolicy, Prompt, Row, SplitReason, merge, prompt_for};
 use answer::Sampled;
+use constraint::AnswerConstraint;
 use request::Request;
 use turn::Turn;
 
@@ -130,9 +132,17 @@ impl Session {
         if prompt.ids.len() > self.prompt_limit() {
             return self.overflowed(&request, prompt.ids.len());
         }
+        let constraint = self.constraint(&request, &prompt).await?;
         let mut turns = Vec::with_capacity(request.n);
         for index in 0..request.n {
-            turns.push(Turn::submit(self, &request, &prompt, number, index)?);
+            turns.push(Turn::submit(
+                self,
+                &request,
+                &prompt,
+                constraint.clone(),
+                number,
+                index,
+            )?);
         }
         let head = Head::new(&request);
         if request.stream {
@@ -259,6 +269,22 @@ impl Session {
             prompt.open_with(format!("{closing}{text}"), model).map_err(refused)?;
         }
         Ok(prompt)
+    }
+
+    /// Returns the grammar of the answer, compiled on a blocking thread.
+    async fn constraint(
+        self: &Arc<Self>,
+        request: &Arc<Request>,
+        prompt: &Arc<Prompt>,
+    ) -> Result<Option<AnswerConstraint>, ChatError> {
+        if !request.is_constrained() {
+            return Ok(None);
+        }
+        let (session, request, prompt) = (self.clone(), request.clone(), prompt.clone());
+        let constraint = tokio::task::spawn_blocking(move || session.backend.constraint(&request, &prompt));
+        constraint
+            .await
+            .map_err(|error| ChatError::Sampling(format!("cannot compile the grammar of the answer: {error}")))?
     }
 
     fn prompt_limit(&self) -> usize {

@@ -5,14 +5,17 @@ mod limits;
 mod streams;
 
 use std::collections::VecDeque;
+use std::sync::LazyLock;
 
 use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::*;
-use crate::config::schema::{Ajet, MadnessCheck};
+use crate::config::schema::{Ajet, Dtype, MadnessCheck};
+use crate::grammar::Grammars;
 use crate::inference::{FinishReason, SampleEvent, SampleRequest, SampledToken, SamplingParams};
+use crate::model::{device, load};
 use crate::protocol::openai::{self, ChatMessage, ChoiceLogprobs, ToolCall};
 use crate::timeline::Renderer;
 use crate::timeline::fake::{END_OF_TEXT, Fake, IM_END, Template};
@@ -33,6 +36,17 @@ impl ChatModel for Fake {
 
     fn chat_template(&self) -> &str {
         "<tool_call> </think>"
+    }
+
+    /// Those of another tokenizer: the sampler plays given answers whatever their grammar.
+    fn grammars(&self) -> &Arc<Grammars> {
+        static GRAMMARS: LazyLock<Arc<Grammars>> = LazyLock::new(|| {
+            let device = device::choose("cpu").unwrap();
+            let dtype = device::dtype(Dtype::F32, &device);
+            let model = load("builtin:tiny", &device, dtype, &mut |_, _| {}).unwrap();
+            Arc::new(Grammars::new(model.tokenizer, &[]))
+        });
+        &GRAMMARS
     }
 }
 
@@ -69,6 +83,7 @@ fn token(id: u32) -> SampleEvent {
     SampleEvent::Token(SampledToken {
         id,
         logprob: -0.5,
+        determined: false,
         top: vec![(id, -0.5), (IM_END, -2.0)],
     })
 }

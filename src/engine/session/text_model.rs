@@ -1,8 +1,11 @@
 //! Tokenizer and chat template of a loaded model, as sessions use them.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use super::backend::ChatModel;
+use crate::grammar::Grammars;
 use crate::model::{ChatTemplate, LoadedModel, ModelError, Tokenizer};
 use crate::timeline::{Conversation, RenderError, Renderer};
 
@@ -16,6 +19,7 @@ pub struct TextModel {
     template: ChatTemplate,
     template_source: String,
     stop_token_ids: Vec<u32>,
+    grammars: Arc<Grammars>,
 }
 
 impl TextModel {
@@ -30,12 +34,14 @@ impl TextModel {
     pub fn from_parts(tokenizer: Tokenizer, template: ChatTemplate, eos_token_ids: &[u32]) -> Self {
         let mut model = Self {
             template_source: template.source().to_owned(),
+            grammars: Arc::new(Grammars::new(tokenizer.clone(), &[])),
             tokenizer,
             template,
             stop_token_ids: eos_token_ids.to_vec(),
         };
         let end = model.end_of_turn().filter(|id| !eos_token_ids.contains(id));
         model.stop_token_ids.extend(end);
+        model.grammars = Arc::new(Grammars::new(model.tokenizer.clone(), &model.stop_token_ids));
         model
     }
 
@@ -98,6 +104,10 @@ impl ChatModel for TextModel {
 
     fn chat_template(&self) -> &str {
         &self.template_source
+    }
+
+    fn grammars(&self) -> &Arc<Grammars> {
+        &self.grammars
     }
 }
 

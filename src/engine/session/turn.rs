@@ -9,6 +9,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::Session;
 use super::answer::{Answer, AnswerWriter, Sampled};
+use super::constraint::AnswerConstraint;
 use super::error::ChatError;
 use super::latency::Stopwatch;
 use super::request::Request;
@@ -25,6 +26,8 @@ pub struct Turn {
     pub index: u32,
     events: UnboundedReceiver<SampleEvent>,
     writer: AnswerWriter,
+    /// Grammar of the answer.
+    grammar: Option<Arc<str>>,
     /// Prompt tokens from the prefix cache; `None` until the prompt is in the cache.
     cached_tokens: Option<usize>,
     weight_version: u64,
@@ -44,11 +47,13 @@ pub enum TurnEvent {
 }
 
 impl Turn {
-    /// Submits a request to the sampler. `number` is the request's number in the episode.
+    /// Submits a request to the sampler. `number` is the request's number in the episode. A scripted answer need not fit
+    /// the constraint.
     pub fn submit(
         session: &Arc<Session>,
         request: &Arc<Request>,
         prompt: &Arc<Prompt>,
+        constraint: Option<AnswerConstraint>,
         number: u64,
         index: usize,
     ) -> Result<Self, ChatError> {
@@ -57,6 +62,8 @@ impl Turn {
         let sampling = &request.sampling;
         let permit = backend.acquire_permit()?;
         let forced_tokens = backend.scripted_answer(prompt)?;
+        let constraint = constraint.filter(|_| forced_tokens.is_empty());
+        let grammar = constraint.as_ref().map(|constraint| constraint.grammar.clone());
         let (sender, events) = unbounded_channel();
         let seed = match sampling.seed {
             Some(seed) => choice_seed(seed as u64, index as u64),
@@ -93,6 +100,7 @@ impl Turn {
                 top_logprobs: request.top_logprobs,
             },
             forced_tokens,
+            grammar: constraint.map(|constraint| constraint.matcher),
             stop: stop_check(&backend.model, &request.stop),
             events: sender,
         })?;
@@ -103,6 +111,7 @@ impl Turn {
             index: index as u32,
             events,
             writer: AnswerWriter::new(backend, request, prompt),
+            grammar,
             cached_tokens: None,
             weight_version,
             begun: unix_seconds(),
@@ -193,6 +202,8 @@ impl Turn {
             prompt: self.prompt.ids.clone(),
             sampled: answer.sampled.clone(),
             logprobs: answer.logprobs.clone(),
+            grammar: self.grammar,
+            determined: answer.determined.clone(),
             sampled_text: model.decode(&answer.sampled[..shown]),
             end,
             answer: answer.as_history(),

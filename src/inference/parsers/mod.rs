@@ -11,6 +11,7 @@ mod tests;
 mod think;
 mod whole_json;
 
+use crate::grammar::{CallSyntax, Reasoning};
 use hermes::Hermes;
 use think::Think;
 use whole_json::WholeJson;
@@ -82,22 +83,25 @@ impl ToolFormat {
 }
 
 impl ToolFormat {
-    /// Returns the beginning of a call, up to where the model continues: with the arguments if the function is `named`,
-    /// otherwise with its name. `None` if the model has no call format.
-    pub fn opening(self, named: Option<&str>) -> Option<String> {
-        let (before, arguments) = match self {
-            Self::Hermes => ("<tool_call>\n", "arguments"),
-            Self::Llama3Json => ("", "parameters"),
-            Self::Json => ("", "arguments"),
-            Self::None => return None,
+    /// Returns how the model writes calls; `None` if it has no call format.
+    pub fn syntax(self) -> Option<CallSyntax> {
+        let bare = |key| CallSyntax {
+            before: "",
+            key,
+            after: "",
+            between: "; ",
         };
-        Some(match named {
-            Some(name) => format!(
-                "{before}{{\"name\": {}, \"{arguments}\": ",
-                serde_json::Value::from(name)
-            ),
-            None => format!("{before}{{\"name\": \""),
-        })
+        match self {
+            Self::Hermes => Some(CallSyntax {
+                before: "<tool_call>\n",
+                key: "arguments",
+                after: "\n</tool_call>",
+                between: "\n",
+            }),
+            Self::Llama3Json => Some(bare("parameters")),
+            Self::Json => Some(bare("arguments")),
+            Self::None => None,
+        }
     }
 }
 
@@ -134,6 +138,15 @@ impl ReasoningFormat {
             "\n</think>\n\n"
         } else {
             ""
+        }
+    }
+
+    /// Returns the reasoning that may come before the answer to this prompt.
+    pub fn of_answer(self, prompt: &str) -> Reasoning {
+        match self {
+            Self::Think if self.is_open_after(prompt) => Reasoning::Open,
+            Self::Think if !prompt.trim_end().ends_with(think::CLOSE) => Reasoning::Allowed,
+            Self::Think | Self::None => Reasoning::None,
         }
     }
 

@@ -8,7 +8,8 @@ use super::tag::{Found, could_become, find};
 
 /// Opening tag.
 pub const OPEN: &str = "<think>";
-const CLOSE: &str = "</think>";
+/// Closing tag.
+pub const CLOSE: &str = "</think>";
 
 /// Splits thinking from the rest of an answer.
 pub struct Think {

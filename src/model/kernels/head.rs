@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use super::product::{Compute, Into, Matrix, gemm};
 use super::softmax::{LogitSums, logit_gradients, logit_sums};
+use crate::model::token_set::Allowed;
 
 /// Most tokens that are taken at a time. Few in tests, so that small models have several blocks.
 const MOST_TOKENS: usize = if cfg!(test) { 24 } else { 2048 };
@@ -15,7 +16,7 @@ const PART: usize = if cfg!(test) { 2048 } else { 2 << 20 };
 /// different sets of the caches.
 const WORDS: usize = 32;
 
-/// The distributions softmax(hidden·headᵀ / temperature) of some tokens, of whose parts only what is asked for is kept.
+/// The distributions softmax(hidden·headᵀ / temperature) of some tokens over what is allowed, of whose parts only what is asked for is kept.
 pub struct Head<'a> {
     /// Vocabulary × width.
     pub weight: &'a [f32],
@@ -23,6 +24,8 @@ pub struct Head<'a> {
     pub width: usize,
     /// A target a token, inside the vocabulary.
     pub targets: &'a [u32],
+    /// Tokens that each target was chosen from; empty if none is restricted.
+    pub allowed: &'a [Allowed],
     /// Logits are divided by it.
     pub temperature: f32,
     /// Computes the products.
@@ -67,7 +70,7 @@ impl Head<'_> {
         // Each token's sums and its target's logit.
         let mut found = vec![(LogitSums::default(), 0.0); self.targets.len()];
         for block in self.blocks() {
-            self.logits(hidden, &block, buffer);
+            self.allowed_logits(hidden, &block, buffer);
             let tokens = found[block.tokens.clone()].iter_mut().zip(&self.targets[block.tokens]);
             let rows = buffer.chunks(self.stride());
             pool.each(tokens.zip(rows), |(((sums, target_logit), target), row)| {
@@ -108,7 +111,7 @@ impl Head<'_> {
     ) {
         let (width, scale) = (self.width, 1.0 / self.temperature);
         for block in self.blocks() {
-            self.logits(hidden, &block, buffer);
+            self.allowed_logits(hidden, &block, buffer);
             self.to_gradients(found, by, &block, buffer);
             let Block { tokens, words } = block;
             let gradients = Matrix::strided(buffer, tokens.len(), words.len(), self.stride());
@@ -192,6 +195,17 @@ impl Head<'_> {
         let out = (out, self.stride());
         gemm(self.compute, out, Into::Replace, 1.0 / self.temperature, x, weight.t());
     }
+
+    /// Logits over temperature of a block, without the tokens that are not allowed.
+    fn allowed_logits(&self, hidden: &[f32], block: &Block, out: &mut [f32]) {
+        self.logits(hidden, block, out);
+        let allowed = self.allowed.get(block.tokens.clone()).unwrap_or_default();
+        for (row, allowed) in out.chunks_mut(self.stride()).zip(allowed) {
+            if let Some(allowed) = allowed {
+                allowed.restrict(&mut row[..block.words.len()], block.words.start);
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -208,6 +222,7 @@ mod tests {
             weight: &[0.0; 6],
             width: 2,
             targets: &[3],
+            allowed: &[],
             temperature: 1.0,
             compute: Compute::new(&pool, Precision::F32),
         };

@@ -5,6 +5,8 @@ use candle_core::{D, DType, Result, Tensor, bail};
 use candle_nn::ops;
 
 use super::recorded::Recorded;
+use super::restricted::restricted;
+use crate::model::token_set::Allowed;
 
 /// Most logits held at a time: 256 MB in f32, and three or four tensors of that size at once. 441 rows of a vocabulary
 /// of 152 k: enough for a product to be bound by arithmetic.
@@ -13,8 +15,14 @@ const LOGITS: usize = 64 << 20;
 /// Log-probabilities of `targets`, then entropies, under softmax(hidden·headᵀ / temperature): 2 × tokens, in f32 from
 /// the logits on. The backward pass computes the logits again: 8·tokens·width·vocabulary operations in all where the
 /// head is trained, against 6 with every logit kept.
-pub(super) fn log_probs(hidden: &Tensor, head: &Tensor, targets: &[u32], temperature: f64) -> Result<Tensor> {
-    in_steps(LOGITS, hidden, head, targets, temperature)
+pub(super) fn log_probs(
+    hidden: &Tensor,
+    head: &Tensor,
+    targets: &[u32],
+    allowed: &[Allowed],
+    temperature: f64,
+) -> Result<Tensor> {
+    in_steps(LOGITS, hidden, head, targets, allowed, temperature)
 }
 
 /// As [`log_probs`], with another bound on the logits held at a time.
@@ -23,6 +31,7 @@ pub(super) fn in_steps(
     hidden: &Tensor,
     head: &Tensor,
     targets: &[u32],
+    allowed: &[Allowed],
     temperature: f64,
 ) -> Result<Tensor> {
     let vocabulary = head.dim(0)?;
@@ -32,6 +41,7 @@ pub(super) fn in_steps(
     let op = Op {
         most_logits,
         targets: Tensor::new(targets, hidden.device())?.unsqueeze(1)?,
+        allowed: allowed.to_vec(),
         temperature,
         train_head: head.is_variable(),
     };
@@ -45,6 +55,8 @@ struct Op {
     most_logits: usize,
     /// tokens × 1.
     targets: Tensor,
+    /// Tokens that each target was chosen from; empty if none is restricted.
+    allowed: Vec<Allowed>,
     temperature: f64,
     train_head: bool,
 }
@@ -70,6 +82,8 @@ impl Op {
 
     fn rows(&self, hidden: &Tensor, head: &Tensor, start: usize) -> Result<Rows> {
         let logits = (hidden.matmul(&head.t()?)?.to_dtype(DType::F32)? / self.temperature)?;
+        let allowed = self.allowed.get(start..start + hidden.dim(0)?).unwrap_or_default();
+        let logits = restricted(&logits, allowed.iter().map(Option::as_deref))?;
         let log_probs = ops::log_softmax(&logits, D::Minus1)?;
         let entropy = (log_probs.exp()? * &log_probs)?.sum_keepdim(D::Minus1)?.neg()?;
         let targets = self.targets.narrow(0, start, hidden.dim(0)?)?;

@@ -5,6 +5,7 @@ mod linear;
 mod log_probs;
 pub mod plain;
 mod recorded;
+pub mod restricted;
 #[cfg(test)]
 mod tests;
 

@@ -10,6 +10,7 @@ use super::linear::Linear;
 use super::{BatchContext, attention, log_probs};
 use crate::model::config::ModelConfig;
 use crate::model::error::Result;
+use crate::model::token_set::Allowed;
 
 /// y = x·wᵀ (+ bias): tokens × in, out × in → tokens × out.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
@@ -67,7 +68,13 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, config: &ModelConfig, conte
 }
 
 /// Log-probabilities of `targets` and entropies under softmax(hidden·headᵀ / temperature), both of length tokens, f32.
-pub fn log_probs(hidden: &Tensor, head: &Tensor, targets: &[u32], temperature: f64) -> Result<(Tensor, Tensor)> {
-    let both = log_probs::log_probs(hidden, head, targets, temperature)?;
+pub fn log_probs(
+    hidden: &Tensor,
+    head: &Tensor,
+    targets: &[u32],
+    allowed: &[Allowed],
+    temperature: f64,
+) -> Result<(Tensor, Tensor)> {
+    let both = log_probs::log_probs(hidden, head, targets, allowed, temperature)?;
     Ok((both.get(0)?, both.get(1)?))
 }

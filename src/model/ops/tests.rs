@@ -10,6 +10,7 @@ use rand_chacha::ChaCha8Rng;
 use super::{BatchContext, attention, log_probs, plain, visible};
 use crate::model::PackedBatch;
 use crate::model::config::{Family, ModelConfig};
+use crate::model::token_set::Allowed;
 
 type Op = Box<dyn Fn(&[Var]) -> Tensor>;
 
@@ -65,7 +66,7 @@ fn training_path() -> Vec<Case> {
             plain::attention(&x[0], &x[1], &x[2], &config, &context).unwrap()
         }),
         case("log_probs", &[&[tokens, 8], &[17, 8]], move |x| {
-            let (log_probs, entropy) = plain::log_probs(&x[0], &x[1], &targets, 0.7).unwrap();
+            let (log_probs, entropy) = plain::log_probs(&x[0], &x[1], &targets, &[], 0.7).unwrap();
             Tensor::cat(&[log_probs, entropy], 0).unwrap()
         }),
     ]
@@ -180,7 +181,17 @@ fn log_probabilities_in_steps_are_those_of_candle_at_once() {
     let mut rng = ChaCha8Rng::seed_from_u64(1);
     let [hidden, head] = [[7, 8], [19, 8]].map(|shape| Var::from_tensor(&random(&shape, &mut rng)).unwrap());
     let targets = [0, 18, 3, 3, 7, 11, 2];
+    let mut allowed: Vec<Allowed> = vec![None; 7];
+    allowed[1] = Some(Arc::new([2, 18].into_iter().collect()));
+    allowed[4] = Some(Arc::new((3..12).collect()));
+    let floor: Vec<f32> = allowed
+        .iter()
+        .flat_map(|set| (0..19).map(move |id| set.as_ref().is_none_or(|set| set.contains(id))))
+        .map(|free| if free { 0.0 } else { -1e30 })
+        .collect();
+    let floor = Tensor::from_vec(floor, (7, 19), &Device::Cpu).unwrap();
     let logits = (hidden.matmul(&head.t().unwrap()).unwrap() / 0.7).unwrap();
+    let logits = (logits + floor).unwrap();
     let all = candle_nn::ops::log_softmax(&logits, D::Minus1).unwrap();
     let at = Tensor::new(&targets, &Device::Cpu).unwrap().unsqueeze(1).unwrap();
     let chosen = all.gather(&at, 1).unwrap().squeeze(1).unwrap();
@@ -192,7 +203,7 @@ fn log_probabilities_in_steps_are_those_of_candle_at_once() {
         .unwrap();
     let expected = Tensor::stack(&[chosen, entropy], 0).unwrap();
     for most in [1, 40, 1000] {
-        let given = log_probs::in_steps(most, &hidden, &head, &targets, 0.7).unwrap();
+        let given = log_probs::in_steps(most, &hidden, &head, &targets, &allowed, 0.7).unwrap();
         let both = [&hidden, &head];
         assert_same(
             (&given, gradients(&given, &both)),
@@ -200,7 +211,7 @@ fn log_probabilities_in_steps_are_those_of_candle_at_once() {
         );
     }
     assert!(
-        log_probs::log_probs(&hidden, &head, &[19; 7], 0.7).is_err(),
+        log_probs::log_probs(&hidden, &head, &[19; 7], &[], 0.7).is_err(),
         "outside the vocabulary"
     );
 }
@@ -267,7 +278,7 @@ fn what_is_frozen_takes_no_gradient() {
     let frozen = random(&[5, 4], &mut rng);
     for output in [
         plain::linear(&x, &frozen, None).unwrap(),
-        log_probs::log_probs(&x, &frozen, &[1, 2, 3], 1.0).unwrap(),
+        log_probs::log_probs(&x, &frozen, &[1, 2, 3], &[], 1.0).unwrap(),
     ] {
         let store = output.sum_all().unwrap().backward().unwrap();
         assert!(store.get(&x).is_some() && store.get(&frozen).is_none());

@@ -337,7 +337,7 @@ mod tests {
             (Chat, json!({"modalities": ["text", "audio"]}), "modalities"),
             (
                 Chat,
-                json!({"response_format": {"type": "json_schema"}}),
+                json!({"response_format": {"type": "grammar"}}),
                 "response_format.type",
             ),
             (
@@ -357,7 +357,7 @@ mod tests {
             ),
             (
                 Responses,
-                json!({"text": {"format": {"type": "json_schema"}}}),
+                json!({"text": {"format": {"type": "grammar"}}}),
                 "text.format.type",
             ),
             (Responses, json!({"background": true}), "background"),
@@ -369,11 +369,6 @@ mod tests {
             ),
             (Messages, tool("web_search_20250305"), "tools[1]"),
             (Messages, tool("computer_20250124"), "tools[1]"),
-            (
-                Messages,
-                json!({"output_config": {"format": {"type": "json_schema"}}}),
-                "output_config.format",
-            ),
             (Messages, json!({"mcp_servers": [{"url": "x"}]}), "mcp_servers"),
             (
                 Messages,

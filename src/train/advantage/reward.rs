@@ -75,6 +75,7 @@ mod tests {
             name: String::new(),
             tokens: vec![0; 2 + response],
             targets: (2..2 + response).collect(),
+            constrained: vec![],
             sampler: vec![0.0; response],
             old: vec![difference; response],
             reference: vec![0.0; response],

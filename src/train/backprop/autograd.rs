@@ -109,7 +109,7 @@ fn head(model: &Transformer, x: &Tensor, micro: &MicroBatch, temperature: f64) -
     let at: Vec<u32> = micro.predictions.iter().map(|(at, _)| *at as u32).collect();
     let targets: Vec<u32> = micro.predictions.iter().map(|(_, target)| *target).collect();
     let hidden = model.final_norm(&x.index_select(&Tensor::new(at, x.device())?, 0)?)?;
-    Ok(model.log_probs(&hidden, &targets, temperature)?)
+    Ok(model.log_probs(&hidden, &targets, &micro.allowed, temperature)?)
 }
 
 /// Computes the gradients of a scalar: takes those of the parameters and returns that of `input`.

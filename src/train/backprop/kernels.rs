@@ -8,6 +8,7 @@ use crate::model::kernels::head::{Distributions, Head};
 use crate::model::kernels::sums::add_rows;
 use crate::model::kernels::tensors::Numbers;
 use crate::model::ops::BatchContext;
+use crate::model::token_set::Allowed;
 use crate::model::weights::{EMBEDDING, FINAL_NORM};
 use crate::model::{ModelError, Transformer};
 use crate::train::error::Result;
@@ -117,7 +118,14 @@ impl<'a> Forward<'a> {
         final_norm(&self.model)?.forward(self.compute.pool, stream, normed);
         let weight = Numbers::of(self.model.weights().head()?)?;
         let targets = targets(self.micro);
-        let head = head(&weight, &targets, width, self.temperature, self.compute)?;
+        let head = head(
+            &weight,
+            &targets,
+            &self.micro.allowed,
+            width,
+            self.temperature,
+            self.compute,
+        )?;
         self.found = head.forward(normed, self.head.logits);
         Ok(())
     }
@@ -158,7 +166,14 @@ impl<'a> Forward<'a> {
         let [stream, normed, by_normed, by_stream] = streams;
         let weight = Numbers::of(weights.head()?)?;
         let targets = targets(self.micro);
-        let head = head(&weight, &targets, width, self.temperature, self.compute)?;
+        let head = head(
+            &weight,
+            &targets,
+            &self.micro.allowed,
+            width,
+            self.temperature,
+            self.compute,
+        )?;
         let name = weights.head_name();
         match weights.is_trained(name) {
             true => gradients.accumulate(name, (weights.config.vocab_size, width), |sum, into| {
@@ -205,7 +220,7 @@ impl<'a> HeadMemory<'a> {
     fn logits(model: &Transformer, micro: &MicroBatch, compute: Compute) -> Result<usize> {
         let weight = Numbers::of(model.weights().head()?)?;
         let targets = targets(micro);
-        Ok(head(&weight, &targets, model.weights().config.hidden_size, 1.0, compute)?.buffer_len())
+        Ok(head(&weight, &targets, &[], model.weights().config.hidden_size, 1.0, compute)?.buffer_len())
     }
 }
 
@@ -235,6 +250,7 @@ fn targets(micro: &MicroBatch) -> Vec<u32> {
 fn head<'h>(
     weight: &'h [f32],
     targets: &'h [u32],
+    allowed: &'h [Allowed],
     width: usize,
     temperature: f32,
     compute: Compute<'h>,
@@ -248,6 +264,7 @@ fn head<'h>(
         weight,
         width,
         targets,
+        allowed,
         temperature,
         compute,
     })

@@ -40,6 +40,7 @@ fn row(prompt: &[u32], response: &[u32]) -> Row {
         loss_mask: [vec![false; prompt.len()], vec![true; response.len()]].concat(),
         logprobs: vec![-3.0; prompt.len() + response.len()],
         truncated: false,
+        ..Row::default()
     }
 }
 
@@ -106,7 +107,7 @@ fn log_prob(weights: &Weights, prompt: &[u32], token: u32) -> f32 {
     let hidden = model.hidden(&PackedBatch::from_rows(&[prompt])).unwrap();
     let last = hidden.narrow(0, prompt.len() - 1, 1).unwrap();
     model
-        .log_probs(&last, &[token], 1.0)
+        .log_probs(&last, &[token], &[], 1.0)
         .unwrap()
         .0
         .to_vec1::<f32>()

@@ -1,6 +1,7 @@
 //! Parsing of chat requests: every error names the field, the given value and the allowed ones.
 
 mod fields;
+mod format;
 mod messages;
 mod sampling;
 #[cfg(test)]
@@ -17,6 +18,7 @@ use crate::protocol::swarm::EpisodeType;
 use crate::timeline::Conversation;
 
 use fields::{integer, typed};
+use format::answer_schema;
 use messages::{take_opening, template_messages};
 pub use sampling::SamplingParams;
 pub use tools::ForcedCall;
@@ -59,6 +61,8 @@ pub struct Request {
     pub parallel_tool_calls: bool,
     /// Required tool call.
     pub forced_call: Option<ForcedCall>,
+    /// JSON schema that the answer must fit.
+    pub schema: Option<Value>,
     /// Beginning of the answer, given by the request.
     pub opening: Option<String>,
 }
@@ -90,6 +94,11 @@ impl Request {
             let message = "`tool_choice` requires a tool call, but the last message starts the answer with text";
             return Err(ChatError::invalid("tool_choice", message));
         }
+        let schema = answer_schema(&request)?;
+        if opening.is_some() && schema.is_some() {
+            let message = "`response_format` requires JSON, but the last message starts the answer with text";
+            return Err(ChatError::invalid("response_format", message));
+        }
         let stream_options = request.stream_options.clone().unwrap_or_default();
         Ok(Self {
             sampling: match episode_type {
@@ -112,6 +121,7 @@ impl Request {
             return_token_ids: request.return_token_ids.unwrap_or(false),
             parallel_tool_calls: request.parallel_tool_calls.unwrap_or(true),
             forced_call,
+            schema,
             opening,
             conversation: Conversation {
                 messages: template_messages(std::mem::take(&mut request.messages), rollout)?,

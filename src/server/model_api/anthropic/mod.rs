@@ -13,6 +13,7 @@ pub use request::chat_request;
 pub const RENAMED: &[(&str, &str)] = &[
     ("stop", "stop_sequences"),
     ("reasoning_effort", "output_config.effort"),
+    ("response_format", "output_config.format"),
     ("enable_thinking", "thinking.type"),
     ("continue_final_message", "messages"),
 ];

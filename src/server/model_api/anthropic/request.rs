@@ -3,8 +3,10 @@
 use serde_json::{Map, Value, json};
 
 use super::tools::function;
-use crate::protocol::anthropic::{MessageParam, MessagesRequest, ToolChoice};
-use crate::protocol::openai::{ChatMessage, ChatRequest, FunctionCall, StopStrings, StreamOptions, ToolCall};
+use crate::protocol::anthropic::{MessageParam, MessagesRequest, OutputFormat, ToolChoice};
+use crate::protocol::openai::{
+    ChatMessage, ChatRequest, FunctionCall, ResponseFormat, StopStrings, StreamOptions, ToolCall,
+};
 use crate::server::http::error::Error;
 use crate::server::model_api::{message, text_of, text_part, wrong};
 
@@ -52,10 +54,23 @@ pub fn chat_request(request: &MessagesRequest) -> Result<ChatRequest, Error> {
         top_p: request.top_p,
         top_k: request.top_k,
         continue_final_message: prefilled.then_some(true),
+        response_format: response_format(request)?,
         reasoning_effort: request.output_config.as_ref().and_then(|config| config.effort.clone()),
         chat_template_kwargs: thinking_variables(request)?,
         ..ChatRequest::default()
     })
+}
+
+fn response_format(request: &MessagesRequest) -> Result<Option<ResponseFormat>, Error> {
+    let format = request.output_config.as_ref().and_then(|config| config.format.as_ref());
+    let schema = |format: &OutputFormat| match format.kind.as_str() {
+        "json_schema" => Ok(ResponseFormat::of_schema(format.schema.clone())),
+        other => {
+            let sentence = format!("is `{other}`; allowed is json_schema");
+            Err(wrong("output_config.format.type", sentence))
+        }
+    };
+    format.map(schema).transpose()
 }
 
 fn tool_choice(choice: &ToolChoice) -> Result<Value, Error> {

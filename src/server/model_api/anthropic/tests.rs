@@ -153,6 +153,28 @@ fn tools_that_the_client_runs_are_described() {
 }
 
 #[test]
+fn formats_and_strict_tools_reach_the_engine() {
+    let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}});
+    let with = |format: Value| request(json!({"output_config": {"format": format}}));
+    let chat = json!(chat_request(&with(json!({"type": "json_schema", "schema": schema}))).unwrap());
+    let expected = json!({"type": "json_schema", "json_schema": {"schema": schema}});
+    assert_eq!(chat["response_format"], expected);
+    match chat_request(&with(json!({"type": "xml"}))).unwrap_err() {
+        Error::Field { field, message } => assert!(field == "output_config.format.type" && message.contains("`xml`")),
+        other => panic!("{other:?}"),
+    }
+    for (strict, expected) in [
+        (json!(true), json!(true)),
+        (json!(false), Value::Null),
+        (Value::Null, Value::Null),
+    ] {
+        let tools = json!([{"name": "f", "input_schema": schema, "strict": strict}]);
+        let chat = json!(chat_request(&request(json!({"tools": tools}))).unwrap());
+        assert_eq!(chat["tools"][0]["function"]["strict"], expected);
+    }
+}
+
+#[test]
 fn thinking_effort_and_a_begun_answer_reach_the_engine() {
     let begun =
         json!({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "The answer is"}]});

@@ -39,6 +39,9 @@ pub fn function(tool: &Tool, at: usize) -> Result<Value, Error> {
     if let Some(schema) = schema {
         function["parameters"] = schema;
     }
+    if tool.strict == Some(true) {
+        function["strict"] = true.into();
+    }
     Ok(json!({"type": "function", "function": function}))
 }
 

@@ -55,7 +55,10 @@ impl ResponseWriter {
                 reasoning: request.reasoning.clone(),
                 store: request.store.unwrap_or(true),
                 temperature: request.temperature,
-                text: json!({"format": {"type": "text"}}),
+                text: match request.text.as_ref().and_then(|text| text.format.as_ref()) {
+                    Some(format) => json!({ "format": format }),
+                    None => json!({"format": {"type": "text"}}),
+                },
                 tool_choice: request.tool_choice.clone().unwrap_or_else(|| "auto".into()),
                 tools,
                 top_p: request.top_p,

@@ -17,4 +17,5 @@ pub const RENAMED: &[(&str, &str)] = &[
     ("max_tokens", "max_output_tokens"),
     ("messages", "input"),
     ("reasoning_effort", "reasoning.effort"),
+    ("response_format", "text.format"),
 ];

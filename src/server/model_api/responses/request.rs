@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use super::client_tools::ClientTool;
 use super::kept::KeptResponses;
 use super::tools::{flat_name, functions};
-use crate::protocol::openai::{ChatMessage, ChatRequest, FunctionCall, StreamOptions, ToolCall};
-use crate::protocol::responses::ResponsesRequest;
+use crate::protocol::openai::{ChatMessage, ChatRequest, FunctionCall, ResponseFormat, StreamOptions, ToolCall};
+use crate::protocol::responses::{ResponsesRequest, TextFormat};
 use crate::server::http::error::Error;
 use crate::server::model_api::{message, text_of, wrong};
 
@@ -66,6 +66,11 @@ pub fn chat_input(request: &ResponsesRequest, earlier: Vec<ChatMessage>) -> Resu
         max_tokens: request.max_output_tokens,
         temperature: request.temperature,
         top_p: request.top_p,
+        response_format: request
+            .text
+            .as_ref()
+            .and_then(|text| text.format.as_ref())
+            .map(response_format),
         reasoning_effort: request
             .reasoning
             .as_ref()
@@ -73,6 +78,16 @@ pub fn chat_input(request: &ResponsesRequest, earlier: Vec<ChatMessage>) -> Resu
         ..ChatRequest::default()
     };
     Ok(ChatInput { request, new_messages })
+}
+
+fn response_format(format: &TextFormat) -> ResponseFormat {
+    match format.kind.as_str() {
+        "json_schema" => ResponseFormat::of_schema(format.schema.clone()),
+        other => ResponseFormat {
+            kind: other.to_owned(),
+            json_schema: None,
+        },
+    }
 }
 
 fn tool_choice(choice: &Value) -> Result<Value, Error> {

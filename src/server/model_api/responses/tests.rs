@@ -458,6 +458,30 @@ fn answer_with(call: ToolCall) -> ChatCompletion {
 }
 
 #[test]
+fn formats_and_strict_tools_reach_the_engine_and_the_format_comes_back() {
+    let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}});
+    let format = json!({"type": "json_schema", "name": "n", "schema": schema, "strict": true});
+    let tools = json!([
+        {"type": "function", "name": "f", "parameters": schema, "strict": true},
+        {"type": "function", "name": "g", "parameters": schema, "strict": false},
+    ]);
+    let body = json!({"text": {"format": format}, "tools": tools});
+    let chat = json!(chat_input(&request(body.clone()), vec![]).unwrap().request);
+    let expected = json!({"type": "json_schema", "json_schema": {"schema": schema}});
+    assert_eq!(chat["response_format"], expected);
+    assert_eq!(chat["tools"][0]["function"]["strict"], true);
+    assert!(chat["tools"][1]["function"].get("strict").is_none());
+    let whole = translated_whole(writer(body), &answer_with(ToolCall::default()));
+    assert_eq!(whole["text"]["format"], format);
+    let object = json!(
+        chat_input(&request(json!({"text": {"format": {"type": "json_object"}}})), vec![])
+            .unwrap()
+            .request
+    );
+    assert_eq!(object["response_format"], json!({"type": "json_object"}));
+}
+
+#[test]
 fn what_is_not_to_be_stored_is_not_kept() {
     let strategy = answered();
     let mut runner = proptest::test_runner::TestRunner::deterministic();

@@ -97,5 +97,8 @@ fn function(tool: &Value, name: String, parameters: Value) -> Value {
             function[field] = value;
         }
     }
+    if tool["strict"] == true {
+        function["strict"] = true.into();
+    }
     json!({"type": "function", "function": function})
 }
