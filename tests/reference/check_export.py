@@ -57,7 +57,7 @@ for name in ["whole", "adapted"]:
         written = [(line["global_step"], line[metric]) for line in lines]
         assert [s for s, _ in told] == [s for s, _ in written] == [1, 2], (metric, told, written)
         assert all(abs(a - b) <= 1e-6 * max(1, abs(b)) for (_, a), (_, b) in zip(told, written)), (metric, told, written)
-    files = list((experiment / "trajectories").rglob("*.json"))
+    files = [file for file in (experiment / "trajectories").rglob("*.json") if file.name != "advantages.json"]
     trajectories = [json.load(open(file)) for file in files]
     assert len(files) >= 64 and all(t["conversations"][0]["messages"][-1]["role"] == "assistant" for t in trajectories)
     print(f"{name}: {len(events.Tags()['scalars'])} metrics in TensorBoard, {len(files)} trajectories")
