@@ -1,34 +1,46 @@
 #!/usr/bin/env bash
-# Trains SmolLM2-135M-Instruct for three LoRA updates and loads what was written with Python's transformers and peft.
-# Needs: python3 with `pip install torch transformers peft gguf` (PYTHON names another interpreter).
+# Trains SmolLM2-135M-Instruct by config/jobs/smollm2-arithmetic.yaml, once for each seed: the reward of at least 100
+# held-out tasks must rise by 0.5 within the processor time that an idle machine of two cores has in 15 minutes.
+#
+# Usage: [SEEDS="0 1"] scripts/smollm2-check.sh [CURVE.svg]      draws the curves, as docs/images/smollm2-arithmetic.svg
 set -euo pipefail
 cd "$(dirname "$0")/.."
-python=${PYTHON:-python3}
-"$python" -c 'import torch, transformers, peft, gguf' || { echo "skipped: pip install torch transformers peft gguf" >&2; [ -z "${CI:-}" ]; exit; }
+export AJET_SWARM=${AJET_SWARM:-$PWD/target/release/ajet-swarm}
+[ -x "$AJET_SWARM" ] || cargo build --release --locked
 scripts/get-smollm2.sh
-cargo build --release --locked
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
-start=$SECONDS
-./target/release/ajet-swarm roll config/jobs/smollm2-arithmetic.yaml --swarm-url "http://127.0.0.1:$port" --json > "$work/events.jsonl"
-echo "3 updates and 2 evaluations in $((SECONDS - start)) s"
-"$python" - "$work/events.jsonl" <<'PY'
-import json, sys, pathlib, torch
-from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer
-end = [json.loads(line) for line in open(sys.argv[1])][-1]
-print(json.dumps(end))
-checkpoint = pathlib.Path(end["checkpoint"])
-print(sorted(str(p.relative_to(checkpoint)) for p in checkpoint.rglob("*") if p.is_file()))
-adapter = next(checkpoint.rglob("adapter_config.json")).parent
-base = pathlib.Path("models/smollm2-135m")
-gguf_file = "SmolLM2-135M-Instruct.Q4_1.gguf"
-model = AutoModelForCausalLM.from_pretrained(base, gguf_file=gguf_file, dtype=torch.float32)
-tokenizer = AutoTokenizer.from_pretrained(base, gguf_file=gguf_file)
-model = PeftModel.from_pretrained(model, adapter).eval()
-messages = [{"role": "system", "content": "Answer with the number only."}, {"role": "user", "content": "What is 12 + 7?"}]
-ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-out = model.generate(**ids, max_new_tokens=16, do_sample=False)
-print("answer:", tokenizer.decode(out[0][ids["input_ids"].shape[1]:]))
+
+check() { # SEED
+  python3 - "$AJET_SWARM" "$work" "$1" <<'PY'
+import json, resource, socket, subprocess, sys
+
+program, work, seed = sys.argv[1:]
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+keys = ["roll.seed", "ajet.trainer_common.seed", "ajet.task_reader.arithmetic.seed"]
+settings = [f"{key}={seed}" for key in keys] + [f"ajet.experiment_name=seed_{seed}", f"ajet.experiment_dir={work}"]
+command = [program, "roll", "config/jobs/smollm2-arithmetic.yaml", "--json", "--swarm-url", f"http://127.0.0.1:{port}"]
+command += [part for setting in settings for part in ("--set", setting)]
+events = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+end = [event for event in map(json.loads, events.splitlines()) if event["event"] == "end"][-1]
+# The server and its engine are children of `roll`, which waits for them.
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+before, after = end["eval_before"], end["eval_after"]
+print(f"seed {seed}: {before['reward_mean']:.3f} -> {after['reward_mean']:.3f} on {after['episodes']} held-out tasks, "
+      f"{end['steps']} updates, {used.ru_utime + used.ru_stime:.0f} s of processor time")
+assert end["outcome"] == "done" and after["episodes"] >= 100, end
+assert after["reward_mean"] - before["reward_mean"] >= 0.5, "it did not learn enough"
+assert used.ru_utime + used.ru_stime <= 2 * 15 * 60, "it took too long"
 PY
+}
+
+runs=()
+for seed in ${SEEDS:-0 1}; do
+  check "$seed"
+  runs+=("$work/seed_$seed=seed $seed")
+done
+if [ $# -gt 0 ]; then
+  scripts/learning-curve.py "SmolLM2-135M-Instruct learns sums: reward by update" "${runs[@]}" > "$1"
+fi
