@@ -23,7 +23,8 @@ def ask(episode, question):
 for line in sys.stdin:
     episode = json.loads(line)
     task = episode["task"]
-    answer = ask(episode, task["main_query"]).strip()
+    words = ask(episode, task["main_query"]).split()
+    answer = words[-1].strip(".*") if words else ""  # small models like to say more than the result
     score = reasoning_gym.get_score_answer_fn(task["metadata"]["dataset"])
     reward = float(score(answer, task["metadata"]["entry"]))
     answered = {"episode_uuid": episode["episode_uuid"], "output": answer, "reward": reward, "is_success": reward == 1.0}
