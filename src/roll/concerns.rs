@@ -1,4 +1,4 @@
-//! Signs in the metrics of an update that training learns little or nothing.
+//! Signs in the metrics of one or several updates that training learns little or nothing.
 
 use std::fmt::Write as _;
 
@@ -50,31 +50,72 @@ pub(super) fn trained(metrics: &IndexMap<String, f64>) -> bool {
     metrics.get("optimizer_steps").is_none_or(|steps| *steps > 0.0)
 }
 
-/// Returns the reasons why the model learned little from the update, by kind.
-pub(super) fn of(metrics: &IndexMap<String, f64>) -> Vec<(&'static str, String)> {
+/// A reason why the model learned little.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Concern {
+    /// Kind.
+    pub kind: Kind,
+    /// Share of the rows, tasks or episodes that it is about, from [`SHARE`] to 1.
+    pub share: f64,
+    /// Sentence, and a hint on a second line.
+    pub text: String,
+}
+
+/// Kinds of concerns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Rows were cut by a length limit.
+    Truncated,
+    /// All rewards of a task were equal.
+    SignalFree,
+    /// Episodes did not reach the update.
+    Dropped,
+    /// The weights did not change.
+    Untrained,
+}
+
+/// Returns the metrics of several updates as those of one: counts are added, shares averaged.
+pub(super) fn together<'a>(updates: impl ExactSizeIterator<Item = &'a IndexMap<String, f64>>) -> IndexMap<String, f64> {
+    let number = updates.len() as f64;
+    let mut all: IndexMap<String, f64> = IndexMap::new();
+    for (name, value) in updates.flatten() {
+        let part = if name.ends_with("_share") {
+            value / number
+        } else {
+            *value
+        };
+        *all.entry(name.clone()).or_default() += part;
+    }
+    all
+}
+
+/// Returns the reasons why the model learned little from the update, at most one of each kind.
+pub(super) fn of(metrics: &IndexMap<String, f64>) -> Vec<Concern> {
     let value = |name: &str| metrics.get(name).copied().unwrap_or(0.0);
     let mut found = vec![];
     let truncated = value("truncated_share");
     if truncated >= SHARE {
-        found.push((
-            "truncated",
-            format!(
+        found.push(Concern {
+            kind: Kind::Truncated,
+            share: truncated,
+            text: format!(
                 "{:.0}% of the rows were cut by a length limit\nhint: raise ajet.data.max_response_length and \
                  ajet.rollout.max_model_len",
                 truncated * 100.0
             ),
-        ));
+        });
     }
     let dummy = value("dummy_tasks");
     let tasks = value("tasks").max(dummy);
     if dummy > 0.0 && dummy >= SHARE * tasks {
-        found.push((
-            "signal-free",
-            format!(
+        found.push(Concern {
+            kind: Kind::SignalFree,
+            share: dummy / tasks,
+            text: format!(
                 "{dummy} of {tasks} tasks have equal rewards in all of their episodes, which gives no signal\n\
                  hint: take tasks that are neither too easy nor too hard, or a reward of finer steps"
             ),
-        ));
+        });
     }
     let reasons: Vec<_> = metrics
         .iter()
@@ -95,16 +136,21 @@ pub(super) fn of(metrics: &IndexMap<String, f64>) -> Vec<(&'static str, String)>
                 reason => format!("{count} {reason}"),
             })
             .collect();
-        found.push((
-            "dropped",
-            format!(
+        found.push(Concern {
+            kind: Kind::Dropped,
+            share: dropped / begun,
+            text: format!(
                 "{dropped} of {begun} episodes were not trained on: {}",
                 reasons.join(", ")
             ),
-        ));
+        });
     }
     if !trained(metrics) {
-        found.push(("untrained", "the update changed no weights".into()));
+        found.push(Concern {
+            kind: Kind::Untrained,
+            share: 1.0,
+            text: "the weights did not change".into(),
+        });
     }
     found
 }
@@ -239,7 +285,8 @@ mod tests {
 
     /// Seen with `mask_truncated` and rows that were all cut: the run reported success.
     #[test]
-    fn what_keeps_a_model_from_learning_is_told_from_the_first_update_on() {
+    fn what_keeps_a_model_from_learning_has_a_kind_and_a_share() {
+        use Kind::*;
         for (metrics, kinds) in [
             (
                 vec![
@@ -250,18 +297,19 @@ mod tests {
                 ],
                 vec![],
             ),
-            (vec![("truncated_share", 1.0)], vec!["truncated"]),
+            (vec![("truncated_share", 1.0)], vec![(Truncated, 1.0)]),
+            (vec![("tasks", 8.0), ("dummy_tasks", 6.0)], vec![(SignalFree, 0.75)]),
             (
                 vec![("tasks", 2.0), ("dummy_tasks", 6.0), ("optimizer_steps", 1.0)],
-                vec!["signal-free"],
+                vec![(SignalFree, 1.0)],
             ),
             (
-                vec![("episodes", 3.0), ("dropped/idle", 2.0), ("dropped/truncated", 1.0)],
-                vec!["dropped"],
+                vec![("episodes", 4.0), ("dropped/idle", 2.0), ("dropped/truncated", 1.0)],
+                vec![(Dropped, 0.5)],
             ),
             (
                 vec![("truncated_share", 1.0), ("optimizer_steps", 0.0)],
-                vec!["truncated", "untrained"],
+                vec![(Truncated, 1.0), (Untrained, 1.0)],
             ),
             (vec![("episodes", 5.0), ("dropped/truncated", 2.0)], vec![]),
             (vec![], vec![]),
@@ -270,8 +318,20 @@ mod tests {
                 .into_iter()
                 .map(|(name, value)| (name.to_string(), value))
                 .collect();
-            let found: Vec<_> = of(&metrics).into_iter().map(|(kind, _)| kind).collect();
+            let found: Vec<_> = of(&metrics).into_iter().map(|c| (c.kind, c.share)).collect();
             assert_eq!(found, kinds, "{metrics:?}");
         }
+    }
+
+    #[test]
+    fn several_updates_add_up() {
+        let update =
+            |tasks, share| IndexMap::from([("dummy_tasks".to_owned(), tasks), ("truncated_share".to_owned(), share)]);
+        let updates = [update(3.0, 0.2), update(5.0, 0.4), IndexMap::new(), update(0.0, 0.2)];
+        let all = together(updates.iter());
+        assert!(
+            all["dummy_tasks"] == 8.0 && (all["truncated_share"] - 0.2).abs() < 1e-12,
+            "{all:?}"
+        );
     }
 }
