@@ -3,6 +3,7 @@
 //! Calls that wait for the disk run on blocking threads, and the computation of updates on the model thread; nothing
 //! here computes on the I/O threads.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -393,20 +394,26 @@ impl Core {
     }
 
     fn report_left_out(&self, ledger: &mut Ledger, closed: &ClosedBatch, outcome: &UpdateOutcome) {
-        for (reason, count) in &outcome.dropped {
+        let mut counts: BTreeMap<DropReason, u64> = BTreeMap::new();
+        for (episode_uuid, reason) in &outcome.dropped {
+            *counts.entry(*reason).or_default() += 1;
+            self.recorder.left_out(episode_uuid, *reason);
+        }
+        for (reason, count) in &counts {
             ledger.count_dropped(*reason, *count);
         }
-        let left_out = (DropReason::Dummy, closed.batch.left_out.len() as u64);
+        for episode in &closed.batch.left_out {
+            *counts.entry(DropReason::Dummy).or_default() += 1;
+            self.recorder.left_out(&episode.episode_uuid, DropReason::Dummy);
+        }
         // The control plane received the drops of a repeated update the first time.
-        let to_tell = !ledger.is_repeating();
-        for (reason, count) in outcome.dropped.iter().map(|(r, n)| (*r, *n)).chain([left_out]) {
-            self.hub.dropped(reason, if to_tell { count } else { 0 });
+        if !ledger.is_repeating() {
+            counts
+                .iter()
+                .for_each(|(reason, count)| self.hub.dropped(*reason, *count));
         }
         for warning in &outcome.warnings {
             self.hub.warn(warning);
-        }
-        for episode in &closed.batch.left_out {
-            self.recorder.left_out(&episode.episode_uuid, DropReason::Dummy);
         }
         self.recorder.advantages(closed.global_step, outcome.advantages.clone());
     }

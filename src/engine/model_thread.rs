@@ -71,8 +71,8 @@ impl SamplingLoad {
 pub struct UpdateOutcome {
     /// Metrics of the trainer.
     pub metrics: Metrics,
-    /// Numbers of episodes that were dropped after all, by reason.
-    pub dropped: IndexMap<DropReason, u64>,
+    /// Why an episode was dropped after all, by its id.
+    pub dropped: IndexMap<String, DropReason>,
     /// Advantage of each row by its episode's id; `None` for a row that was not trained on.
     pub advantages: Advantages,
     /// Warnings for the log.

@@ -163,7 +163,7 @@ impl Worker for ModelWorker {
         self.scheduler.refresh(&self.weights).map_err(sentence)?;
         Ok(UpdateOutcome {
             metrics: report.metrics,
-            dropped: report.dropped.into_iter().map(|(why, n)| (why.into(), n)).collect(),
+            dropped: report.dropped.into_iter().map(|(id, why)| (id, why.into())).collect(),
             advantages: report.advantages,
             warnings: report.skipped_steps,
             trouble: self.not_finite()?,

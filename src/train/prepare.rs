@@ -1,5 +1,7 @@
 //! Preparation of episodes for training: canonical order, truncation, filters, and counters.
 
+use std::collections::BTreeMap;
+
 use indexmap::IndexMap;
 
 use super::episode::TrainEpisode;
@@ -77,8 +79,8 @@ pub struct Prepared {
     pub episodes: Vec<Member>,
     /// Their rows with masked-in tokens, in the same order.
     pub rows: Vec<TrainRow>,
-    /// Numbers of episodes without rows, by reason.
-    pub dropped: IndexMap<Untrained, u64>,
+    /// Why an episode has no rows, by its index in `episodes`.
+    pub dropped: BTreeMap<usize, Untrained>,
     /// Number of rows truncated at the end.
     pub rows_cut: usize,
     /// Number of rows excluded from the loss because they were truncated.
@@ -157,7 +159,7 @@ pub fn prepare(episodes: &[TrainEpisode], limits: &Limits) -> Prepared {
             });
         }
         if prepared.rows.len() == before {
-            *prepared.dropped.entry(reason).or_default() += 1;
+            prepared.dropped.insert(number, reason);
         }
         prepared.episodes.push(member);
     }
@@ -220,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn episodes_without_anything_to_train_are_counted_by_reason() {
+    fn episodes_without_anything_to_train_have_a_reason() {
         let prepared = prepare(
             &[
                 episode("t", "empty mask", vec![row(4, &[], false)]),
@@ -233,8 +235,19 @@ mod tests {
         );
         assert_eq!(prepared.rows.len(), 1);
         assert_eq!(prepared.episodes.len(), 5);
-        assert_eq!(prepared.dropped[&Untrained::NoResponse], 3);
-        assert_eq!(prepared.dropped[&Untrained::Truncated], 1);
+        let dropped = prepared.dropped.iter();
+        let dropped: Vec<_> = dropped
+            .map(|(number, why)| (prepared.episodes[*number].episode_uuid.as_str(), *why))
+            .collect();
+        assert_eq!(
+            dropped,
+            [
+                ("cut short", Untrained::Truncated),
+                ("empty mask", Untrained::NoResponse),
+                ("no rows", Untrained::NoResponse),
+                ("only its first token", Untrained::NoResponse),
+            ]
+        );
         assert_eq!(prepared.rows_masked, 2);
         let advantages = prepared.advantages();
         assert_eq!(advantages["one of two"], [None, Some(0.0)]);

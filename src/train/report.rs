@@ -20,8 +20,8 @@ pub enum Untrained {
 pub struct UpdateReport {
     /// Metrics by their names in `metrics.jsonl`.
     pub metrics: IndexMap<String, f64>,
-    /// Numbers of episodes that were not trained on, by reason.
-    pub dropped: IndexMap<Untrained, u64>,
+    /// Why an episode was not trained on, by its id.
+    pub dropped: IndexMap<String, Untrained>,
     /// Advantage of each row by its episode's id; `None` for a row that was not trained on.
     pub advantages: IndexMap<String, Vec<Option<f64>>>,
     /// Messages about optimizer steps skipped because of non-finite values, with the rows.

@@ -425,10 +425,11 @@ impl Trainer {
 
     fn report(&self, mut batch: Prepared, run: Run, lr: f64) -> UpdateReport {
         let with_rows: BTreeSet<usize> = batch.rows.iter().map(|row| row.episode).collect();
-        let skipped = with_rows.difference(&run.trained).count();
-        if skipped > 0 {
-            batch.dropped.insert(Untrained::NonFinite, skipped as u64);
-        }
+        let skipped = with_rows.difference(&run.trained);
+        batch
+            .dropped
+            .extend(skipped.map(|number| (*number, Untrained::NonFinite)));
+        let name = |(number, why): (&usize, &Untrained)| (batch.episodes[*number].episode_uuid.clone(), *why);
         let seconds = run.seconds.total();
         let without_signal = batch.rows.iter().filter(|row| !self.has_signal(row)).count();
         let (advantage_mean, advantage_std) = mean_std(&run.advantages);
@@ -468,7 +469,7 @@ impl Trainer {
         UpdateReport {
             metrics,
             advantages: batch.advantages(),
-            dropped: batch.dropped,
+            dropped: batch.dropped.iter().map(name).collect(),
             skipped_steps: run.skipped,
         }
     }

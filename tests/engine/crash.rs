@@ -7,6 +7,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use ajet_swarm::protocol::engine::{ChatCall, EndEpisode, EngineEvent, EnginePhase, Hello, LogLevel, Update};
+use ajet_swarm::protocol::status::EpisodeSummary;
 use ajet_swarm::protocol::swarm::EpisodeType;
 use ajet_swarm::server::engine::client::{EngineCallError, EngineClient};
 use futures_util::StreamExt;
@@ -510,9 +511,10 @@ async fn a_model_that_is_not_finite_does_not_boot() {
     }
 }
 
-/// Seen with rows without a response: the reason was a word that its reader did not know.
+/// Seen with rows without a response: the reason was a word that its reader did not know, and the index of episodes did
+/// not say which ones were meant.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_did_not_train_is_counted_by_reason() {
+async fn what_did_not_train_is_counted_by_reason_and_marked_in_the_index() {
     let too_long = "a long prompt ".repeat(40);
     for (first, rewards, reason, count) in [
         (too_long.as_str(), [0.0, 1.0, 2.0, 3.0], "no_response", 1),
@@ -538,6 +540,16 @@ async fn what_did_not_train_is_counted_by_reason() {
             }
         }
         engine.shut_down().await;
+        let index = std::fs::read_to_string(dir.path().join("episodes.jsonl")).unwrap();
+        let lines = index.lines().map(|line| serde_json::from_str(line).unwrap());
+        let mut marked: Vec<EpisodeSummary> = lines.filter(|line: &EpisodeSummary| line.ended == 0.0).collect();
+        marked.sort_by(|a, b| a.episode_uuid.cmp(&b.episode_uuid));
+        let marked: Vec<_> = marked
+            .iter()
+            .map(|line| (line.episode_uuid.clone(), line.dropped.as_deref()))
+            .collect();
+        let expected: Vec<_> = (0..count).map(|number| (name(1, number), Some(reason))).collect();
+        assert_eq!(marked, expected);
     }
 }
 

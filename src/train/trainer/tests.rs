@@ -1,4 +1,4 @@
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::*;
 use crate::config::LINEAR_PROJECTIONS;
@@ -360,7 +360,9 @@ fn assert_skips(config: &Ajet, batch: &[TrainEpisode], named: &[&str], not_named
             (report.metrics["skipped_steps"], report.metrics["optimizer_steps"]),
             (1.0, 0.0)
         );
-        assert_eq!(report.dropped[&Untrained::NonFinite], batch.len() as u64);
+        let dropped: BTreeMap<_, _> = report.dropped.iter().map(|(id, why)| (id.as_str(), *why)).collect();
+        let all = batch.iter().map(|e| (e.episode_uuid.as_str(), Untrained::NonFinite));
+        assert_eq!(dropped, all.collect());
         let told = &report.skipped_steps[0];
         assert!(named.iter().all(|name| told.contains(name)), "{told}");
         assert!(!not_named.iter().any(|name| told.contains(name)), "{told}");
