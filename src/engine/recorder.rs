@@ -13,11 +13,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::batch::finished::{EpisodeUsage, FinishedEpisode};
 use super::events::EventHub;
 use super::session::{ChatModel, EpisodeRecord};
-use super::storage::append_file::AppendFile;
+use super::storage::bounded_log::BoundedLog;
 use super::storage::trajectories::Trajectories;
 use crate::config::schema::TrainerCommon;
 use crate::protocol::engine::{DropReason, ForgetEpisode};
-use crate::protocol::run_files::{Advantages, EPISODES_FILE};
+use crate::protocol::run_files::{Advantages, EPISODES_BYTES, EPISODES_FILE};
 use crate::protocol::status::{EpisodeDetail, EpisodeSummary, TokenRow, TranscriptConversation};
 use crate::timeline::{Call, Row, branches};
 
@@ -62,7 +62,7 @@ impl Recorder {
         let (jobs, queue) = sync_channel(QUEUE);
         let limit = config.trajectory_limit_mb.saturating_mul(1024 * 1024);
         let writer = Writer {
-            index: AppendFile::open(&experiment_dir.join(EPISODES_FILE))?,
+            index: BoundedLog::open(&experiment_dir.join(EPISODES_FILE), EPISODES_BYTES)?,
             trajectories: None,
             model,
             hub: hub.clone(),
@@ -139,7 +139,7 @@ impl Recorder {
 
 /// State of the recording thread.
 struct Writer {
-    index: AppendFile,
+    index: BoundedLog,
     trajectories: Option<Trajectories>,
     model: Arc<dyn ChatModel>,
     hub: Arc<EventHub>,
@@ -150,8 +150,7 @@ struct Writer {
 impl Writer {
     /// Writes until the engine ends.
     fn run(mut self, queue: &Receiver<Job>) {
-        // A line torn by a crash is removed.
-        let outcome = self.index.read_lines(|_| {});
+        let outcome = self.index.remove_incomplete_line();
         self.report("the index of episodes", outcome);
         for job in queue {
             match job {

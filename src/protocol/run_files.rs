@@ -18,6 +18,8 @@ use super::swarm::EpisodeType;
 pub const METRICS_FILE: &str = "metrics.jsonl";
 /// Finished and dropped episodes.
 pub const EPISODES_FILE: &str = "episodes.jsonl";
+/// Maximum size of [`EPISODES_FILE`], in bytes; beyond it, the older half is removed.
+pub const EPISODES_BYTES: u64 = 64 * 1024 * 1024;
 /// Configuration with which the experiment was started.
 pub const CONFIG_FILE: &str = "train_config.yaml";
 /// Directory of transcripts.

@@ -1,7 +1,7 @@
 //! A file of appended records with a single writer: the journal, metrics, event files.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Seek, Write};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -48,6 +48,36 @@ impl AppendFile {
             self.torn = Some(whole);
             self.remove_torn()?;
         }
+        Ok(())
+    }
+
+    /// Returns the size in bytes.
+    ///
+    /// # Errors
+    /// Fails if the file system does.
+    pub fn size(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    /// Replaces the file by its last lines, of at most so many bytes. After an error, the file is unchanged.
+    ///
+    /// # Errors
+    /// Fails if the file system does.
+    pub fn keep_newest(&mut self, bytes: u64) -> io::Result<()> {
+        self.remove_torn()?;
+        let Some(before) = self.size()?.checked_sub(bytes + 1) else {
+            return Ok(());
+        };
+        // From the last byte that goes, so that a line which begins right behind it stays.
+        self.file.seek(SeekFrom::Start(before))?;
+        let mut newest = Vec::new();
+        (&self.file).take(bytes + 1).read_to_end(&mut newest)?;
+        let line = newest
+            .iter()
+            .position(|byte| *byte == b'\n')
+            .map_or(newest.len(), |end| end + 1);
+        durable::write(&self.path, &newest[line..])?;
+        *self = Self::open(&self.path)?;
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! Files of the engine: checkpoints, trajectories, exports, and the lock of the experiment directory.
 
 pub mod append_file;
+pub mod bounded_log;
 pub mod checkpoint;
 pub mod durable;
 pub mod export;
