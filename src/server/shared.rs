@@ -141,9 +141,10 @@ impl Shared {
         self.clock.now()
     }
 
-    /// Returns the status. It may take a millisecond on a busy server, so it is called on blocking threads.
+    /// Returns the status. It may take a millisecond on a busy server, so it is called on blocking threads; the core is
+    /// locked only while what it is made of is copied.
     pub fn status(&self) -> Status {
-        let mut status = self.with(|core, now| core.feed(now));
+        let mut status = self.with(|core, now| core.feed(now)).status();
         status.log = self.verbose_logs().feed();
         status
     }

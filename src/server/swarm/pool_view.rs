@@ -4,6 +4,7 @@
 //! of the highest revision hold, so the order does not matter.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
 use crate::protocol::engine::{PoolChange, PoolSnapshot, PooledEpisode};
 
@@ -15,7 +16,7 @@ pub struct PoolView {
     whole_at: u64,
     global_step: u64,
     /// Episodes by the revision at which they entered.
-    episodes: BTreeMap<u64, PooledEpisode>,
+    episodes: BTreeMap<u64, Arc<PooledEpisode>>,
     /// Episode id → revision.
     entered: HashMap<String, u64>,
     /// Episodes that left before the answer with their entry arrived.
@@ -96,13 +97,13 @@ impl PoolView {
     }
 
     /// Iterates over the finished episodes in the order in which they entered.
-    pub fn episodes(&self) -> impl ExactSizeIterator<Item = &PooledEpisode> {
+    pub fn episodes(&self) -> impl ExactSizeIterator<Item = &Arc<PooledEpisode>> {
         self.episodes.values()
     }
 
     fn add(&mut self, episode: PooledEpisode) {
         self.entered.insert(episode.episode_uuid.clone(), episode.entered);
-        self.episodes.insert(episode.entered, episode);
+        self.episodes.insert(episode.entered, Arc::new(episode));
     }
 }
 
@@ -156,7 +157,7 @@ mod tests {
     }
 
     fn assert_same(view: &PoolView, pool: &PoolSnapshot) {
-        assert!(view.episodes().eq(&pool.episodes), "{view:?}");
+        assert!(view.episodes().map(|episode| &**episode).eq(&pool.episodes), "{view:?}");
         assert_eq!(view.completed_tasks, pool.completed_tasks);
         assert_eq!(view.is_full(), pool.full);
     }

@@ -1,5 +1,7 @@
 //! The core's part of the status feed.
 
+use std::sync::Arc;
+
 use super::Core;
 use crate::config::schema::Ajet;
 use crate::protocol::engine::{EngineLoad, Hello};
@@ -7,7 +9,7 @@ use crate::protocol::status::{
     EngineState, EpisodeSummary, ExperimentInfo, RUNNING_EPISODES, RunningEpisode, ServerInfo, Status, StepMetrics,
 };
 use crate::server::swarm::episodes::Episode;
-use crate::server::swarm::feed::batch::BatchView;
+use crate::server::swarm::feed::batch::BatchRecords;
 use crate::server::swarm::feed::histogram::Durations;
 use crate::server::swarm::feed::time_left;
 use crate::server::swarm::state::State;
@@ -15,11 +17,48 @@ use crate::server::swarm::state::State;
 /// Beginning of the names of evaluation metrics.
 const EVAL: &str = "eval/";
 
+/// What a status is made of: copied while the core is locked, so that it is not locked for longer.
+#[derive(Debug)]
+pub struct FeedRecords {
+    /// All but the batch and the log.
+    status: Status,
+    batch: Arc<BatchRecords>,
+    /// Times at which the last episodes of the batch ended; empty if it is not being collected.
+    ends: Vec<f64>,
+    /// Seconds left if the state lasts as long as it typically did.
+    typically_left: Option<f64>,
+}
+
+impl FeedRecords {
+    /// Computes the status; the log is left empty.
+    pub fn status(self) -> Status {
+        let now = self.status.server.now;
+        let until_full = self
+            .batch
+            .for_estimate()
+            .and_then(|progress| time_left::until_full(progress, self.ends.into_iter(), now));
+        let batch = self.batch.view();
+        let mut status = self.status;
+        (status.batch, status.groups, status.clients) = (batch.progress, batch.groups, batch.clients);
+        status.batch.seconds_left = until_full.or(self.typically_left);
+        status
+    }
+}
+
 impl Core {
-    /// Returns the status; the log is left empty.
-    pub fn feed(&self, now: f64) -> Status {
-        let mut batch = self.batch_view();
-        batch.progress.seconds_left = self.seconds_left(&batch, now);
+    /// Copies what the status is made of.
+    pub fn feed(&self, now: f64) -> FeedRecords {
+        let rolling = self.state == State::Rolling;
+        let ends = self.batch_ends.iter().copied().filter(|_| rolling);
+        FeedRecords {
+            status: self.status_without_batch(now),
+            batch: self.batch_records(),
+            ends: ends.collect(),
+            typically_left: self.typically_left(now),
+        }
+    }
+
+    fn status_without_batch(&self, now: f64) -> Status {
         let running = self.episodes.iter().take(RUNNING_EPISODES);
         Status {
             server: ServerInfo {
@@ -32,13 +71,10 @@ impl Core {
             sampling: (self.state != State::Offline).then(|| self.load.sampling(now)),
             running: running.map(|episode| running_episode(episode, now)).collect(),
             running_total: self.episodes.len() as u64,
-            batch: batch.progress,
-            groups: batch.groups,
-            clients: batch.clients,
             dropped: self.dropped.iter().map(|(r, n)| (r.as_str().to_owned(), *n)).collect(),
             latest_metrics: self.latest_metrics.clone(),
             latest_eval: self.latest_eval.clone(),
-            log: vec![],
+            ..Status::default()
         }
     }
 
@@ -77,29 +113,25 @@ impl Core {
         }
     }
 
-    /// Returns the batch; during an update, the one that it trains on.
-    fn batch_view(&self) -> BatchView {
+    /// Returns the records of the batch; during an update, of the one that it trains on.
+    fn batch_records(&self) -> Arc<BatchRecords> {
         match (self.state, &self.closed_batch) {
-            (State::WeightSyncing, Some(closed)) => closed.clone(),
-            _ => self.open_batch(),
+            (State::WeightSyncing, Some(closed)) => Arc::clone(closed),
+            _ => Arc::new(self.open_batch()),
         }
     }
 
-    /// Returns the batch being collected.
-    pub(super) fn open_batch(&self) -> BatchView {
-        BatchView::new(self.config(), &self.pool, &self.episodes, &self.clients)
+    /// Returns the records of the batch being collected.
+    pub(super) fn open_batch(&self) -> BatchRecords {
+        BatchRecords::new(self.config(), &self.pool, &self.episodes, &self.clients)
     }
 
-    fn seconds_left(&self, batch: &BatchView, now: f64) -> Option<f64> {
-        let (status, since) = (self.state.status(), self.phases.since());
-        let typical = || time_left::of_typical(self.phases.typical_seconds(status), since, now);
+    fn typically_left(&self, now: f64) -> Option<f64> {
         match self.state {
             State::Offline | State::Booting => None,
-            State::RollingPost | State::WeightSyncing => typical(),
-            State::Rolling => {
-                let progress = batch.for_estimate(self.config()?.swarm_mode_sample_collection_method);
-                let ends = self.batch_ends.iter().copied();
-                time_left::until_full(progress, ends, now).or_else(typical)
+            State::Rolling | State::RollingPost | State::WeightSyncing => {
+                let typical = self.phases.typical_seconds(self.state.status());
+                time_left::of_typical(typical, self.phases.since(), now)
             }
         }
     }

@@ -8,12 +8,13 @@ mod feed;
 mod model_test;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use indexmap::IndexMap;
 
 use super::clients::ActiveClients;
 use super::episodes::{Episode, Fate, Registry};
-use super::feed::batch::BatchView;
+use super::feed::batch::BatchRecords;
 use super::feed::histogram::Durations;
 use super::feed::load::LoadMonitor;
 use super::feed::phases::Phases;
@@ -161,7 +162,7 @@ pub struct Core {
     /// The experiment of the current or last engine.
     experiment: Option<ExperimentInfo>,
     /// The batch of the update in progress.
-    closed_batch: Option<BatchView>,
+    closed_batch: Option<Arc<BatchRecords>>,
     /// Times at which the last episodes of the batch ended.
     batch_ends: VecDeque<f64>,
     effects: Vec<Effect>,
@@ -403,7 +404,7 @@ impl Core {
             tracing::info!("{} → {}", before.status(), self.state.status());
         }
         if before.episodes_run() && !self.state.episodes_run() {
-            self.closed_batch = (self.state == State::WeightSyncing).then(|| self.open_batch());
+            self.closed_batch = (self.state == State::WeightSyncing).then(|| Arc::new(self.open_batch()));
             self.batch_ends.clear();
             self.episodes.clear(DropReason::EngineLost, now);
             self.clients.clear();
