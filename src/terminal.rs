@@ -45,6 +45,12 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(lines.collect::<Vec<_>>().join("\n"))
 }
 
+/// Returns whether [`one_line`] would leave a text as it is.
+pub fn is_one_line(text: &str) -> bool {
+    let changes = |character| is_hidden(character) || matches!(character, '\n' | '\t');
+    text.len() <= MAX_LINE_CHARS && !text.contains(changes)
+}
+
 /// As [`printable`], with spaces instead of line feeds and tabs.
 pub fn one_line(text: &str) -> String {
     let line = text.replace("\r\n", " ").replace(['\n', '\r', '\t'], " ");
@@ -147,6 +153,7 @@ mod tests {
         ] {
             assert_eq!(printable(text), shown, "{text:?}");
             assert!(!one_line(text).contains(['\n', '\t', '\u{1b}']), "{text:?}");
+            assert_eq!(is_one_line(text), one_line(text) == text, "{text:?}");
         }
         assert_eq!(one_line("a\r\nb\tc\rd"), "a b c d");
     }

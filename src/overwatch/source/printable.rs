@@ -1,5 +1,7 @@
 //! Makes everything that a server or a file says printable, before it becomes typed.
 
+use std::borrow::Cow;
+
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -10,7 +12,10 @@ use crate::terminal;
 /// # Errors
 /// It is not such a value.
 pub fn lines<T: DeserializeOwned>(mut value: Value) -> serde_json::Result<T> {
-    replace(&mut value, &terminal::one_line);
+    replace(&mut value, &|text| match terminal::is_one_line(text) {
+        true => None,
+        false => Some(terminal::one_line(text)),
+    });
     serde_json::from_value(value)
 }
 
@@ -19,20 +24,28 @@ pub fn lines<T: DeserializeOwned>(mut value: Value) -> serde_json::Result<T> {
 /// # Errors
 /// It is not such a value.
 pub fn texts<T: DeserializeOwned>(mut value: Value) -> serde_json::Result<T> {
-    replace(&mut value, &|text| terminal::printable(text).into_owned());
+    replace(&mut value, &|text| match terminal::printable(text) {
+        Cow::Borrowed(_) => None,
+        Cow::Owned(text) => Some(text),
+    });
     serde_json::from_value(value)
 }
 
-fn replace(value: &mut Value, printable: &dyn Fn(&str) -> String) {
+/// Replaces the texts for which `printable` has another one. Almost all are printable already, several times a second.
+fn replace(value: &mut Value, printable: &dyn Fn(&str) -> Option<String>) {
     match value {
-        Value::String(text) => *text = printable(text),
+        Value::String(text) => {
+            if let Some(other) = printable(text) {
+                *text = other;
+            }
+        }
         Value::Array(items) => items.iter_mut().for_each(|item| replace(item, printable)),
         Value::Object(fields) => {
-            let all = std::mem::take(fields).into_iter().map(|(name, mut field)| {
-                replace(&mut field, printable);
-                (terminal::one_line(&name), field)
-            });
-            *fields = all.collect();
+            fields.values_mut().for_each(|field| replace(field, printable));
+            if !fields.keys().all(|name| terminal::is_one_line(name)) {
+                let all = std::mem::take(fields).into_iter();
+                *fields = all.map(|(name, field)| (terminal::one_line(&name), field)).collect();
+            }
         }
         _ => {}
     }
