@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Training code from end to end, with the real cargo: a changed advantage is synced and trained with, then reverted; a
-# syntax error, a panic at boot and another contract version leave the engine OFFLINE with the reason. The advantages of
-# every update are compared with those computed here from the trajectories' rewards.
+# plan compares it as a patch; a syntax error, a panic at boot and another contract version leave the engine OFFLINE with
+# the reason. The advantages of every update are compared with those computed here from the trajectories' rewards.
 #
 #   scripts/code-sync-check.sh [PROGRAM]    default: target/release/ajet-swarm
+#   ALL=1                                   also the panic and the contract version, two more builds
 #   CODE_ROOT=DIR                           keeps snapshots and the build cache in DIR
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -49,22 +50,23 @@ compare() {
 import collections, json, pathlib, statistics, sys
 root, name, factor = pathlib.Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
 [experiment] = [path.parent for path in root.rglob("metrics.jsonl") if name in str(path)]
-metrics = {line["global_step"]: line for line in map(json.loads, (experiment / "metrics.jsonl").open())}
-with_signal = 0
+compared = 0
 for step in range(1, 6):
+    files = experiment / "trajectories/train" / f"step_{step}"
+    told = json.loads((files / "advantages.json").read_text())
+    episodes = [json.loads(file.read_text())["summary"] for file in files.glob("*.json") if file.stem != "advantages"]
     groups = collections.defaultdict(list)
-    for file in (experiment / "trajectories/train" / f"step_{step}").glob("*.json"):
-        episode = json.loads(file.read_text())
+    for episode in episodes:
         groups[episode["task_id"]].append(episode["reward"])
-    advantages = []
-    for rewards in groups.values():
-        mean, std = statistics.mean(rewards), statistics.stdev(rewards)
-        advantages += [0.0 if max(rewards) == min(rewards) else factor * (r - mean) / (std + 1e-6) for r in rewards]
-    told, expected = metrics[step]["advantage_std"], statistics.stdev(advantages)
-    assert abs(told - expected) < 1e-4, f"{name} step {step}: {told}, by hand {expected}"
-    with_signal += expected > 0
-assert with_signal, "no update had a signal"
-print(f"{name}: advantages of {with_signal} updates with a signal equal those computed by hand (factor {factor})")
+    for episode in episodes:
+        rewards, [advantage] = groups[episode["task_id"]], told[episode["episode_uuid"]]
+        equal = max(rewards) == min(rewards)
+        mean, std = statistics.mean(rewards), 0.0 if equal else statistics.stdev(rewards)
+        expected = 0.0 if equal else factor * (episode["reward"] - mean) / (std + 1e-6)
+        assert abs(advantage - expected) < 1e-4, f"{name} step {step}: {advantage}, by hand {expected}"
+        compared += expected != 0
+assert compared, "no update had a signal"
+print(f"{name}: {compared} advantages other than 0 equal those computed by hand (factor {factor})")
 PY
 }
 # WORDS: the engine is OFFLINE, and its detail has these words.
@@ -146,6 +148,32 @@ git -C "$work/laptop" rm -qf ajet/src/train/forgotten.rs
 sync
 train again
 compare again 1
+
+# A plan whose variants differ in the code alone.
+sed -i 's|(r - group.mean) / if by_std|2.0 * (r - group.mean) / if by_std|' "$estimate"
+git -C "$code" diff --relative > "$work/doubled.patch"
+git -C "$work/laptop" checkout -q ajet/src/train/advantage/estimate.rs
+cat > "$work/plan.yaml" <<PLAN
+job: $PWD/config/jobs/quickstart.yaml
+steps: 4
+last: 4
+seeds: [1, 2]
+metric: advantage_std
+servers: ["$AJET_SWARM_URL"]
+code: laptop
+variants:
+  - {name: baseline, set: {roll.eval: null}}
+  - {name: doubled, set: {roll.eval: null}, patch: doubled.patch}
+PLAN
+"$program" research "$work/plan.yaml" > "$work/research.log" 2>&1 || { cat "$work/research.log" >&2; exit 1; }
+python3 - "$work/plan.research/report.json" <<'PY'
+import json, sys
+report = json.load(open(sys.argv[1]))
+baseline, doubled = report["variants"]
+assert report["runs"] == [4, 4] and doubled["verdict"] == "better", report
+assert 1.8 < doubled["mean"] / baseline["mean"] < 2.2, report
+print("research:", report["conclusions"][0])
+PY
 [ "$before" = "$(sums)" ] || { echo "the server's program or checkout changed" >&2; exit 1; }
 grep -o 'built the synced training code in .*' "$work/server.log"
 echo "code sync: all as it should be, in $((SECONDS - from)) s; program and checkout are byte-equal"
