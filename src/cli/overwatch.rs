@@ -32,7 +32,7 @@ pub struct Args {
     #[arg(long, requires = "once")]
     json: bool,
     /// Minimum seconds between two updates of the screen, from 0.1 to 3600.
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.25, value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.5, value_parser = seconds)]
     refresh_interval: f64,
 }
 

@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 use ratatui::DefaultTerminal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch as latest};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::sleep;
 
 use super::clock::unix_now;
 use super::input::action;
@@ -19,7 +19,7 @@ use super::tabs::draw;
 use super::theme::Theme;
 use super::update::{Update, Wanted};
 
-/// Maximum time between two redraws.
+/// Maximum time between two frames.
 const PERIOD: Duration = Duration::from_secs(1);
 /// Updates that may wait to be drawn.
 const QUEUE: usize = 16;
@@ -67,8 +67,6 @@ async fn run(
 ) -> io::Result<()> {
     let mut events = EventStream::new();
     let mut terminated = signal(SignalKind::terminate())?;
-    let mut clock = interval(PERIOD);
-    clock.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         state.tick(unix_now());
         let mut hits = None;
@@ -95,7 +93,7 @@ async fn run(
                 }
                 None => return Ok(()),
             },
-            _ = clock.tick() => {}
+            () = sleep(PERIOD) => {}
             _ = terminated.recv() => return Ok(()),
         }
     }
