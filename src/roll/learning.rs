@@ -239,7 +239,7 @@ mod tests {
         ];
         for (what, dummy, reward, expected) in cases {
             let mut learning = Learning::default();
-            let mut told = vec![];
+            let mut warned = vec![];
             for at in 0..40 {
                 let mut update = metrics(8.0, dummy(at), 1.0);
                 for name in ["reward_mean", "success_rate"] {
@@ -247,10 +247,10 @@ mod tests {
                 }
                 for warning in learning.updated(&update) {
                     assert!(warning.contains("tasks have equal rewards"), "{warning}");
-                    told.push(at + 1);
+                    warned.push(at + 1);
                 }
             }
-            assert_eq!(told, expected, "{what}");
+            assert_eq!(warned, expected, "{what}");
         }
     }
 

@@ -126,6 +126,12 @@ async fn synced_code_is_built_and_run_until_the_built_in_engine_is_wanted_again(
         "{listed}"
     );
 
+    // Who sent it sees that it runs, without the server's own log.
+    let (_, status) = world.swarm.get("/status").await;
+    let using = format!("Using synced training code from {path}");
+    let log = status["log"].as_array().unwrap();
+    assert!(log.iter().any(|line| line["message"] == using), "{status}");
+
     world.swarm.post("/stop_engine", json!({})).await;
     let client = SwarmClient::new(&world.swarm.url).unwrap();
     assert!(client.deselect_train_code().await.unwrap().success);

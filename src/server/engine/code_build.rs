@@ -16,10 +16,9 @@ const TAG: &str = "build";
 ///
 /// Returns why there is no engine, as a sentence.
 pub async fn build(shared: &Shared, code: &Snapshot, generation: u64) -> Result<PathBuf, String> {
-    tracing::info!(
-        "[start_engine] Using synced training code from {}",
-        code.code_path().display()
-    );
+    let using = format!("Using synced training code from {}", code.code_path().display());
+    tracing::info!("[start_engine] {using}");
+    shared.show("start_engine", &using);
     let began = Instant::now();
     let detail = |detail: String| shared.with(|core, _| core.boot_detail(generation, detail));
     detail("building the synced training code".into());
