@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ajet_swarm::config::schema::Kernels;
-use ajet_swarm::config::{Ajet, LINEAR_PROJECTIONS};
+use ajet_swarm::config::{ALL_LINEAR, Ajet};
 use ajet_swarm::inference::forward::{BLOCK_TOKENS, Chunk, Forward, Logits};
 use ajet_swarm::inference::forward_cpu::CpuForward;
 use ajet_swarm::inference::forward_plain::PlainForward;
@@ -59,7 +59,10 @@ impl std::fmt::Display for Target {
 
 fn models() -> Vec<String> {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/models");
-    let fixtures = ["llama", "qwen2", "qwen3"].map(|name| fixtures.join(name).to_string_lossy().into_owned());
+    let names = [
+        "llama", "qwen2", "qwen3", "mistral", "phi3", "smollm3", "granite", "olmo2", "gemma2", "gemma3",
+    ];
+    let fixtures = names.map(|name| fixtures.join(name).to_string_lossy().into_owned());
     [vec![TRAINED.to_string()], fixtures.to_vec()].concat()
 }
 
@@ -207,7 +210,7 @@ fn samples_and_updates_agree() {
     let lora = Trainable::Lora(LoraConfig {
         rank: 4,
         alpha: 8.0,
-        targets: LINEAR_PROJECTIONS.map(String::from).to_vec(),
+        targets: vec![ALL_LINEAR.to_string()],
         seed: 1,
     });
     for (model, trainable) in models().iter().flat_map(|m| [&Trainable::All, &lora].map(|t| (m, t))) {

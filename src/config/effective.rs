@@ -5,14 +5,19 @@ use super::schema::{Ajet, Lora, PolicyLoss, TargetModules, TrainerCommon};
 /// Value of `keep_best` that keeps no best checkpoint.
 const KEEP_NONE: &str = "none";
 
-/// What `all-linear` trains, in a layer's order.
-pub const LINEAR_PROJECTIONS: [&str; 7] = [
+/// Value of `target_modules` for all projections that a model has.
+pub const ALL_LINEAR: &str = "all-linear";
+
+/// Projections of the supported models, in a layer's order; the fused ones stand for those that they replace.
+pub const LINEAR_PROJECTIONS: [&str; 9] = [
     "q_proj",
     "k_proj",
     "v_proj",
+    "qkv_proj",
     "o_proj",
     "gate_proj",
     "up_proj",
+    "gate_up_proj",
     "down_proj",
 ];
 
@@ -100,10 +105,9 @@ impl Lora {
         self.lora_rank > 0
     }
 
-    /// Returns the names of the projections that get an adapter.
+    /// Returns the names of the projections that get an adapter, or [`ALL_LINEAR`].
     pub fn projections(&self) -> Vec<&str> {
         match &self.target_modules {
-            TargetModules::Name(name) if name == "all-linear" => LINEAR_PROJECTIONS.to_vec(),
             TargetModules::Name(name) => vec![name],
             TargetModules::List(names) => names.iter().map(String::as_str).collect(),
         }

@@ -26,7 +26,7 @@ mod variables;
 pub mod yaml;
 
 pub use dump::dump_yaml;
-pub use effective::LINEAR_PROJECTIONS;
+pub use effective::{ALL_LINEAR, LINEAR_PROJECTIONS};
 pub use error::{Error, Problem};
 pub use fit::{Strictness, fit};
 pub use load::{Loaded, load, load_over, parse, read};

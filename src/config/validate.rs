@@ -1,6 +1,6 @@
 //! Checks of a configuration's values, alone and in combination.
 
-use super::effective::LINEAR_PROJECTIONS;
+use super::effective::{ALL_LINEAR, LINEAR_PROJECTIONS};
 use super::error::Problem;
 use super::experiment;
 use super::schema::{
@@ -302,7 +302,8 @@ impl Checks {
                 "an empty list trains nothing; use `all-linear` for all projections".into(),
             );
         }
-        for name in projections.iter().filter(|name| !LINEAR_PROJECTIONS.contains(name)) {
+        let known = |name: &&&str| LINEAR_PROJECTIONS.contains(*name) || **name == ALL_LINEAR;
+        for name in projections.iter().filter(|name| !known(name)) {
             let allowed = LINEAR_PROJECTIONS.join(", ");
             let message = format!("{name:?} is not all-linear or some of {allowed}");
             self.problem("ajet.lora.target_modules", message);
@@ -392,8 +393,8 @@ mod tests {
             ),
             (
                 "lora: {target_modules: [q_proj, nope]}",
-                "ajet.lora.target_modules: \"nope\" is not all-linear or some of q_proj, k_proj, v_proj, o_proj, \
-                 gate_proj, up_proj, down_proj",
+                "ajet.lora.target_modules: \"nope\" is not all-linear or some of q_proj, k_proj, v_proj, qkv_proj, o_proj, \
+                 gate_proj, up_proj, gate_up_proj, down_proj",
             ),
             (
                 "engine: {device: 'cuda:x'}",

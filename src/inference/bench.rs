@@ -218,7 +218,7 @@ impl Measurement {
             .map(elements)
             .sum();
         let head = config.vocab_size * config.hidden_size;
-        let position = 2 * config.num_layers * config.num_kv_heads * config.head_dim;
+        let position = 2 * config.layers.len() * config.num_kv_heads * config.head_dim;
         let cached = batch as f64 * (plan.prompt as f64 + steps / 2.0) * position as f64;
         let step_bytes = ((layers + head) * weight_bytes) as f64 + cached * cache_bytes as f64;
         Self {

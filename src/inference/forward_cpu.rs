@@ -8,10 +8,11 @@ use candle_core::{Device, Tensor};
 
 use super::error::Result;
 use super::forward::{BLOCK_TOKENS, BlockId, Chunk, Forward, Logits};
-use super::packed_model::{PackedLayer, PackedModel};
-use crate::model::Weights;
+use super::packed_model::PackedModel;
 use crate::model::kernels::memory::{Memory, Part};
+use crate::model::kernels::sums::add_scaled;
 use crate::model::kernels::{self, AttentionRows, BlockLayout, Pool, Precision, Rotation, RowScratch};
+use crate::model::{ModelConfig, Weights};
 
 /// Numbers that cache blocks are allocated for at a time, 8 MB: the first touch of fresh memory goes by huge pages.
 const SLAB: usize = 2 << 20;
@@ -40,9 +41,8 @@ struct Buffers {
 
 /// Where the rows of a batch are.
 struct Rows {
-    /// Rows × half a head.
-    cos: Vec<f32>,
-    sin: Vec<f32>,
+    /// Cosines and sines of each rotary embedding, rows × half of what is rotated of a head.
+    ropes: Vec<(Vec<f32>, Vec<f32>)>,
     /// The rows cut by the blocks that they are written to, in order.
     runs: Vec<Run>,
 }
@@ -64,7 +64,7 @@ impl CpuForward {
         let c = &weights.config;
         Ok(Self {
             model: PackedModel::new(weights, precision, &pool)?,
-            layout: BlockLayout::new(c.num_layers, c.num_kv_heads, c.head_dim),
+            layout: BlockLayout::new(c.layers.len(), c.num_kv_heads, c.head_dim),
             pool,
             blocks: vec![],
             buffers: Buffers::default(),
@@ -92,7 +92,8 @@ impl CpuForward {
     /// Positions and their rope tables.
     fn rows(&self, chunks: &[Chunk]) -> Rows {
         let positions = |chunk: &Chunk| chunk.start as u32..(chunk.start + chunk.tokens.len()) as u32;
-        let (cos, sin) = self.model.config.rope.tables(chunks.iter().flat_map(positions));
+        let ropes = self.model.config.ropes.iter();
+        let ropes = ropes.map(|rope| rope.tables(chunks.iter().flat_map(positions)));
         let (mut runs, mut row) = (vec![], 0);
         for chunk in chunks {
             let end = chunk.start + chunk.tokens.len();
@@ -108,19 +109,30 @@ impl CpuForward {
                 (row, position) = (row + count, position + count);
             }
         }
-        Rows { cos, sin, runs }
+        Rows {
+            ropes: ropes.collect(),
+            runs,
+        }
     }
 
     fn embed(&self, chunks: &[Chunk]) -> Result<Vec<f32>> {
         let ids: Vec<u32> = chunks.iter().flat_map(|c| c.tokens.iter().copied()).collect();
         let ids = Tensor::new(ids, &Device::Cpu)?;
-        Ok(self.model.embedding.index_select(&ids, 0)?.flatten_all()?.to_vec1()?)
+        let mut x: Vec<f32> = self.model.embedding.index_select(&ids, 0)?.flatten_all()?.to_vec1()?;
+        let scale = self.model.config.embedding_scale;
+        if scale != 1.0 {
+            x.iter_mut().for_each(|x| *x *= scale);
+        }
+        Ok(x)
     }
 
     /// Norms and turns queries and keys in place, and writes keys and values to the cache.
     fn prepare_attention(&mut self, layer: usize, rows: &Rows) {
         let c = &self.model.config;
-        let (q, kv, half) = (c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim, c.head_dim / 2);
+        let (q, kv) = (c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim);
+        let rope = c.layers[layer]
+            .rope
+            .map(|rope| (&rows.ropes[rope], c.ropes[rope].inv_freq.len()));
         let (norms, eps, isa, layout) = (
             &self.model.layers[layer].qk_norm,
             c.rms_norm_eps,
@@ -142,14 +154,16 @@ impl CpuForward {
             .collect();
         self.pool.for_each(&mut tasks, |_, (run, lines, block)| {
             for (line, row) in lines.iter_mut().zip(run.rows.clone()) {
-                let (cos, sin) = (&rows.cos[row * half..][..half], &rows.sin[row * half..][..half]);
                 let (queries, keys) = line[..q + kv].split_at_mut(q);
                 if let Some((q_norm, k_norm)) = norms {
                     kernels::rms_norm_heads(isa, queries, q_norm, eps);
                     kernels::rms_norm_heads(isa, keys, k_norm, eps);
                 }
-                kernels::rope(isa, queries, cos, sin, Rotation::Forward);
-                kernels::rope(isa, keys, cos, sin, Rotation::Forward);
+                if let Some(((cos, sin), half)) = rope {
+                    let (cos, sin) = (&cos[row * half..][..half], &sin[row * half..][..half]);
+                    kernels::rope(isa, queries, c.head_dim, cos, sin, Rotation::Forward);
+                    kernels::rope(isa, keys, c.head_dim, cos, sin, Rotation::Forward);
+                }
             }
             layout.write(block, layer, run.slot, lines, q);
         });
@@ -180,6 +194,7 @@ impl CpuForward {
             self.layout,
             layer,
             c.num_heads,
+            c.attention_scores(layer),
             (&self.buffers.qkv, width),
             &sequences,
             &mut self.buffers.attended,
@@ -198,7 +213,7 @@ impl CpuForward {
                     x[line.clone()]
                         .iter()
                         .zip(&self.buffers.added[line])
-                        .map(|(x, added)| x + added),
+                        .map(|(x, added)| x + c.residual_scale * added),
                 );
             }
         }
@@ -206,6 +221,7 @@ impl CpuForward {
         kernels::rms_norm(&self.pool, &wanted, &self.model.final_norm, c.rms_norm_eps, &mut normed);
         let mut logits = vec![0.0; wanted.len() / c.hidden_size * c.vocab_size];
         head.multiply(&self.pool, &normed, &mut logits, &mut self.buffers.rows);
+        c.logit_scaling(1.0).apply(&self.pool, &mut logits);
         logits
     }
 }
@@ -226,31 +242,31 @@ impl Forward for CpuForward {
         let mut x = self.embed(chunks)?;
         self.buffers
             .resize(&self.model, rows.runs.last().map_or(0, |run| run.rows.end));
+        self.buffers.added.fill(0.0);
         for layer in 0..self.model.layers.len() {
-            let (pool, eps) = (self.pool.clone(), self.model.config.rms_norm_eps);
+            let pool = self.pool.clone();
             {
-                let (weights, b) = (&self.model.layers[layer], &mut self.buffers);
-                match layer {
-                    0 => kernels::rms_norm(&pool, &x, &weights.input_norm, eps, &mut b.normed),
-                    _ => kernels::add_rms_norm(&pool, &mut x, &b.added, &weights.input_norm, eps, &mut b.normed),
-                }
+                let (c, weights, b) = (&self.model.config, &self.model.layers[layer], &mut self.buffers);
+                b.add_and_norm(&pool, &mut x, weights.norms.before_attention.as_deref(), c);
                 weights.qkv.multiply(&pool, &b.normed, &mut b.qkv, &mut b.rows);
             }
             self.prepare_attention(layer, &rows);
             self.attend(layer, chunks);
-            let (weights, b): (&PackedLayer, _) = (&self.model.layers[layer], &mut self.buffers);
+            let (c, weights, b) = (&self.model.config, &self.model.layers[layer], &mut self.buffers);
             weights.o.multiply(&pool, &b.attended, &mut b.added, &mut b.rows);
-            kernels::add_rms_norm(&pool, &mut x, &b.added, &weights.post_norm, eps, &mut b.normed);
+            b.norm_added(&pool, weights.norms.after_attention.as_deref(), c);
+            b.add_and_norm(&pool, &mut x, weights.norms.before_mlp.as_deref(), c);
             kernels::gated_mlp(
                 &pool,
+                c.activation,
                 &b.normed,
-                &weights.gate,
-                &weights.up,
+                (&weights.gate, &weights.up),
                 &mut b.gated,
                 &mut b.up,
                 &mut b.rows,
             );
             weights.down.multiply(&pool, &b.gated, &mut b.added, &mut b.rows);
+            b.norm_added(&pool, weights.norms.after_mlp.as_deref(), c);
         }
         Ok(Logits::Host(self.logits(chunks, &x)))
     }
@@ -274,6 +290,29 @@ impl Forward for CpuForward {
 }
 
 impl Buffers {
+    /// Adds what the last block computed to the residual stream, and puts the next block's input to `normed`.
+    fn add_and_norm(&mut self, pool: &Pool, x: &mut [f32], norm: Option<&[f32]>, config: &ModelConfig) {
+        let scale = config.residual_scale;
+        match norm {
+            Some(weight) => {
+                let added = (&self.added[..], scale);
+                kernels::add_rms_norm(pool, x, added, weight, config.rms_norm_eps, &mut self.normed);
+            }
+            None => {
+                add_scaled(pool, x, &self.added, scale);
+                self.normed.copy_from_slice(x);
+            }
+        }
+    }
+
+    /// Norms what a block computed, before it is added to the residual stream.
+    fn norm_added(&mut self, pool: &Pool, norm: Option<&[f32]>, config: &ModelConfig) {
+        if let Some(weight) = norm {
+            kernels::rms_norm(pool, &self.added, weight, config.rms_norm_eps, &mut self.normed);
+            mem::swap(&mut self.added, &mut self.normed);
+        }
+    }
+
     fn resize(&mut self, model: &PackedModel, rows: usize) {
         let c = &model.config;
         let q = c.num_heads * c.head_dim;

@@ -23,8 +23,9 @@ use indexmap::IndexMap;
 
 use super::error::Result;
 use super::forward::{BLOCK_TOKENS, BlockId, Chunk, Forward, Logits};
-use crate::model::config::Rope;
-use crate::model::ops::visible;
+use crate::model::config::{GATE_UP, ProjectionNames, QKV, Rope};
+use crate::model::kernels::LogitScaling;
+use crate::model::ops::{RopeTables, plain, soft_cap, visible};
 use crate::model::weights::{EMBEDDING, FINAL_NORM};
 use crate::model::{ModelConfig, Weights};
 
@@ -43,8 +44,8 @@ pub struct PlainForward {
     head: Tensor,
     /// Whether every row is computed separately.
     alone: bool,
-    /// cos and sin of the rotary angles, positions × head_dim / 2.
-    rotary: (Tensor, Tensor),
+    /// Cosines and sines of each rotary embedding, positions × half of what is rotated of a head.
+    ropes: Vec<RopeTables>,
     /// Number of cache blocks.
     blocks: usize,
     /// Of each layer (2 · kv heads) × slots × head_dim, the keys' heads first; empty while released.
@@ -54,8 +55,7 @@ pub struct PlainForward {
 /// Rows of a batch; those of a group are adjacent.
 struct Batch {
     tokens: Tensor,
-    cos: Tensor,
-    sin: Tensor,
+    ropes: Vec<RopeTables>,
     /// Each row's slot, repeated over heads and their width, for the cache's scatter.
     writes: Tensor,
     groups: Vec<Group>,
@@ -76,8 +76,8 @@ struct Group {
     blocks: Tensor,
     /// Padded number of keys per sequence.
     keys: usize,
-    /// sequences × 1 × height × keys: 0 where a row sees a key, otherwise −∞.
-    mask: Tensor,
+    /// sequences × 1 × height × keys: 0 where a row sees a key, otherwise −∞; one of each window of the model.
+    masks: Vec<(Option<usize>, Tensor)>,
 }
 
 impl PlainForward {
@@ -88,12 +88,14 @@ impl PlainForward {
     pub fn new(weights: &Weights) -> Result<Self> {
         let config = weights.config.clone();
         let mut forward = Self {
-            rotary: rotary_tables(
-                &config.rope,
-                config.max_position_embeddings,
-                weights.dtype(),
-                &weights.device(),
-            )?,
+            ropes: config
+                .ropes
+                .iter()
+                .map(|rope| {
+                    let positions = config.max_position_embeddings;
+                    rope_tables(rope, positions, weights.dtype(), &weights.device())
+                })
+                .collect::<Result<_>>()?,
             config,
             tensors: IndexMap::new(),
             adapters: IndexMap::new(),
@@ -114,7 +116,7 @@ impl PlainForward {
     fn allocate(&mut self) -> Result<()> {
         let c = &self.config;
         let shape = (2 * c.num_kv_heads, self.blocks * BLOCK_TOKENS, c.head_dim);
-        while self.caches.len() < self.config.num_layers {
+        while self.caches.len() < self.config.layers.len() {
             self.caches
                 .push(Tensor::zeros(shape, self.head.dtype(), self.device())?);
         }
@@ -127,9 +129,56 @@ impl PlainForward {
 
     fn norm(&self, layer: usize, name: &str, x: &Tensor) -> Result<Tensor> {
         match self.tensor(layer, &format!("{name}.weight")) {
-            Some(weight) => Ok(ops::rms_norm(&x.contiguous()?, weight, self.config.rms_norm_eps)?),
+            Some(weight) => self.rms_norm(x, weight),
             None => Ok(x.clone()), // not every family has norms on queries and keys
         }
+    }
+
+    fn rms_norm(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor> {
+        let ModelConfig {
+            norm_offset,
+            rms_norm_eps,
+            ..
+        } = self.config;
+        match norm_offset == 0.0 {
+            true => Ok(ops::rms_norm(&x.contiguous()?, weight, rms_norm_eps)?),
+            false => Ok(plain::rms_norm(x, weight, norm_offset, rms_norm_eps)?),
+        }
+    }
+
+    /// A norm around attention or MLP, where the family has it.
+    fn optional_norm(&self, layer: usize, name: Option<&str>, x: &Tensor) -> Result<Tensor> {
+        name.map_or_else(|| Ok(x.clone()), |name| self.norm(layer, name, x))
+    }
+
+    /// Adds what a block computed to the residual stream.
+    fn add(&self, x: &Tensor, computed: &Tensor) -> Result<Tensor> {
+        match self.config.residual_scale {
+            1.0 => Ok((x + computed)?),
+            scale => Ok((x + (computed * f64::from(scale))?)?),
+        }
+    }
+
+    /// The projections of one input, of these widths: one each, or one whose result is cut.
+    fn project<const N: usize>(
+        &self,
+        layer: usize,
+        block: &str,
+        names: &ProjectionNames<N>,
+        widths: [usize; N],
+        x: &Tensor,
+    ) -> Result<Vec<Tensor>> {
+        if !self.config.fused_projections {
+            let own = |name: &&str| self.linear(layer, &format!("{block}.{name}"), x);
+            return names.separate.iter().map(own).collect();
+        }
+        let all = self.linear(layer, &format!("{block}.{}", names.fused), x)?;
+        let mut start = 0;
+        let cut = widths.into_iter().map(|width| {
+            start += width;
+            Ok(all.narrow(1, start - width, width)?)
+        });
+        cut.collect()
     }
 
     fn linear(&self, layer: usize, name: &str, x: &Tensor) -> Result<Tensor> {
@@ -176,6 +225,12 @@ impl PlainForward {
         let wanted = chunks.iter().zip(last_row).filter(|(chunk, _)| chunk.logits);
         let wanted: Vec<u32> = wanted.map(|(_, row)| row).collect();
         let positions = Tensor::new(positions, self.device())?;
+        let at_positions = |tables: &RopeTables| -> Result<RopeTables> {
+            Ok(RopeTables {
+                cos: tables.cos.index_select(&positions, 0)?,
+                sin: tables.sin.index_select(&positions, 0)?,
+            })
+        };
         let heads = 2 * self.config.num_kv_heads;
         let writes = Tensor::new(slots, self.device())?.reshape((1, rows, 1))?;
         let mut first_row = 0;
@@ -187,8 +242,7 @@ impl PlainForward {
         Ok(Batch {
             groups: groups.collect::<Result<_>>()?,
             tokens: Tensor::new(tokens, self.device())?,
-            cos: self.rotary.0.index_select(&positions, 0)?,
-            sin: self.rotary.1.index_select(&positions, 0)?,
+            ropes: self.ropes.iter().map(at_positions).collect::<Result<_>>()?,
             writes: writes.broadcast_as((heads, rows, self.config.head_dim))?.contiguous()?,
             wanted: match wanted.is_empty() {
                 true => None,
@@ -219,6 +273,12 @@ impl PlainForward {
             false => Some((Tensor::new(queries, device)?, Tensor::new(order, device)?)),
         };
         let places = Tensor::from_vec(places, (sequences, 1, height, 1), device)?;
+        let mut masks: Vec<(Option<usize>, Tensor)> = vec![];
+        for window in self.config.layers.iter().map(|layer| layer.window) {
+            if !masks.iter().any(|(known, _)| *known == window) {
+                masks.push((window, visible(&places, keys, window)?));
+            }
+        }
         Ok(Group {
             first_row,
             rows,
@@ -227,30 +287,38 @@ impl PlainForward {
             padding,
             blocks: Tensor::new(ids, device)?,
             keys,
-            mask: visible(&places, keys)?,
+            masks,
         })
     }
 
     fn attention(&self, layer: usize, x: &Tensor, batch: &Batch) -> Result<Tensor> {
         let c = &self.config;
         let rows = x.dim(0)?;
-        let heads = |name: &str, heads: usize| -> Result<Tensor> {
-            let y = self.linear(layer, &format!("self_attn.{name}_proj"), x)?;
-            Ok(y.reshape((rows, heads, c.head_dim))?)
-        };
-        let turned = |name: &str, number: usize| -> Result<Tensor> {
-            let y = self.norm(layer, &format!("self_attn.{name}_norm"), &heads(name, number)?)?;
-            Ok(rotary_emb::rope_thd(&y.unsqueeze(0)?.contiguous()?, &batch.cos, &batch.sin)?.squeeze(0)?)
+        let (q, kv) = (c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim);
+        let projected = self.project(layer, "self_attn", &QKV, [q, kv, kv], x)?;
+        let heads = |y: &Tensor, heads: usize| -> Result<Tensor> { Ok(y.reshape((rows, heads, c.head_dim))?) };
+        let norm_widths = c.qk_norm_widths().unwrap_or([c.head_dim; 2]);
+        let turned = |y: &Tensor, name: &str, norm_width: usize| -> Result<Tensor> {
+            let width = y.dim(1)?;
+            let y = y.reshape((rows, width / norm_width, norm_width))?;
+            let y = heads(
+                &self.norm(layer, &format!("self_attn.{name}_norm"), &y)?,
+                width / c.head_dim,
+            )?;
+            match c.layers[layer].rope {
+                Some(rope) => rotated(&y, &batch.ropes[rope]),
+                None => Ok(y),
+            }
         };
         let (q, k, v) = (
-            turned("q", c.num_heads)?,
-            turned("k", c.num_kv_heads)?,
-            heads("v", c.num_kv_heads)?,
+            turned(&projected[0], "q", norm_widths[0])?,
+            turned(&projected[1], "k", norm_widths[1])?,
+            heads(&projected[2], c.num_kv_heads)?,
         );
         let cache = &self.caches[layer];
         let new = Tensor::cat(&[k.transpose(0, 1)?, v.transpose(0, 1)?], 0)?;
         cache.scatter_set(&batch.writes, &new, 1)?;
-        let mixed = batch.groups.iter().map(|group| self.attend(group, &q, cache));
+        let mixed = batch.groups.iter().map(|group| self.attend(layer, group, &q, cache));
         let mixed = mixed.collect::<Result<Vec<Tensor>>>()?;
         let mixed = match &mixed[..] {
             [one] => one.clone(),
@@ -260,7 +328,8 @@ impl PlainForward {
     }
 
     /// Attention of a group's rows (of all queries, rows × heads × head_dim): rows × (heads · head_dim).
-    fn attend(&self, group: &Group, q: &Tensor, cache: &Tensor) -> Result<Tensor> {
+    fn attend(&self, layer: usize, group: &Group, q: &Tensor, cache: &Tensor) -> Result<Tensor> {
+        let scoring = self.config.attention_scores(layer);
         let (kv, d) = (self.config.num_kv_heads, self.config.head_dim);
         let (n, height, keys) = (group.sequences, group.height, group.keys);
         let shared = self.config.num_heads / kv;
@@ -275,10 +344,11 @@ impl PlainForward {
             .index_select(&group.blocks, 1)?
             .reshape((2 * kv, n, keys, d))?;
         let (k, v) = (gathered.narrow(0, 0, kv)?, gathered.narrow(0, kv, kv)?);
-        let scores = (q.matmul(&k.t()?)?.to_dtype(DType::F32)? * (1.0 / (d as f64).sqrt()))?;
+        let scores = (q.matmul(&k.t()?)?.to_dtype(DType::F32)? * f64::from(scoring.scale))?;
+        let scores = soft_cap(&scores, scoring.softcap)?;
         let scores = scores
             .reshape((kv, n, shared, height, keys))?
-            .broadcast_add(&group.mask)?;
+            .broadcast_add(group.mask(scoring.window))?;
         let shares = ops::softmax_last_dim(&scores)?.to_dtype(v.dtype())?;
         let mixed = shares.reshape((kv, n, shared * height, keys))?.matmul(&v)?;
         let mixed = mixed.reshape((kv, n, shared, height, d))?.permute((1, 3, 0, 2, 4))?;
@@ -290,8 +360,10 @@ impl PlainForward {
     }
 
     fn mlp(&self, layer: usize, x: &Tensor) -> Result<Tensor> {
-        let gate = ops::silu(&self.linear(layer, "mlp.gate_proj", x)?)?;
-        self.linear(layer, "mlp.down_proj", &(gate * self.linear(layer, "mlp.up_proj", x)?)?)
+        let widths = [self.config.intermediate_size; 2];
+        let projected = self.project(layer, "mlp", &GATE_UP, widths, x)?;
+        let gated = plain::glu(self.config.activation, &projected[0], &projected[1])?;
+        self.linear(layer, "mlp.down_proj", &gated)
     }
 }
 
@@ -309,7 +381,7 @@ impl PlainForward {
 impl Forward for PlainForward {
     fn block_bytes(&self) -> usize {
         let c = &self.config;
-        2 * c.num_layers * c.num_kv_heads * c.head_dim * BLOCK_TOKENS * self.head.dtype().size_in_bytes()
+        2 * c.layers.len() * c.num_kv_heads * c.head_dim * BLOCK_TOKENS * self.head.dtype().size_in_bytes()
     }
 
     fn reserve(&mut self, blocks: usize) {
@@ -323,16 +395,28 @@ impl Forward for PlainForward {
         let chunks = if self.alone { &rows } else { chunks };
         let batch = self.batch(chunks)?;
         let mut x = self.tensors[EMBEDDING].index_select(&batch.tokens, 0)?;
-        for layer in 0..self.config.num_layers {
-            x = (&x + self.attention(layer, &self.norm(layer, "input_layernorm", &x)?, &batch)?)?;
-            x = (&x + self.mlp(layer, &self.norm(layer, "post_attention_layernorm", &x)?)?)?;
+        if self.config.embedding_scale != 1.0 {
+            x = (x * f64::from(self.config.embedding_scale))?;
+        }
+        let norms = self.config.norms;
+        for layer in 0..self.config.layers.len() {
+            let attended = self.attention(layer, &self.optional_norm(layer, norms.before_attention, &x)?, &batch)?;
+            x = self.add(&x, &self.optional_norm(layer, norms.after_attention, &attended)?)?;
+            let computed = self.mlp(layer, &self.optional_norm(layer, norms.before_mlp, &x)?)?;
+            x = self.add(&x, &self.optional_norm(layer, norms.after_mlp, &computed)?)?;
         }
         let Some(wanted) = &batch.wanted else {
             return Ok(Logits::Host(vec![]));
         };
         let x = x.index_select(wanted, 0)?;
-        let x = ops::rms_norm(&x, &self.tensors[FINAL_NORM], self.config.rms_norm_eps)?;
-        let logits = self.product(&x, &self.head.t()?)?.to_dtype(DType::F32)?;
+        let x = self.rms_norm(&x, &self.tensors[FINAL_NORM])?;
+        let LogitScaling { scale, softcap } = self.config.logit_scaling(1.0);
+        let products = self.product(&x, &self.head.t()?)?.to_dtype(DType::F32)?;
+        let logits = match scale {
+            1.0 => products,
+            scale => (products * scale)?,
+        };
+        let logits = soft_cap(&logits, softcap.map(|cap| cap as f32))?;
         match self.alone {
             true => Ok(Logits::Host(logits.flatten_all()?.to_vec1()?)), // sampled from row by row
             false => Ok(Logits::Device(logits)),
@@ -402,8 +486,32 @@ fn slot(chunk: &Chunk, position: usize) -> u32 {
 }
 
 /// Angles in f32, then cosines and sines, then the model's type, as transformers computes them.
-fn rotary_tables(rope: &Rope, positions: usize, dtype: DType, device: &Device) -> Result<(Tensor, Tensor)> {
+fn rope_tables(rope: &Rope, positions: usize, dtype: DType, device: &Device) -> Result<RopeTables> {
     let (cos, sin) = rope.tables(0..positions as u32);
     let tensor = |table| Tensor::from_vec(table, (positions, rope.inv_freq.len()), device)?.to_dtype(dtype);
-    Ok((tensor(cos)?, tensor(sin)?))
+    Ok(RopeTables {
+        cos: tensor(cos)?,
+        sin: tensor(sin)?,
+    })
+}
+
+/// Rotates rows × heads × head_dim, or of each head as much as the tables are wide.
+fn rotated(x: &Tensor, tables: &RopeTables) -> Result<Tensor> {
+    let (width, head_dim) = (2 * tables.cos.dim(1)?, x.dim(2)?);
+    let turn = |x: &Tensor| rotary_emb::rope_thd(&x.unsqueeze(0)?.contiguous()?, &tables.cos, &tables.sin)?.squeeze(0);
+    match width == head_dim {
+        true => Ok(turn(x)?),
+        false => {
+            let rest = x.narrow(2, width, head_dim - width)?;
+            Ok(Tensor::cat(&[turn(&x.narrow(2, 0, width)?)?, rest], 2)?)
+        }
+    }
+}
+
+impl Group {
+    /// The mask of a window of the model.
+    fn mask(&self, window: Option<usize>) -> &Tensor {
+        let found = self.masks.iter().find(|(known, _)| *known == window);
+        &found.expect("`group` makes a mask for the window of every layer").1
+    }
 }

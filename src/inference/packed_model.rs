@@ -3,6 +3,7 @@
 use candle_core::{DType, Device, Tensor};
 
 use super::error::Result;
+use crate::model::config::{GATE_UP, QKV};
 use crate::model::kernels::{PackedMatrix, Pool, Precision};
 use crate::model::weights::{EMBEDDING, FINAL_NORM};
 use crate::model::{ModelConfig, Weights};
@@ -23,22 +24,33 @@ pub struct PackedModel {
 
 /// One decoder layer.
 pub struct PackedLayer {
-    /// Norm before attention.
-    pub input_norm: Vec<f32>,
+    /// Norms around attention and MLP, where the family has them.
+    pub norms: PackedNorms,
     /// Query, key and value projections, concatenated.
     pub qkv: PackedMatrix,
-    /// Norms on each query and key head, if the family has them.
+    /// Norms on queries and keys, if the family has them.
     pub qk_norm: Option<(Vec<f32>, Vec<f32>)>,
     /// Output projection.
     pub o: PackedMatrix,
-    /// Norm before the MLP.
-    pub post_norm: Vec<f32>,
     /// Gate projection.
     pub gate: PackedMatrix,
     /// Up projection.
     pub up: PackedMatrix,
     /// Down projection.
     pub down: PackedMatrix,
+}
+
+/// Weights of the norms around attention and MLP.
+#[derive(Default)]
+pub struct PackedNorms {
+    /// Norm of attention's input.
+    pub before_attention: Option<Vec<f32>>,
+    /// Norm of attention's result.
+    pub after_attention: Option<Vec<f32>>,
+    /// Norm of the MLP's input.
+    pub before_mlp: Option<Vec<f32>>,
+    /// Norm of the MLP's result.
+    pub after_mlp: Option<Vec<f32>>,
 }
 
 impl PackedModel {
@@ -51,11 +63,10 @@ impl PackedModel {
         let (q, kv) = (c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim);
         let matrix = |outputs, inputs| PackedMatrix::new(pool.isa(), precision, outputs, inputs);
         let layer = |_| PackedLayer {
-            input_norm: vec![],
+            norms: PackedNorms::default(),
             qkv: matrix(q + 2 * kv, c.hidden_size),
             qk_norm: None,
             o: matrix(c.hidden_size, q),
-            post_norm: vec![],
             gate: matrix(c.intermediate_size, c.hidden_size),
             up: matrix(c.intermediate_size, c.hidden_size),
             down: matrix(c.hidden_size, c.intermediate_size),
@@ -63,7 +74,7 @@ impl PackedModel {
         let mut model = Self {
             config: c.clone(),
             embedding: plain(weights, EMBEDDING)?,
-            layers: (0..c.num_layers).map(layer).collect(),
+            layers: (0..c.layers.len()).map(layer).collect(),
             final_norm: vec![],
             head: matrix(c.vocab_size, c.hidden_size),
         };
@@ -80,31 +91,51 @@ impl PackedModel {
             layer.refresh(weights, &format!("model.layers.{i}"), pool)?;
         }
         self.embedding = plain(weights, EMBEDDING)?;
-        self.final_norm = vector(weights, FINAL_NORM)?;
-        pack(&mut self.head, weights, pool, &[weights.head_name()])
+        self.final_norm = norm(weights, FINAL_NORM)?;
+        pack(&mut self.head, weights, pool, &[weights.head_name()], 0)
     }
 }
 
 impl PackedLayer {
     fn refresh(&mut self, weights: &Weights, layer: &str, pool: &Pool) -> Result<()> {
         let projection = |name: &str| format!("{layer}.{name}_proj.weight");
-        self.input_norm = vector(weights, &format!("{layer}.input_layernorm.weight"))?;
-        self.post_norm = vector(weights, &format!("{layer}.post_attention_layernorm.weight"))?;
-        if weights.config.qk_norm {
-            let norm = |name: &str| vector(weights, &format!("{layer}.self_attn.{name}_norm.weight"));
-            self.qk_norm = Some((norm("q")?, norm("k")?));
+        let config = &weights.config;
+        let own_norm = |name: &str| norm(weights, &format!("{layer}.{name}.weight"));
+        let optional = |name: Option<&str>| name.map(own_norm).transpose();
+        self.norms = PackedNorms {
+            before_attention: optional(config.norms.before_attention)?,
+            after_attention: optional(config.norms.after_attention)?,
+            before_mlp: optional(config.norms.before_mlp)?,
+            after_mlp: optional(config.norms.after_mlp)?,
+        };
+        if config.qk_norm.is_some() {
+            self.qk_norm = Some((own_norm("self_attn.q_norm")?, own_norm("self_attn.k_norm")?));
         }
-        let qkv = ["self_attn.q", "self_attn.k", "self_attn.v"].map(projection);
-        pack(&mut self.qkv, weights, pool, &qkv.each_ref().map(String::as_str))?;
-        for (matrix, name) in [
-            (&mut self.o, "self_attn.o"),
-            (&mut self.gate, "mlp.gate"),
-            (&mut self.up, "mlp.up"),
-            (&mut self.down, "mlp.down"),
-        ] {
-            pack(matrix, weights, pool, &[&projection(name)])?;
-        }
-        Ok(())
+        let names = |block: &str, separate: &[&str], fused: &str| -> Vec<String> {
+            let own = |name: &str| format!("{layer}.{block}.{name}.weight");
+            match config.fused_projections {
+                true => vec![own(fused)],
+                false => separate.iter().map(|name| own(name)).collect(),
+            }
+        };
+        let qkv = names("self_attn", &QKV.separate, QKV.fused);
+        pack(
+            &mut self.qkv,
+            weights,
+            pool,
+            &qkv.iter().map(String::as_str).collect::<Vec<_>>(),
+            0,
+        )?;
+        let gate_up = names("mlp", &GATE_UP.separate, GATE_UP.fused);
+        let up_row = if config.fused_projections {
+            config.intermediate_size
+        } else {
+            0
+        };
+        pack(&mut self.gate, weights, pool, &[&gate_up[0]], 0)?;
+        pack(&mut self.up, weights, pool, &[&gate_up[gate_up.len() - 1]], up_row)?;
+        pack(&mut self.o, weights, pool, &[&projection("self_attn.o")], 0)?;
+        pack(&mut self.down, weights, pool, &[&projection("mlp.down")], 0)
     }
 }
 
@@ -118,15 +149,27 @@ fn vector(weights: &Weights, name: &str) -> Result<Vec<f32>> {
     Ok(plain(weights, name)?.to_vec1()?)
 }
 
-/// Packs the named matrices concatenated, with their biases if they have any.
-fn pack(matrix: &mut PackedMatrix, weights: &Weights, pool: &Pool, names: &[&str]) -> Result<()> {
+/// Returns the weight of a norm, with what the family adds to it.
+fn norm(weights: &Weights, name: &str) -> Result<Vec<f32>> {
+    let mut weight = vector(weights, name)?;
+    weight.iter_mut().for_each(|w| *w += weights.config.norm_offset);
+    Ok(weight)
+}
+
+/// Packs the named matrices concatenated, with their biases if they have any: of a single one only the rows from
+/// `first_row` on that the packed matrix has.
+fn pack(matrix: &mut PackedMatrix, weights: &Weights, pool: &Pool, names: &[&str], first_row: usize) -> Result<()> {
     let mut bias = vec![];
     let mut tensors = vec![];
+    let rows = |tensor: Tensor| match names.len() {
+        1 => tensor.narrow(0, first_row, matrix.outputs()),
+        _ => Ok(tensor),
+    };
     for name in names {
-        tensors.push(plain(weights, name)?);
+        tensors.push(rows(plain(weights, name)?)?);
         let name = name.replace(".weight", ".bias");
         if weights.params.contains_key(&name) {
-            bias.extend(vector(weights, &name)?);
+            bias.extend(rows(plain(weights, &name)?)?.to_vec1::<f32>()?);
         }
     }
     let storages: Vec<_> = tensors.iter().map(Tensor::storage_and_layout).collect();

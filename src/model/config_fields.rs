@@ -6,7 +6,7 @@ use super::error::ModelError;
 
 /// Maximum sizes of a configuration, several times those of the largest models, so that no product of them overflows,
 /// and a list of tensors does not exhaust memory.
-const LARGEST: [(&str, usize); 9] = [
+const LARGEST: [(&str, usize); 10] = [
     ("hidden_size", 1 << 18),
     ("intermediate_size", 1 << 20),
     ("num_hidden_layers", 1 << 12),
@@ -15,6 +15,7 @@ const LARGEST: [(&str, usize); 9] = [
     ("head_dim", 1 << 12),
     ("vocab_size", 1 << 24),
     ("max_position_embeddings", 1 << 27),
+    ("sliding_window", 1 << 27),
     ("original_max_position_embeddings", 1 << 27),
 ];
 
@@ -57,6 +58,25 @@ impl<'a> Fields<'a> {
     pub(super) fn size(&self, key: &str) -> Result<usize, ModelError> {
         self.optional_size(key)?
             .ok_or_else(|| ModelError::Config(format!("`{key}` is missing")))
+    }
+
+    /// Reads a whole number from 0.
+    pub(super) fn optional_count(&self, key: &str) -> Result<Option<usize>, ModelError> {
+        self.read(key, "a whole number from 0", |v| usize::try_from(v.as_u64()?).ok())
+    }
+
+    /// Reads whether each of so many layers attends over a sliding window, of `layer_types`.
+    pub(super) fn layer_types(&self, layers: usize) -> Result<Option<Vec<bool>>, ModelError> {
+        let must_be = format!("a list of {layers} names, `full_attention` or `sliding_attention`");
+        self.read("layer_types", &must_be, |v| {
+            let types = v.as_array().filter(|types| types.len() == layers)?;
+            let slides = |name: &Value| match name.as_str()? {
+                "full_attention" => Some(false),
+                "sliding_attention" => Some(true),
+                _ => None,
+            };
+            types.iter().map(slides).collect()
+        })
     }
 
     pub(super) fn optional_number(&self, key: &str) -> Result<Option<f64>, ModelError> {

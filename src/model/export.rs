@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_written_model_is_read_as_it_was() {
-        for name in ["llama", "llama-sharded", "qwen2", "qwen3"] {
+        for name in ["llama", "llama-sharded", "qwen3", "phi3", "olmo2", "gemma3"] {
             let (model, directory) = (fixture(name), tempfile::tempdir().unwrap());
             write_directory(directory.path(), &model.files, model.tensors.clone(), DType::F32).unwrap();
             let again = load_quietly(directory.path());

@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::error::{ModelError, Result};
 use super::param::Param;
-use crate::config::LINEAR_PROJECTIONS;
+use crate::config::{ALL_LINEAR, LINEAR_PROJECTIONS};
 
 /// Shape of the adapters.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,7 +16,7 @@ pub struct LoraConfig {
     pub rank: usize,
     /// Scale of the adapters: alpha / rank.
     pub alpha: f64,
-    /// Names of the adapted projections, such as `q_proj`.
+    /// Names of the adapted projections, such as `q_proj`; `all-linear` for all that the model has.
     pub targets: Vec<String>,
     /// Seed of A's initial values.
     pub seed: u64,
@@ -34,7 +34,7 @@ pub struct Adapter {
 /// All adapters of a model.
 #[derive(Clone, Debug)]
 pub struct Lora {
-    /// Shape of the adapters.
+    /// Shape of the adapters, with the names of the adapted projections.
     pub config: LoraConfig,
     /// Adapters by name of the adapted weight, in the model's order. Always f32.
     pub adapters: IndexMap<String, Adapter>,
@@ -46,22 +46,23 @@ impl Lora {
     /// # Errors
     /// Fails if a target matches no projection of the model.
     pub fn new(lora: &LoraConfig, params: &IndexMap<String, Param>) -> Result<Self> {
-        for target in &lora.targets {
-            if !LINEAR_PROJECTIONS.contains(&target.as_str()) {
-                return Err(ModelError::LoraTarget {
-                    given: target.clone(),
-                    available: LINEAR_PROJECTIONS.join(", "),
-                });
-            }
+        let is_of = |name: &str, target: &str| name.ends_with(&format!(".{target}.weight"));
+        let mut available = LINEAR_PROJECTIONS.to_vec();
+        available.retain(|target| params.keys().any(|name| is_of(name, target)));
+        let targets: Vec<String> = match lora.targets.iter().any(|target| target == ALL_LINEAR) {
+            true => available.iter().map(|target| (*target).to_owned()).collect(),
+            false => lora.targets.clone(),
+        };
+        if let Some(missing) = targets.iter().find(|target| !available.contains(&target.as_str())) {
+            return Err(ModelError::LoraTarget {
+                given: missing.clone(),
+                available: available.join(", "),
+            });
         }
         let mut rng = ChaCha8Rng::seed_from_u64(lora.seed);
         let mut adapters = IndexMap::new();
         for (name, param) in params {
-            if !lora
-                .targets
-                .iter()
-                .any(|target| name.ends_with(&format!(".{target}.weight")))
-            {
+            if !targets.iter().any(|target| is_of(name, target)) {
                 continue;
             }
             let weight = param.tensor();
@@ -72,7 +73,10 @@ impl Lora {
             );
         }
         Ok(Self {
-            config: lora.clone(),
+            config: LoraConfig {
+                targets,
+                ..lora.clone()
+            },
             adapters,
         })
     }

@@ -14,10 +14,12 @@ use super::error::ModelError;
 /// Scaled rotary position embedding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rope {
-    /// Inverse frequencies after scaling (`llama3`, `linear`, `yarn`), `head_dim / 2` of them.
+    /// Inverse frequencies after scaling, half as many as the numbers of a head that are rotated (all, or its first ones).
     pub inv_freq: Vec<f32>,
-    /// Factor of cos and sin: YaRN's attention factor, 1 otherwise.
+    /// Factor of cos and sin: the attention factor of YaRN and LongRoPE, 1 otherwise.
     pub attention_factor: f32,
+    /// Longest context that these frequencies are for; LongRoPE has others beyond it.
+    pub max_context: Option<usize>,
 }
 
 /// Scaling of the frequencies for a longer context.
@@ -56,6 +58,15 @@ pub enum RopeScaling {
         /// Whether the band's ends are rounded outwards to whole dimensions.
         truncate: bool,
     },
+    /// LongRoPE (arXiv 2402.13753) within the original context: each frequency has a divisor of its own.
+    LongRope {
+        /// Divisors of the frequencies.
+        short_factors: Vec<f32>,
+        /// Context length of pre-training.
+        original_context: usize,
+        /// Factor on cos and sin.
+        attention_factor: f32,
+    },
 }
 
 impl Rope {
@@ -68,21 +79,29 @@ impl Rope {
             .unzip()
     }
 
-    /// Returns the frequencies of heads of width `head_dim` for the base `theta`.
+    /// Returns the frequencies for the base `theta` where the first `head_dim` numbers of a head are rotated.
     pub fn new(theta: f32, head_dim: usize, scaling: &RopeScaling) -> Self {
+        let max_context = match scaling {
+            RopeScaling::LongRope { original_context, .. } => Some(*original_context),
+            _ => None,
+        };
+        let (inv_freq, attention_factor) = Self::frequencies(theta, head_dim, scaling);
+        Self {
+            inv_freq,
+            attention_factor,
+            max_context,
+        }
+    }
+
+    /// Returns the frequencies and the factor of cos and sin.
+    fn frequencies(theta: f32, head_dim: usize, scaling: &RopeScaling) -> (Vec<f32>, f32) {
         let plain = (0..head_dim)
             .step_by(2)
             .map(|i| 1.0 / theta.powf(i as f32 / head_dim as f32));
-        match *scaling {
-            RopeScaling::Default => Self {
-                inv_freq: plain.collect(),
-                attention_factor: 1.0,
-            },
-            RopeScaling::Linear { factor } => Self {
-                inv_freq: plain.map(|f| f / factor).collect(),
-                attention_factor: 1.0,
-            },
-            RopeScaling::Llama3 {
+        match scaling {
+            RopeScaling::Default => (plain.collect(), 1.0),
+            &RopeScaling::Linear { factor } => (plain.map(|f| f / factor).collect(), 1.0),
+            &RopeScaling::Llama3 {
                 factor,
                 low_freq_factor,
                 high_freq_factor,
@@ -100,12 +119,9 @@ impl Rope {
                         (1.0 - smooth) * frequency / factor + smooth * frequency
                     }
                 };
-                Self {
-                    inv_freq: plain.map(scale).collect(),
-                    attention_factor: 1.0,
-                }
+                (plain.map(scale).collect(), 1.0)
             }
-            RopeScaling::Yarn {
+            &RopeScaling::Yarn {
                 factor,
                 beta_fast,
                 beta_slow,
@@ -118,47 +134,53 @@ impl Rope {
                     let kept = 1.0 - ((i as f32 - low) / (high - low)).clamp(0.0, 1.0);
                     frequency / factor * (1.0 - kept) + frequency * kept
                 };
-                Self {
-                    inv_freq: plain.enumerate().map(scale).collect(),
-                    attention_factor,
-                }
+                (plain.enumerate().map(scale).collect(), attention_factor)
+            }
+            RopeScaling::LongRope {
+                short_factors,
+                attention_factor,
+                ..
+            } => {
+                let divided = plain.zip(short_factors).map(|(frequency, factor)| frequency / factor);
+                (divided.collect(), *attention_factor)
             }
         }
     }
 
-    /// Reads `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before).
+    /// Reads the settings of one rotary embedding. `theta` is its base unless `parameters` have their own; `partial`
+    /// says whether it may turn a part of each head only.
     pub(super) fn from_fields(
         config: &Fields,
-        head_dim: usize,
+        parameters: &Fields,
+        theta: f64,
+        (head_dim, partial): (usize, bool),
         max_position_embeddings: usize,
     ) -> Result<Self, ModelError> {
-        let nothing = serde_json::Map::new();
-        let parameters = ["rope_parameters", "rope_scaling"]
-            .iter()
-            .find_map(|key| config.0.get(*key)?.as_object());
-        let parameters = Fields(parameters.unwrap_or(&nothing));
-        for fields in [config, &parameters] {
-            if let Some(part) = fields
-                .optional_number("partial_rotary_factor")?
-                .filter(|part| *part != 1.0)
-            {
-                return Err(ModelError::Config(format!(
-                    "partial_rotary_factor is {part}; supported is 1, rope over whole heads"
-                )));
-            }
-        }
-        let theta = match parameters.optional_positive("rope_theta")? {
-            Some(theta) => theta,
-            None => config.optional_positive("rope_theta")?.unwrap_or(10_000.0),
+        let part = match parameters.optional_positive("partial_rotary_factor")? {
+            Some(part) => part,
+            None => config.optional_positive("partial_rotary_factor")?.unwrap_or(1.0),
         };
+        if !partial && part != 1.0 {
+            return Err(ModelError::Config(format!(
+                "partial_rotary_factor is {part}; supported is 1, rope over whole heads"
+            )));
+        }
+        let width = (head_dim as f64 * part) as usize;
+        if width > head_dim || width == 0 || !width.is_multiple_of(2) {
+            return Err(ModelError::Config(format!(
+                "partial_rotary_factor is {part} and the width of a head {head_dim}; the part of a head that rope turns \
+                 must be even, and at most the head"
+            )));
+        }
+        let theta = parameters.optional_positive("rope_theta")?.unwrap_or(theta);
         let original_context = match config.optional_size("original_max_position_embeddings")? {
             Some(context) => context,
             None => parameters
                 .optional_size("original_max_position_embeddings")?
                 .unwrap_or(max_position_embeddings),
         };
-        let scaling = RopeScaling::from_fields(&parameters, original_context, max_position_embeddings)?;
-        let rope = Self::new(theta as f32, head_dim, &scaling);
+        let scaling = RopeScaling::from_fields(parameters, original_context, max_position_embeddings, width)?;
+        let rope = Self::new(theta as f32, width, &scaling);
         if !rope.attention_factor.is_finite() || rope.inv_freq.iter().any(|frequency| !frequency.is_finite()) {
             return Err(ModelError::Config(format!(
                 "rope_theta {theta} and the rope scaling {scaling:?} give angles that are not finite"
@@ -173,6 +195,7 @@ impl RopeScaling {
         parameters: &Fields,
         original_context: usize,
         max_position_embeddings: usize,
+        width: usize,
     ) -> Result<Self, ModelError> {
         let required = |key: &str| {
             parameters
@@ -194,6 +217,11 @@ impl RopeScaling {
                 high_freq_factor: required("high_freq_factor")? as f32,
                 original_context: original_context as f32,
             }),
+            // Phi-3's first files have other names for it.
+            "longrope" | "su" => Self::longrope(parameters, original_context, max_position_embeddings, width),
+            "yarn" if parameters.0.contains_key("short_factor") => {
+                Self::longrope(parameters, original_context, max_position_embeddings, width)
+            }
             "yarn" => {
                 let factor = parameters
                     .optional_number("factor")?
@@ -225,9 +253,41 @@ impl RopeScaling {
                 })
             }
             other => Err(ModelError::Config(format!(
-                "rope type `{other}` is not supported; supported are default, linear, llama3 and yarn"
+                "rope type `{other}` is not supported; supported are default, linear, llama3, longrope and yarn"
             ))),
         }
+    }
+}
+
+impl RopeScaling {
+    fn longrope(
+        parameters: &Fields,
+        original_context: usize,
+        max_position_embeddings: usize,
+        width: usize,
+    ) -> Result<Self, ModelError> {
+        let must_be = format!("a list of {} numbers above 0", width / 2);
+        let short_factors = parameters.read("short_factor", &must_be, |v| {
+            let factors = v.as_array().filter(|factors| factors.len() == width / 2)?.iter();
+            let factor = |factor: &Value| factor.as_f64().map(|f| f as f32).filter(|f| *f > 0.0 && f.is_finite());
+            factors.map(factor).collect()
+        })?;
+        let original = original_context as f64;
+        let factor = match parameters.optional_positive("factor")? {
+            Some(factor) => factor,
+            None => max_position_embeddings as f64 / original,
+        };
+        let attention_factor = match parameters.optional_number("attention_factor")? {
+            Some(given) => given,
+            None if factor <= 1.0 => 1.0,
+            None => (1.0 + factor.ln() / original.ln()).sqrt(),
+        };
+        Ok(Self::LongRope {
+            short_factors: short_factors
+                .ok_or_else(|| ModelError::Config("rope type `longrope` needs `short_factor`".into()))?,
+            original_context,
+            attention_factor: attention_factor as f32,
+        })
     }
 }
 
@@ -272,6 +332,7 @@ mod tests {
         let rope = super::Rope {
             inv_freq: vec![1.0, 0.25],
             attention_factor: 2.0,
+            max_context: None,
         };
         let (cos, sin) = rope.tables([0, 3].into_iter());
         assert_eq!(cos, [2.0, 2.0, 2.0 * 3f32.cos(), 2.0 * 0.75f32.cos()]);
@@ -283,7 +344,7 @@ mod tests {
         let cases: Vec<Case> = serde_json::from_str(include_str!("../../tests/fixtures/rope.json")).unwrap();
         assert!(cases.len() >= 15);
         for case in cases {
-            let rope = ModelConfig::from_json(&case.config).unwrap().rope;
+            let rope = &ModelConfig::from_json(&case.config).unwrap().ropes[0];
             assert!(
                 (rope.attention_factor - case.attention_factor).abs() < 1e-6,
                 "{}",

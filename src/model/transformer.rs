@@ -3,9 +3,11 @@
 
 use candle_core::{DType, Tensor};
 
+use super::config::{GATE_UP, ProjectionNames, QKV};
 use super::error::{ModelError, Result};
+use super::kernels::LogitScaling;
 use super::lora::Adapter;
-use super::ops::{BatchContext, plain};
+use super::ops::{BatchContext, plain, soft_cap};
 use super::packed::PackedBatch;
 use super::token_set::Allowed;
 use super::weights::{EMBEDDING, FINAL_NORM, Weights};
@@ -52,7 +54,7 @@ impl<'a> Transformer<'a> {
     pub fn hidden(&self, batch: &PackedBatch) -> Result<Tensor> {
         let context = self.context(batch)?;
         let mut x = self.embed(batch)?;
-        for layer in 0..self.weights.config.num_layers {
+        for layer in 0..self.weights.config.layers.len() {
             x = self.layer(layer, &x, &context)?;
         }
         self.final_norm(&x)
@@ -63,7 +65,7 @@ impl<'a> Transformer<'a> {
     /// # Errors
     /// Fails if the batch is malformed.
     pub fn context(&self, batch: &PackedBatch) -> Result<BatchContext> {
-        BatchContext::new(batch, &self.weights.config.rope, &self.weights.device())
+        BatchContext::new(batch, &self.weights.config.ropes, &self.weights.device())
     }
 
     /// Returns the embeddings of a batch's tokens, tokens × hidden.
@@ -81,18 +83,31 @@ impl<'a> Transformer<'a> {
             return Err(ModelError::Batch(message));
         }
         let ids = Tensor::new(batch.token_ids.as_slice(), &self.weights.device())?;
-        Ok(self.weights.tensor(EMBEDDING)?.index_select(&ids, 0)?)
+        let x = self.weights.tensor(EMBEDDING)?.index_select(&ids, 0)?;
+        scaled(x, self.weights.config.embedding_scale)
     }
 
-    /// Computes a decoder layer: attention and MLP, each after a norm and added to the residual stream.
+    /// Computes a decoder layer: attention and MLP, each added to the residual stream, with the family's norms before and
+    /// after them.
     ///
     /// # Errors
     /// Fails if out of memory.
     pub fn layer(&self, layer: usize, x: &Tensor, context: &BatchContext) -> Result<Tensor> {
         let name = |part: &str| format!("model.layers.{layer}.{part}");
-        let x = (x + self.attention(&self.norm(&name("input_layernorm"), x)?, &name("self_attn"), context)?)?;
-        let mlp = self.mlp(&self.norm(&name("post_attention_layernorm"), &x)?, &name("mlp"))?;
-        Ok((x + mlp)?)
+        let (norms, scale) = (&self.weights.config.norms, self.weights.config.residual_scale);
+        let norm = |part: Option<&str>, x: Tensor| match part {
+            Some(part) => self.norm(&name(part), &x),
+            None => Ok(x),
+        };
+        let attended = self.attention(
+            layer,
+            &norm(norms.before_attention, x.clone())?,
+            &name("self_attn"),
+            context,
+        )?;
+        let x = (x + scaled(norm(norms.after_attention, attended)?, scale)?)?;
+        let mlp = self.mlp(&norm(norms.before_mlp, x.clone())?, &name("mlp"))?;
+        Ok((x + scaled(norm(norms.after_mlp, mlp)?, scale)?)?)
     }
 
     /// Computes the norm between the last layer and the head.
@@ -100,7 +115,7 @@ impl<'a> Transformer<'a> {
     /// # Errors
     /// Fails if out of memory.
     pub fn final_norm(&self, x: &Tensor) -> Result<Tensor> {
-        plain::rms_norm(x, self.weights.tensor(FINAL_NORM)?, self.weights.config.rms_norm_eps)
+        self.norm(FINAL_NORM.trim_end_matches(".weight"), x)
     }
 
     /// Computes the log-probability of each token's target and the entropy of its prediction, both f32 of length
@@ -116,7 +131,8 @@ impl<'a> Transformer<'a> {
         allowed: &[Allowed],
         temperature: f64,
     ) -> Result<(Tensor, Tensor)> {
-        plain::log_probs(hidden, self.weights.head()?, targets, allowed, temperature)
+        let scaling = self.weights.config.logit_scaling(temperature);
+        plain::log_probs(hidden, self.weights.head()?, targets, allowed, scaling)
     }
 
     /// Computes the logits, tokens × vocabulary in f32.
@@ -124,41 +140,79 @@ impl<'a> Transformer<'a> {
     /// # Errors
     /// Fails if out of memory.
     pub fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
-        Ok(plain::linear(hidden, self.weights.head()?, None)?.to_dtype(DType::F32)?)
+        let LogitScaling { scale, softcap } = self.weights.config.logit_scaling(1.0);
+        let products = plain::linear(hidden, self.weights.head()?, None)?.to_dtype(DType::F32)?;
+        Ok(soft_cap(&(products * scale)?, softcap.map(|cap| cap as f32))?)
     }
 
-    fn attention(&self, x: &Tensor, block: &str, context: &BatchContext) -> Result<Tensor> {
+    fn attention(&self, layer: usize, x: &Tensor, block: &str, context: &BatchContext) -> Result<Tensor> {
         let config = &self.weights.config;
-        let project = |part: &str| self.linear(&format!("{block}.{part}"), x);
-        let (mut q, mut k, v) = (project("q_proj")?, project("k_proj")?, project("v_proj")?);
-        if config.qk_norm {
-            q = self.head_norm(&format!("{block}.q_norm"), &q)?;
-            k = self.head_norm(&format!("{block}.k_norm"), &k)?;
+        let (q, kv) = (
+            config.num_heads * config.head_dim,
+            config.num_kv_heads * config.head_dim,
+        );
+        let [mut q, mut k, v] = self.project(x, block, &QKV, [q, kv, kv])?;
+        if config.qk_norm.is_some() {
+            q = self.narrow_norm(&format!("{block}.q_norm"), &q)?;
+            k = self.narrow_norm(&format!("{block}.k_norm"), &k)?;
         }
-        let q = plain::rope(&q, config.num_heads, context)?;
-        let k = plain::rope(&k, config.num_kv_heads, context)?;
-        let mixed = plain::attention(&q, &k, &v, config, context)?;
+        if let Some(rope) = config.layers[layer].rope {
+            q = plain::rope(&q, config.num_heads, &context.ropes[rope])?;
+            k = plain::rope(&k, config.num_kv_heads, &context.ropes[rope])?;
+        }
+        let mixed = plain::attention([&q, &k, &v], config, config.attention_scores(layer), context)?;
         self.linear(&format!("{block}.o_proj"), &mixed)
     }
 
     fn mlp(&self, x: &Tensor, block: &str) -> Result<Tensor> {
-        let gate = self.linear(&format!("{block}.gate_proj"), x)?;
-        let up = self.linear(&format!("{block}.up_proj"), x)?;
-        self.linear(&format!("{block}.down_proj"), &plain::swiglu(&gate, &up)?)
+        let config = &self.weights.config;
+        let [gate, up] = self.project(x, block, &GATE_UP, [config.intermediate_size; 2])?;
+        self.linear(
+            &format!("{block}.down_proj"),
+            &plain::glu(config.activation, &gate, &up)?,
+        )
     }
 
     fn norm(&self, module: &str, x: &Tensor) -> Result<Tensor> {
         let weight = self.weights.tensor(&format!("{module}.weight"))?;
-        plain::rms_norm(x, weight, self.weights.config.rms_norm_eps)
+        let config = &self.weights.config;
+        plain::rms_norm(x, weight, config.norm_offset, config.rms_norm_eps)
     }
 
-    /// Applies a norm to each head: tokens × (heads · head_dim).
-    fn head_norm(&self, module: &str, x: &Tensor) -> Result<Tensor> {
+    /// Applies a norm to each part of a row that is as wide as its weight: tokens × (heads · head_dim).
+    fn narrow_norm(&self, module: &str, x: &Tensor) -> Result<Tensor> {
         let (tokens, width) = x.dims2()?;
-        let d = self.weights.config.head_dim;
+        let part = self.weights.tensor(&format!("{module}.weight"))?.elem_count();
         Ok(self
-            .norm(module, &x.reshape((tokens, width / d, d))?)?
+            .norm(module, &x.reshape((tokens, width / part, part))?)?
             .reshape((tokens, width))?)
+    }
+
+    /// Computes the projections of one input, of these widths: one each, or one whose result is cut.
+    fn project<const N: usize>(
+        &self,
+        x: &Tensor,
+        block: &str,
+        names: &ProjectionNames<N>,
+        widths: [usize; N],
+    ) -> Result<[Tensor; N]> {
+        let parts: Vec<Tensor> = match self.weights.config.fused_projections {
+            false => names
+                .separate
+                .iter()
+                .map(|name| self.linear(&format!("{block}.{name}"), x))
+                .collect::<Result<_>>()?,
+            true => {
+                let all = self.linear(&format!("{block}.{}", names.fused), x)?;
+                let mut start = 0;
+                let cut = widths.map(|width| {
+                    start += width;
+                    all.narrow(1, start - width, width)
+                });
+                cut.into_iter().collect::<candle_core::Result<_>>()?
+            }
+        };
+        Ok(parts.try_into().expect("there is a part for each width"))
     }
 
     /// Computes a projection with its bias and its adapter, if any.
@@ -173,12 +227,16 @@ impl<'a> Transformer<'a> {
     }
 }
 
+fn scaled(x: Tensor, scale: f32) -> Result<Tensor> {
+    Ok(if scale == 1.0 { x } else { (x * f64::from(scale))? })
+}
+
 #[cfg(test)]
 mod tests {
     use candle_core::backprop::GradStore;
 
     use super::*;
-    use crate::config::LINEAR_PROJECTIONS;
+    use crate::config::ALL_LINEAR;
     use crate::model::config::{Family, ModelConfig};
     use crate::model::lora::LoraConfig;
     use crate::model::weights::{Trainable, random_tensors};
@@ -189,7 +247,7 @@ mod tests {
     }
 
     fn lora() -> Trainable {
-        let targets = LINEAR_PROJECTIONS.map(String::from).to_vec();
+        let targets = vec![ALL_LINEAR.to_string()];
         Trainable::Lora(LoraConfig {
             rank: 2,
             alpha: 4.0,
@@ -227,7 +285,7 @@ mod tests {
     /// All families, trained whole and by adapters (which are given values, as fresh ones pass no gradient to A).
     fn models() -> Vec<(String, Weights)> {
         let mut models = Vec::new();
-        for family in [Family::Llama, Family::Qwen2, Family::Qwen3] {
+        for family in Family::ALL {
             for trainable in [Trainable::All, lora()] {
                 let weights = weights(ModelConfig::small(family), &trainable);
                 for (_, var) in weights
@@ -254,7 +312,8 @@ mod tests {
             }
             for (name, var) in weights.trainable() {
                 let [a, b] = [&shared_gradients, &single_gradients].map(|g| g.get(&var).unwrap());
-                assert!(relative_difference(a, b) < 1e-5, "{what}: {name}");
+                let distance = relative_difference(a, b);
+                assert!(distance < 1e-4, "{what}: {name} is off by {distance}");
             }
         }
     }

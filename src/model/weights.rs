@@ -196,8 +196,8 @@ impl Weights {
     }
 }
 
-/// Creates random weights in f32 on the CPU: matrices normally distributed with standard deviation `std`, norms 1,
-/// biases 0. The same seed gives the same weights.
+/// Creates random weights in f32 on the CPU: matrices normally distributed with standard deviation `std`, norms
+/// with weight 1 in effect, biases 0. The same seed gives the same weights.
 ///
 /// # Errors
 /// Fails if out of memory.
@@ -208,7 +208,7 @@ pub fn random_tensors(config: &ModelConfig, std: f32, seed: u64) -> Result<Index
         let count = shape.iter().product();
         let values: Vec<f32> = match shape.len() {
             1 if name.ends_with(".bias") => vec![0.0; count],
-            1 => vec![1.0; count],
+            1 => vec![1.0 - config.norm_offset; count],
             _ => (0..count).map(|_| std * normal(&mut rng)).collect(),
         };
         tensors.insert(name, Tensor::from_vec(values, shape, &Device::Cpu)?);

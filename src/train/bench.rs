@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::episode::TrainEpisode;
 use super::error::Result;
 use super::trainer::Trainer;
-use crate::config::LINEAR_PROJECTIONS;
+use crate::config::ALL_LINEAR;
 use crate::config::schema::{Ajet, Dtype};
 use crate::model::lora::LoraConfig;
 use crate::model::{ModelConfig, Trainable, Weights, device, load};
@@ -62,7 +62,7 @@ pub struct Measurement {
 /// # Errors
 /// Fails if the model is missing or not supported, or the device is missing.
 pub fn load_model(path: &str, device: &str, lora_rank: usize) -> Result<Weights> {
-    let targets = LINEAR_PROJECTIONS.map(String::from).to_vec();
+    let targets = vec![ALL_LINEAR.to_string()];
     let trainable = match lora_rank {
         0 => Trainable::All,
         rank => Trainable::Lora(LoraConfig {
@@ -132,7 +132,7 @@ fn operations(config: &ModelConfig, weights_trained: bool, plan: &Plan) -> f64 {
         .filter(|(name, _)| name.contains("proj"));
     let in_layers: usize = matrices.map(|(_, shape)| shape.iter().product::<usize>()).sum();
     let head = config.vocab_size * config.hidden_size;
-    let attention = 2 * config.num_layers * config.num_heads * config.head_dim * plan.tokens / 2;
+    let attention = 2 * config.layers.len() * config.num_heads * config.head_dim * plan.tokens / 2;
     let passes = if weights_trained { 3 } else { 2 };
     let trained = plan.rows * (plan.tokens - plan.prompt);
     2.0 * (passes * trained * head) as f64

@@ -49,7 +49,7 @@ impl Estimate {
             Trained::All { reference } => (if reference { 2.0 } else { 1.0 }, parameters),
             Trained::Lora { rank } => (1.0, adapter_parameters(config, rank)),
         };
-        let cached = (2 * config.num_layers * config.num_kv_heads * config.head_dim) as f64;
+        let cached = (2 * config.layers.len() * config.num_kv_heads * config.head_dim) as f64;
         Self {
             weights: copies * parameters * BF16,
             optimizer: 3.0 * trained_parameters * F32,
@@ -87,7 +87,7 @@ fn activation_bytes(config: &ModelConfig) -> f64 {
     let queries = (config.num_heads * config.head_dim) as f64;
     let keys = (config.num_kv_heads * config.head_dim) as f64;
     let a_layer = 36.0 * stream + 14.0 * (queries + 2.0 * keys) + 4.0 * queries + 8.0 * config.intermediate_size as f64;
-    config.num_layers as f64 * stream * BF16 + 2.0 * a_layer
+    config.layers.len() as f64 * stream * BF16 + 2.0 * a_layer
 }
 
 #[cfg(test)]

@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use ajet_swarm::config::schema::{Ajet, Dtype, Kernels};
 use ajet_swarm::model::kernels::Pool;
-use ajet_swarm::model::lora::LoraConfig;
-use ajet_swarm::model::peft::read_adapter;
+use ajet_swarm::model::peft::{read_adapter, read_config, write_adapter};
 use ajet_swarm::model::{ModelConfig, Trainable, Transformer, Weights};
 use ajet_swarm::train::backprop::Backprop;
 use ajet_swarm::train::packing::{RowView, pack};
@@ -16,7 +15,9 @@ use candle_core::{DType, Device, Tensor};
 use indexmap::IndexMap;
 use serde_json::{Value, from_value};
 
-const MODELS: [&str; 3] = ["llama", "qwen2", "qwen3"];
+const MODELS: [&str; 10] = [
+    "llama", "qwen2", "qwen3", "mistral", "phi3", "smollm3", "granite", "olmo2", "gemma2", "gemma3",
+];
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
@@ -44,18 +45,12 @@ fn weights(model: &str, trainable: &Trainable) -> Weights {
     Weights::new(config, tensors, trainable).unwrap()
 }
 
-/// The `llama` model with adapters of the shape of the stored one.
-fn adapted() -> Weights {
-    let targets = ["q_proj", "v_proj", "down_proj"].map(String::from).to_vec();
-    weights(
-        "llama",
-        &Trainable::Lora(LoraConfig {
-            rank: 3,
-            alpha: 6.0,
-            targets,
-            seed: 0,
-        }),
-    )
+/// Stored adapters and the models that they are of: with projections of their own, and with fused ones.
+const ADAPTERS: [(&str, &str); 2] = [("adapter", "llama"), ("adapter-phi3", "phi3")];
+
+/// A model with adapters of the shape of those in a directory.
+fn adapted(model: &str, directory: &Path) -> Weights {
+    weights(model, &Trainable::Lora(read_config(directory).unwrap()))
 }
 
 fn batch() -> (Vec<TrainEpisode>, Value) {
@@ -140,12 +135,37 @@ fn log_probabilities_are_those_of_pytorch() {
 
 #[test]
 fn an_adapter_of_peft_gives_what_it_gives_there() {
-    let dir = fixtures().join("training/adapter");
-    let weights = adapted();
-    read_adapter(&dir, weights.lora.as_ref().unwrap()).unwrap();
-    let expected = tensors(&dir.join("expected.safetensors"));
-    assert_log_probs(&weights, &expected, "adapted");
-    assert_log_probs(&weights.frozen_copy().unwrap(), &expected, "merged");
+    for (adapter, model) in ADAPTERS {
+        let dir = fixtures().join("training").join(adapter);
+        let weights = adapted(model, &dir);
+        read_adapter(&dir, weights.lora.as_ref().unwrap()).unwrap();
+        let expected = tensors(&dir.join("expected.safetensors"));
+        assert_log_probs(&weights, &expected, adapter);
+        assert_log_probs(
+            &weights.frozen_copy().unwrap(),
+            &expected,
+            &format!("{adapter}, merged"),
+        );
+    }
+}
+
+/// What we write has the names and shapes of what `peft` writes, which reads it by them.
+#[test]
+fn an_adapter_is_written_as_peft_writes_it() {
+    for (adapter, model) in ADAPTERS {
+        let (dir, written) = (fixtures().join("training").join(adapter), tempfile::tempdir().unwrap());
+        let weights = adapted(model, &dir);
+        let lora = weights.lora.as_ref().unwrap();
+        read_adapter(&dir, lora).unwrap();
+        write_adapter(written.path(), lora, "base").unwrap();
+        let file = "adapter_model.safetensors";
+        let (ours, theirs) = (tensors(&written.path().join(file)), tensors(&dir.join(file)));
+        assert_eq!(ours.len(), theirs.len(), "{adapter}");
+        for (name, tensor) in &theirs {
+            assert_eq!(values(&ours[name]), values(tensor), "{adapter}: {name}");
+            assert_eq!(ours[name].dims(), tensor.dims(), "{adapter}: {name}");
+        }
+    }
 }
 
 /// After one update the first moments are the clipped gradients times 1 − β₁.
@@ -181,10 +201,11 @@ fn gradients_are_those_of_pytorch() {
 #[test]
 fn gradients_of_an_adapter_are_those_of_peft() {
     let (episodes, settings) = batch();
-    let dir = fixtures().join("training/adapter");
-    let expected = tensors(&dir.join("expected.safetensors"));
-    for kernels in [Kernels::Plain, Kernels::Auto] {
-        let mut weights = adapted();
+    let ways = [Kernels::Plain, Kernels::Auto];
+    for ((adapter, model), kernels) in ADAPTERS.into_iter().flat_map(|a| ways.map(|kernels| (a, kernels))) {
+        let dir = fixtures().join("training").join(adapter);
+        let expected = tensors(&dir.join("expected.safetensors"));
+        let mut weights = adapted(model, &dir);
         read_adapter(&dir, weights.lora.as_ref().unwrap()).unwrap();
         let config = config(&settings, kernels);
         let mut trainer = Trainer::new(&weights, &config).unwrap();
@@ -199,7 +220,7 @@ fn gradients_of_an_adapter_are_those_of_peft() {
             let distance = relative_l2(&gradient, &values(&expected[&format!("base_model.model.{name}")]));
             assert!(
                 distance < 1e-4,
-                "{kernels:?}: the gradient of {name} is off by {distance}"
+                "{adapter}, {kernels:?}: the gradient of {name} is off by {distance}"
             );
         }
     }

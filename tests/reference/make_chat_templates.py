@@ -32,6 +32,8 @@ TEMPLATES = {
     "llama3_1": LLAMA3,
     "llama3_2": LLAMA3,
     "deepseek_r1_distill": dict(bos_token="<｜begin▁of▁sentence｜>", eos_token="<｜end▁of▁sentence｜>"),
+    "phi3": dict(eos_token="<|endoftext|>"),
+    "phi3_5": dict(eos_token="<|endoftext|>"),
     "python": CHATML,
 }
 

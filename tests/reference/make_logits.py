@@ -1,20 +1,35 @@
 """Makes tests/fixtures/models: small random-weight models with the logits that `transformers` computes for them.
 
     pip install torch transformers
-    python tests/reference/make_logits.py
+    python tests/reference/make_logits.py [NAME ...]
 
 Each directory is a Hugging Face model with a `reference.safetensors`: prompts `input_ids_0` (i64, T),
 `input_ids_1`, ... of different lengths and their logits `logits_0` (f32, T x vocabulary), ... in f32 with eager attention.
+With names, only those models are made.
 """
 
 import json
 import pathlib
 import shutil
+import sys
 
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GraniteConfig,
+    LlamaConfig,
+    MistralConfig,
+    Olmo2Config,
+    Phi3Config,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen3Config,
+    SmolLM3Config,
+)
 
 MODELS = pathlib.Path(__file__).resolve().parent.parent / "fixtures" / "models"
 LENGTHS = [1, 7, 33, 90]
@@ -29,6 +44,19 @@ SHAPE = dict(
     max_position_embeddings=256,
     bos_token_id=1,
     eos_token_id=2,
+)
+
+ODD = dict(
+    vocab_size=96,
+    hidden_size=36,
+    intermediate_size=44,
+    num_hidden_layers=3,
+    num_attention_heads=6,
+    num_key_value_heads=2,
+    max_position_embeddings=256,
+    bos_token_id=1,
+    eos_token_id=2,
+    pad_token_id=0,
 )
 
 CONFIGS = {
@@ -68,6 +96,67 @@ CONFIGS = {
             rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=64
         ),
     ),
+    # a window shorter than a block of the cache in every layer, heads that are no whole vectors
+    "mistral": MistralConfig(**ODD, head_dim=10, sliding_window=6),
+    # a window longer than a block of the cache in the layers from the second on
+    "qwen2-window": Qwen2Config(
+        **ODD, use_sliding_window=True, sliding_window=41, max_window_layers=1, tie_word_embeddings=True
+    ),
+    # fused projections, rope on half of each head of 12, LongRoPE
+    "phi3": Phi3Config(
+        **{**ODD, "num_attention_heads": 3, "num_key_value_heads": 1},
+        original_max_position_embeddings=160,
+        sliding_window=50,
+        rope_parameters=dict(
+            rope_type="longrope",
+            rope_theta=10000.0,
+            partial_rotary_factor=0.5,
+            short_factor=[1.0, 1.3, 2.5],
+            long_factor=[1.5, 3.0, 9.0],
+        ),
+    ),
+    # a layer without rope, whose window slides; biases of the MLP
+    "smollm3": SmolLM3Config(
+        **ODD,
+        mlp_bias=True,
+        no_rope_layers=[1, 0, 1],
+        use_sliding_window=True,
+        sliding_window=6,
+        rope_parameters=dict(rope_type="default", rope_theta=500.0),
+    ),
+    # every multiplier, every bias
+    "granite": GraniteConfig(
+        **ODD,
+        attention_bias=True,
+        mlp_bias=True,
+        embedding_multiplier=3.0,
+        attention_multiplier=0.25,
+        residual_multiplier=0.6,
+        logits_scaling=1.7,
+    ),
+    # norms after attention and MLP, and over all heads of q and k
+    "olmo2": Olmo2Config(**ODD),
+    # soft caps that bend most scores and logits, windows in every other layer, a tied head
+    "gemma2": Gemma2Config(
+        **ODD,
+        head_dim=10,
+        query_pre_attn_scalar=7,
+        sliding_window=6,
+        attn_logit_softcapping=3.0,
+        final_logit_softcapping=4.0,
+    ),
+    # a rope of its own where the window slides
+    "gemma3": Gemma3TextConfig(
+        **ODD,
+        head_dim=10,
+        query_pre_attn_scalar=7,
+        sliding_window=6,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        rope_parameters=dict(
+            full_attention=dict(rope_type="linear", rope_theta=100000.0, factor=4.0),
+            sliding_attention=dict(rope_type="default", rope_theta=1000.0),
+        ),
+    ),
 }
 
 
@@ -94,15 +183,16 @@ def make_tokenizer():
 
 def randomise(model, generator):
     """Weights large enough that every part shows in the logits; norms around one, biases not zero."""
+    gemma = "Gemma" in type(model).__name__
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             if name.endswith("norm.weight"):
-                parameter.copy_(1.0 + 0.2 * noise)
+                parameter.copy_((0.0 if gemma else 1.0) + 0.2 * noise)  # Gemma adds 1 to the weight
             elif parameter.dim() == 1:
                 parameter.copy_(0.2 * noise)
             elif "embed_tokens" in name or "lm_head" in name:
-                parameter.copy_(0.5 * noise)
+                parameter.copy_((0.15 if gemma else 0.5) * noise)  # Gemma multiplies by the root of the width
             else:
                 parameter.copy_(noise * 1.5 / parameter.shape[1] ** 0.5)
 
@@ -120,6 +210,8 @@ def to_old_layout(path):
 
 def main():
     for seed, (name, config) in enumerate(CONFIGS.items()):
+        if sys.argv[1:] and name not in sys.argv[1:]:
+            continue
         directory = MODELS / name
         shutil.rmtree(directory, ignore_errors=True)
         generator = torch.Generator().manual_seed(seed)

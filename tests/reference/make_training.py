@@ -1,13 +1,15 @@
 """Makes tests/fixtures/training: what PyTorch computes for GRPO updates of the models in tests/fixtures/models.
 
     pip install torch transformers peft
-    python tests/reference/make_training.py
+    python tests/reference/make_training.py [NAME ...]
+
+With names, only the files of those models and adapters are made.
 
 `batch.json` holds the episodes and settings. `<model>.safetensors` holds, for one update of one epoch, the
 log-probabilities of each row's masked-in tokens (`log_probs_0`, ...) and the gradient of every parameter under its own
 name; its metadata holds loss, policy loss, KL, entropy and gradient norm of each of two updates of two epochs each.
-`adapter/` is a LoRA adapter of the `llama` model as `peft` writes it, with each row's log-probabilities under it and the
-gradients of one update of one epoch, the model without adapter being the reference.
+`adapter/` is a LoRA adapter of the `llama` model as `peft` writes it (`adapter-phi3/` of one whose projections are fused),
+with each row's log-probabilities under it and the gradients of one update of one epoch, the model without adapter being the reference.
 `adamw.safetensors` holds a trajectory of torch.optim.AdamW: `start`, `gradients` (steps x numbers), `weights` (after
 each step), with the settings as metadata. Everything is computed in f64 and stored in f32.
 """
@@ -15,6 +17,7 @@ each step), with the settings as metadata. Everything is computed in f64 and sto
 import json
 import pathlib
 import random
+import sys
 
 import torch
 from peft import LoraConfig, get_peft_model
@@ -23,7 +26,7 @@ from transformers import AutoModelForCausalLM
 
 FIXTURES = pathlib.Path(__file__).resolve().parent.parent / "fixtures"
 OUT = FIXTURES / "training"
-MODELS = ["llama", "qwen2", "qwen3"]
+MODELS = ["llama", "qwen2", "qwen3", "mistral", "phi3", "smollm3", "granite", "olmo2", "gemma2", "gemma3"]
 
 SETTINGS = dict(
     temperature=0.8, lr=2e-4, weight_decay=0.1, grad_clip=0.5, kl_loss_coef=0.3, entropy_coeff=0.02, clip_ratio=0.2
@@ -151,11 +154,21 @@ def make_model(name, batch):
     print(name, json.dumps(updates, indent=1))
 
 
-def make_adapter(batch):
+ADAPTERS = {
+    "adapter": ("llama", ["q_proj", "v_proj", "down_proj"]),
+    "adapter-phi3": ("phi3", ["qkv_proj", "o_proj", "gate_up_proj"]),
+}
+
+
+def make_adapter(directory, batch):
     torch.manual_seed(1)
-    base = AutoModelForCausalLM.from_pretrained(FIXTURES / "models" / "llama", dtype=torch.float64)
-    base.config._name_or_path = base.name_or_path = "tests/fixtures/models/llama"
-    settings = dict(r=3, lora_alpha=6, target_modules=["q_proj", "v_proj", "down_proj"], task_type="CAUSAL_LM")
+    name, targets = ADAPTERS[directory]
+    out = OUT / directory
+    base = AutoModelForCausalLM.from_pretrained(
+        FIXTURES / "models" / name, dtype=torch.float64, attn_implementation="eager"
+    )
+    base.config._name_or_path = base.name_or_path = f"tests/fixtures/models/{name}"
+    settings = dict(r=3, lora_alpha=6, target_modules=targets, task_type="CAUSAL_LM")
     model = get_peft_model(base, LoraConfig(**settings, init_lora_weights=False))
     for name, parameter in model.named_parameters():
         if "lora_" in name:
@@ -166,9 +179,9 @@ def make_adapter(batch):
     losses(model, batch, None, reference)[0].backward()
     adapters = {n.replace(".default", ""): p for n, p in model.named_parameters() if "lora_" in n}
     tensors.update({n: p.grad.float() for n, p in adapters.items()})
-    model.float().save_pretrained(OUT / "adapter")
-    (OUT / "adapter" / "README.md").unlink()
-    save_file(tensors, OUT / "adapter" / "expected.safetensors")
+    model.float().save_pretrained(out)
+    (out / "README.md").unlink()
+    save_file(tensors, out / "expected.safetensors")
 
 
 def make_adamw():
@@ -194,10 +207,11 @@ def main():
     OUT.mkdir(parents=True, exist_ok=True)
     batch = episodes()
     (OUT / "batch.json").write_text(json.dumps(dict(settings=SETTINGS, episodes=batch), indent=1) + "\n")
-    for name in MODELS:
-        make_model(name, batch)
-    make_adapter(batch)
-    make_adamw()
+    wanted = sys.argv[1:] or [*MODELS, *ADAPTERS]
+    for name in wanted:
+        make_adapter(name, batch) if name in ADAPTERS else make_model(name, batch)
+    if not sys.argv[1:]:
+        make_adamw()
 
 
 if __name__ == "__main__":

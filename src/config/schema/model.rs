@@ -22,7 +22,7 @@ pub struct Lora {
     /// Scale: alpha / rank.
     #[schemars(range(min = 0.0, max = 1e6))]
     pub lora_alpha: f64,
-    /// `all-linear`, or a list of projection names.
+    /// `all-linear`, or a list of the model's projection names.
     pub target_modules: TargetModules,
 }
 
@@ -40,7 +40,7 @@ impl Default for Lora {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum TargetModules {
-    /// `all-linear`: q, k, v, o, gate, up and down projections.
+    /// `all-linear`: all projections of attention and MLP.
     Name(String),
     /// Projection names, such as `q_proj`.
     List(Vec<String>),

@@ -6,8 +6,11 @@
 //! segments of fixed length that are then put together in order ("Flash-Decoding", Dao et al. 2023): row by row the same
 //! whatever other rows are computed beside it, and whoever computes a segment.
 
+use std::ops::Range;
+
 use super::isa::{Isa, kernel};
 use super::product::{Ahead, Start, Tile};
+use super::scores::{AttentionScores, soft_cap};
 use super::threads::{Pool, SharedMut};
 use super::vector::{Vector, exp, first};
 
@@ -89,7 +92,7 @@ pub struct AttentionRows<'a> {
     pub blocks: Vec<&'a [f32]>,
 }
 
-/// Attention of every row of `sequences` in one layer. Row r's queries are `queries[r · query_stride..]`, `heads` of
+/// Attention of every row of `sequences` in one layer, with its `scores`. Row r's queries are `queries[r · query_stride..]`, `heads` of
 /// `head_dim` each; its result goes to `out[r · heads · head_dim..]`.
 #[allow(clippy::too_many_arguments)]
 pub fn attention(
@@ -97,6 +100,7 @@ pub fn attention(
     layout: BlockLayout,
     layer: usize,
     heads: usize,
+    scores: AttentionScores,
     queries: (&[f32], usize),
     sequences: &[AttentionRows],
     out: &mut [f32],
@@ -128,6 +132,7 @@ pub fn attention(
                     layer,
                     heads,
                     group,
+                    scores,
                     queries,
                     sequence,
                     kv_head,
@@ -138,16 +143,16 @@ pub fn attention(
             }
         }
     }
-    let long = items.iter().any(|item| item.segments() > 1);
+    let long = items.iter().any(|item| item.segments().len() > 1);
     if long && items.len() < 2 * pool.threads() {
         return split_over_keys(pool, &items);
     }
     pool.run_ranges(items.len(), 1, |range| {
         let (mut scratch, mut part, mut whole) = (Scratch::default(), Part::default(), Part::default());
         for item in &items[range] {
-            for segment in 0..item.segments() {
+            for segment in item.segments() {
                 item.attend(isa, segment, &mut scratch, &mut part);
-                whole.append(isa, segment, &mut part);
+                whole.append(isa, segment == item.segments().start, &mut part);
             }
             // SAFETY: lengths are checked above; items differ in rows or heads, so they write different places.
             unsafe { item.scatter(&whole) }
@@ -158,15 +163,15 @@ pub fn attention(
 /// For few sequences that are long: threads take segments of one, which are then put together in the same order as else.
 fn split_over_keys(pool: &Pool, items: &[Item]) {
     let isa = pool.isa();
-    let segments = |item| (0..Item::segments(item)).map(move |segment| (item, segment, Part::default()));
+    let segments = |item| Item::segments(item).map(move |segment| (item, segment, Part::default()));
     let mut parts: Vec<(&Item, usize, Part)> = items.iter().flat_map(segments).collect();
     pool.for_each(&mut parts, |_, (item, segment, part)| {
         item.attend(isa, *segment, &mut Scratch::default(), part);
     });
     let mut whole = Part::default();
     for (item, segment, mut part) in parts {
-        whole.append(isa, segment, &mut part);
-        if segment + 1 == item.segments() {
+        whole.append(isa, segment == item.segments().start, &mut part);
+        if segment + 1 == item.segments().end {
             // SAFETY: as `attention` checked, and nothing runs beside.
             unsafe { item.scatter(&whole) }
         }
@@ -179,6 +184,7 @@ struct Item<'a> {
     layer: usize,
     heads: usize,
     group: usize,
+    scores: AttentionScores,
     queries: (&'a [f32], usize),
     sequence: &'a AttentionRows<'a>,
     kv_head: usize,
@@ -219,8 +225,8 @@ unsafe fn attend(isa: Isa, item: &Item, segment: usize, scratch: &mut Scratch, p
     part.running.clear();
     part.running.resize(rows, (f32::NEG_INFINITY, 0.0));
 
-    let first_block = segment * SEGMENT_BLOCKS;
-    let end_block = item.end().div_ceil(BLOCK_TOKENS).min(first_block + SEGMENT_BLOCKS);
+    let first_block = (segment * SEGMENT_BLOCKS).max(item.first_visible() / BLOCK_TOKENS);
+    let end_block = item.end().div_ceil(BLOCK_TOKENS).min((segment + 1) * SEGMENT_BLOCKS);
     for (b, block) in item.sequence.blocks[first_block..end_block].iter().enumerate() {
         let block_start = (first_block + b) * BLOCK_TOKENS;
         let (keys, values) = (
@@ -239,6 +245,9 @@ unsafe fn attend(isa: Isa, item: &Item, segment: usize, scratch: &mut Scratch, p
                     (scratch.scores.as_mut_ptr().add(half), BLOCK_TOKENS),
                     Start::Zero,
                 );
+            }
+            if let Some(cap) = item.scores.softcap {
+                soft_cap(isa, &mut scratch.scores, cap);
             }
             update_softmax(isa, item, block_start, &mut scratch.scores, part);
             let filled = (item.end() - block_start).min(BLOCK_TOKENS);
@@ -267,7 +276,8 @@ kernel! {
         for (row, ((scores, sums), running)) in rows.zip(&mut part.running).enumerate() {
             let position = first_position + row / item.group;
             let seen = (position + 1).saturating_sub(block_start).min(BLOCK_TOKENS);
-            update_row::<V>(scores, seen, running, sums);
+            let hidden = item.scores.first_visible(position).saturating_sub(block_start).min(seen);
+            update_row::<V>(scores, hidden..seen, running, sums);
         }
     }
 }
@@ -280,7 +290,7 @@ kernel! {
         let running = whole.running.iter_mut().zip(&part.running);
         for ((sums, more), (running, &(max, total))) in sums.zip(running) {
             if max == f32::NEG_INFINITY {
-                continue; // the row ends before this part
+                continue; // the row sees none of this part
             }
             let largest = max.max(running.0);
             // A head's width is whole vectors, and both rows have it.
@@ -301,10 +311,10 @@ kernel! {
 
 impl Part {
     /// Puts the next segment to those before it; the first is taken as it is.
-    fn append(&mut self, isa: Isa, segment: usize, part: &mut Self) {
-        match segment {
-            0 => std::mem::swap(self, part),
-            _ => merge(isa, self, part),
+    fn append(&mut self, isa: Isa, is_first: bool, part: &mut Self) {
+        match is_first {
+            true => std::mem::swap(self, part),
+            false => merge(isa, self, part),
         }
     }
 }
@@ -315,8 +325,15 @@ impl Item<'_> {
         self.sequence.start + self.first + self.rows
     }
 
-    fn segments(&self) -> usize {
-        self.end().div_ceil(SEGMENT_BLOCKS * BLOCK_TOKENS)
+    /// First position that one of its rows sees.
+    fn first_visible(&self) -> usize {
+        self.scores.first_visible(self.sequence.start + self.first)
+    }
+
+    /// Segments with keys that its rows see.
+    fn segments(&self) -> Range<usize> {
+        const TOKENS: usize = SEGMENT_BLOCKS * BLOCK_TOKENS;
+        self.first_visible() / TOKENS..self.end().div_ceil(TOKENS)
     }
 
     fn attend(&self, isa: Isa, segment: usize, scratch: &mut Scratch, part: &mut Part) {
@@ -324,10 +341,10 @@ impl Item<'_> {
         unsafe { attend(isa, self, segment, scratch, part) }
     }
 
-    /// Rows × head_dim: the heads of the group at each position, times 1/√head_dim.
+    /// Rows × head_dim: the heads of the group at each position, times the scores' scale.
     fn gather_queries(&self, to: &mut Vec<f32>) {
         let dim = self.layout.head_dim;
-        let scale = 1.0 / (dim as f32).sqrt();
+        let scale = self.scores.scale;
         to.clear();
         for row in 0..self.rows {
             let at = (self.sequence.first_row + self.first + row) * self.queries.1 + self.kv_head * self.group * dim;
@@ -375,14 +392,15 @@ unsafe fn tiles(
     }
 }
 
-/// Turns the scores of a block's first `seen` tokens into weights against the running maximum, the rest to 0, and
-/// brings what was summed so far to that maximum.
+/// Turns the scores of a block's `visible` tokens into weights against the running maximum, the rest to 0, and brings
+/// what was summed so far to that maximum.
 #[inline(always)]
-unsafe fn update_row<V: Vector>(scores: &mut [f32], seen: usize, running: &mut (f32, f32), sums: &mut [f32]) {
-    if seen == 0 {
+unsafe fn update_row<V: Vector>(scores: &mut [f32], visible: Range<usize>, running: &mut (f32, f32), sums: &mut [f32]) {
+    if visible.is_empty() {
         return scores.fill(0.0);
     }
-    scores[seen..].fill(f32::NEG_INFINITY);
+    scores[..visible.start].fill(f32::NEG_INFINITY);
+    scores[visible.end..].fill(f32::NEG_INFINITY);
     // SAFETY: scores are BLOCK_TOKENS and sums a multiple of it long, both whole vectors.
     unsafe {
         let p = scores.as_mut_ptr();
@@ -417,6 +435,7 @@ mod tests {
     const LAYERS: usize = 2;
 
     struct Case {
+        scores: AttentionScores,
         layout: BlockLayout,
         heads: usize,
         blocks: Vec<Vec<f32>>,
@@ -442,6 +461,11 @@ mod tests {
             .map(|q| q * 5.0)
             .collect();
         Case {
+            scores: AttentionScores {
+                scale: 1.0 / (dim as f32).sqrt(),
+                softcap: None,
+                window: None,
+            },
             layout,
             heads: kv_heads * group,
             blocks,
@@ -458,19 +482,27 @@ mod tests {
             for (position, row) in self.queries.chunks(self.heads * dim).enumerate() {
                 for (head, q) in row.chunks(dim).enumerate() {
                     let at = |t: usize| (t * kv + head * kv / self.heads) * dim;
-                    let scores: Vec<f64> = (0..=position)
+                    let visible = self.scores.first_visible(position)..=position;
+                    let capped = |score: f64| match self.scores.softcap.map(f64::from) {
+                        Some(cap) => cap * (score / cap).tanh(),
+                        None => score,
+                    };
+                    let scores: Vec<f64> = visible
+                        .clone()
                         .map(|t| {
                             q.iter()
                                 .zip(&self.keys[at(t)..])
                                 .map(|(a, b)| f64::from(a * b))
                                 .sum::<f64>()
                         })
-                        .map(|s| (s / (dim as f64).sqrt()).exp())
+                        .map(|s| capped(s * f64::from(self.scores.scale)).exp())
                         .collect();
                     let total: f64 = scores.iter().sum();
                     for i in 0..dim {
-                        let sum: f64 = (0..=position)
-                            .map(|t| scores[t] * f64::from(self.values[at(t) + i]))
+                        let sum: f64 = visible
+                            .clone()
+                            .zip(&scores)
+                            .map(|(t, score)| score * f64::from(self.values[at(t) + i]))
                             .sum();
                         out.push((sum / total) as f32);
                     }
@@ -492,7 +524,7 @@ mod tests {
                     blocks,
                 }];
                 let queries = (&self.queries[..], self.heads * self.layout.head_dim);
-                attention(pool, self.layout, 1, self.heads, queries, &rows, &mut out);
+                attention(pool, self.layout, 1, self.heads, self.scores, queries, &rows, &mut out);
                 start = end;
             }
             out
@@ -512,6 +544,37 @@ mod tests {
             ] {
                 let case = case(kv_heads, group, dim, tokens);
                 assert_close(&case.given(&pool, &[]), &case.plain(), 1e-5);
+            }
+        }
+    }
+
+    /// Windows shorter than a block, of whole blocks, and beyond a segment; caps that bend most scores.
+    fn windowed_and_capped(tokens: usize) -> impl Iterator<Item = Case> {
+        let scores = |scale, softcap, window| AttentionScores { scale, softcap, window };
+        let cases = [
+            scores(0.3, None, Some(1)),
+            scores(0.3, None, Some(20)),
+            scores(0.1, Some(2.0), Some(64)),
+            scores(0.4, Some(1.5), None),
+            scores(0.3, None, Some(530)),
+        ];
+        cases.into_iter().map(move |scores| Case {
+            scores,
+            ..case(2, 3, 8, tokens)
+        })
+    }
+
+    #[test]
+    fn windows_and_caps_agree_with_a_plain_loop_however_the_prompt_is_cut() {
+        for (isa, case) in Isa::available()
+            .into_iter()
+            .flat_map(|isa| windowed_and_capped(1100).map(move |case| (isa, case)))
+        {
+            let whole = case.given(&Pool::with_isa(2, isa), &[]);
+            assert_close(&whole, &case.plain(), 1e-5);
+            for (threads, cuts) in [(1, vec![33, 700, 1090, 1099]), (4, vec![5, 512, 1024, 1098])] {
+                let cut = case.given(&Pool::with_isa(threads, isa), &cuts);
+                assert_eq!(cut, whole, "{:?}, {} cut at {cuts:?}", case.scores, isa.name());
             }
         }
     }

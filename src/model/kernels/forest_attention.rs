@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use super::isa::Isa;
 use super::product::{Compute, Into, Matrix, gemm};
+use super::scores::{AttentionScores, soft_cap, soft_cap_slopes};
 use super::softmax::{softmax, softmax_backward};
 use super::sums::add_slice;
 use super::threads::SharedMut;
@@ -27,6 +28,8 @@ pub struct ForestAttention<'a> {
     pub kv_heads: usize,
     /// Width of a head.
     pub head_dim: usize,
+    /// Scale, cap and window.
+    pub scores: AttentionScores,
     /// Computes the products.
     pub compute: Compute<'a>,
 }
@@ -79,12 +82,20 @@ struct Path {
 }
 
 /// A block of a segment's tokens.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Block {
     first: usize,
     tokens: usize,
-    /// Keys that its last token sees.
-    keys: usize,
+    /// Keys of the path that its tokens see; the last one's own is the last.
+    keys: Range<usize>,
+}
+
+/// The softmax weights of a block, rows × keys, and what they come from.
+#[derive(Default)]
+struct Weights {
+    values: Vec<f32>,
+    /// Derivatives of capped scores by uncapped ones; empty without a cap.
+    slopes: Vec<f32>,
 }
 
 impl ForestAttention<'_> {
@@ -136,10 +147,6 @@ impl ForestAttention<'_> {
         self.group() * self.head_dim
     }
 
-    fn scale(&self) -> f32 {
-        1.0 / (self.head_dim as f32).sqrt()
-    }
-
     /// Runs of segments of which none has a parent outside, for each key-value head.
     fn tasks(&self) -> Vec<Task> {
         let segments = &self.batch.segments;
@@ -188,26 +195,27 @@ impl ForestAttention<'_> {
     }
 
     /// A block's rows, one token's query heads after the other's.
-    fn gather(&self, x: &[f32], block: Block, kv_head: usize, out: &mut Vec<f32>) {
+    fn gather(&self, x: &[f32], block: &Block, kv_head: usize, out: &mut Vec<f32>) {
         out.clear();
         for token in block.first..block.first + block.tokens {
             out.extend_from_slice(self.row(x, token, kv_head, self.kv_heads, self.group_width()));
         }
     }
 
-    fn blocks(&self, segment: usize, seen: usize) -> impl Iterator<Item = Block> {
+    fn blocks(&self, segment: usize, seen: usize) -> Vec<Block> {
         let own = self.batch.segments[segment];
-        (0..own.len).step_by(BLOCK).map(move |start| {
+        let block = |start| {
             let tokens = BLOCK.min(own.len - start);
             Block {
                 first: own.start + start,
                 tokens,
-                keys: seen + start + tokens,
+                keys: self.scores.first_visible(seen + start)..seen + start + tokens,
             }
-        })
+        };
+        (0..own.len).step_by(BLOCK).map(block).collect()
     }
 
-    fn rows<'x>(&self, block: Block, x: &'x [f32]) -> Matrix<'x> {
+    fn rows<'x>(&self, block: &Block, x: &'x [f32]) -> Matrix<'x> {
         Matrix::new(x, block.tokens * self.group(), self.head_dim)
     }
 
@@ -216,51 +224,61 @@ impl ForestAttention<'_> {
         gemm(self.compute.on_this_thread(), (out, b.columns()), into, scale, a, b);
     }
 
-    /// The softmax weights of a block's queries for the keys before and at each of them: rows × keys.
-    fn attention_weights(&self, q: Matrix, block: Block, path: &Path, out: &mut Vec<f32>) {
-        let keys = block.keys;
-        out.resize(block.tokens * self.group() * keys, 0.0);
-        self.product(
-            out,
-            Into::Replace,
-            self.scale(),
-            q,
-            Matrix::new(&path.keys, keys, self.head_dim).t(),
-        );
-        for (row, weights) in out.chunks_exact_mut(keys).enumerate() {
-            let visible = keys - block.tokens + row / self.group() + 1;
-            softmax(self.compute.pool.isa(), &mut weights[..visible]);
-            weights[visible..].fill(0.0);
+    /// Computes the softmax weights of a block's queries; their slopes too where a cap bends the scores, and `slopes`
+    /// are wanted.
+    fn attention_weights(&self, q: Matrix, block: &Block, path: &Path, out: &mut Weights, slopes: bool) {
+        let (keys, isa) = (block.keys.len(), self.compute.pool.isa());
+        let Weights { values, slopes: bent } = out;
+        values.resize(block.tokens * self.group() * keys, 0.0);
+        let path_keys = part(&path.keys, &block.keys, self.head_dim);
+        self.product(values, Into::Replace, self.scores.scale, q, path_keys.t());
+        if let Some(cap) = self.scores.softcap {
+            soft_cap(isa, values, cap);
+            if slopes {
+                bent.resize(values.len(), 0.0);
+                soft_cap_slopes(isa, values, cap, bent);
+            }
+        }
+        for (row, weights) in values.chunks_exact_mut(keys).enumerate() {
+            let position = block.keys.end - block.tokens + row / self.group();
+            let first = self.scores.first_visible(position) - block.keys.start;
+            let end = position + 1 - block.keys.start;
+            weights[..first].fill(0.0);
+            softmax(isa, &mut weights[first..end]);
+            weights[end..].fill(0.0);
         }
     }
 
     fn forward_task(&self, task: &Task, q: &[f32], k: &[f32], v: &[f32], y: &Columns) {
-        let [mut queries, mut weights, mut mixed]: [Vec<f32>; 3] = Default::default();
+        let [mut queries, mut mixed]: [Vec<f32>; 2] = Default::default();
+        let mut weights = Weights::default();
         for segment in task.segments.clone() {
             let path = self.path(segment, task.kv_head, k, v);
-            for block in self.blocks(segment, path.seen) {
+            for block in &self.blocks(segment, path.seen) {
                 self.gather(q, block, task.kv_head, &mut queries);
-                self.attention_weights(self.rows(block, &queries), block, &path, &mut weights);
+                self.attention_weights(self.rows(block, &queries), block, &path, &mut weights, false);
                 mixed.resize(queries.len(), 0.0);
-                let weights = Matrix::new(&weights, block.tokens * self.group(), block.keys);
-                let values = Matrix::new(&path.values, block.keys, self.head_dim);
+                let weights = Matrix::new(&weights.values, block.tokens * self.group(), block.keys.len());
+                let values = part(&path.values, &block.keys, self.head_dim);
                 self.product(&mut mixed, Into::Replace, 1.0, weights, values);
                 y.put(block, task.kv_head, &mixed);
             }
         }
     }
 
-    /// With P the weights, g the gradient of the result y: dV = Pᵀ·g, dP = g·Vᵀ, dS = P·(dP − rowsum(g·y))·scale,
-    /// dQ = dS·K, dK = dSᵀ·Q.
+    /// With P the weights, g the gradient of the result y: dV = Pᵀ·g, dP = g·Vᵀ, dS = P·(dP − rowsum(g·y))·scale, times
+    /// the slopes of capped scores, dQ = dS·K, dK = dSᵀ·Q.
     fn backward_task(&self, task: &Task, inputs: &AttentionInputs, [dq, dk, dv]: [&Columns; 3]) {
         let (d, isa) = (self.head_dim, self.compute.pool.isa());
-        let [mut queries, mut gradient, mut results, mut weights]: [Vec<f32>; 4] = Default::default();
+        let [mut queries, mut gradient, mut results]: [Vec<f32>; 3] = Default::default();
         let [mut gradients, mut by_queries]: [Vec<f32>; 2] = Default::default();
+        let mut weights = Weights::default();
         for segment in task.segments.clone() {
             let path = self.path(segment, task.kv_head, inputs.k, inputs.v);
             let (mut path_dk, mut path_dv) = (vec![0.0; path.keys.len()], vec![0.0; path.keys.len()]);
-            for block in self.blocks(segment, path.seen) {
-                let keys = block.keys;
+            for block in &self.blocks(segment, path.seen) {
+                let keys = block.keys.len();
+                let path_rows = block.keys.start * d..block.keys.end * d;
                 for (x, into) in [
                     (inputs.q, &mut queries),
                     (inputs.g, &mut gradient),
@@ -269,21 +287,26 @@ impl ForestAttention<'_> {
                     self.gather(x, block, task.kv_head, into);
                 }
                 let (q, g) = (self.rows(block, &queries), self.rows(block, &gradient));
-                let (k, v) = (Matrix::new(&path.keys, keys, d), Matrix::new(&path.values, keys, d));
-                self.attention_weights(q, block, &path, &mut weights);
-                let p = Matrix::new(&weights, block.tokens * self.group(), keys);
-                self.product(&mut path_dv[..keys * d], Into::Add, 1.0, p.t(), g);
-                gradients.resize(weights.len(), 0.0);
+                let k = part(&path.keys, &block.keys, d);
+                let v = part(&path.values, &block.keys, d);
+                self.attention_weights(q, block, &path, &mut weights, true);
+                let p = Matrix::new(&weights.values, block.tokens * self.group(), keys);
+                self.product(&mut path_dv[path_rows.clone()], Into::Add, 1.0, p.t(), g);
+                gradients.resize(weights.values.len(), 0.0);
                 self.product(&mut gradients, Into::Replace, 1.0, g, v.t());
-                let rows = gradients.chunks_exact_mut(keys).zip(weights.chunks_exact(keys));
+                let rows = gradients.chunks_exact_mut(keys).zip(weights.values.chunks_exact(keys));
                 for ((gradients, weights), (g, y)) in rows.zip(gradient.chunks_exact(d).zip(results.chunks_exact(d))) {
-                    softmax_backward(isa, gradients, weights, g, y, self.scale());
+                    softmax_backward(isa, gradients, weights, g, y, self.scores.scale);
                 }
+                gradients
+                    .iter_mut()
+                    .zip(&weights.slopes)
+                    .for_each(|(g, slope)| *g *= slope);
                 let ds = Matrix::new(&gradients, block.tokens * self.group(), keys);
                 by_queries.resize(queries.len(), 0.0);
                 self.product(&mut by_queries, Into::Replace, 1.0, ds, k);
                 dq.put(block, task.kv_head, &by_queries);
-                self.product(&mut path_dk[..keys * d], Into::Add, 1.0, ds.t(), q);
+                self.product(&mut path_dk[path_rows], Into::Add, 1.0, ds.t(), q);
             }
             for (i, token) in path.ranges.iter().cloned().flatten().enumerate() {
                 dk.add(isa, token, task.kv_head, &path_dk[i * d..][..d]);
@@ -291,6 +314,11 @@ impl ForestAttention<'_> {
             }
         }
     }
+}
+
+/// Some of a path's keys or values, keys × head_dim.
+fn part<'x>(x: &'x [f32], keys: &Range<usize>, head_dim: usize) -> Matrix<'x> {
+    Matrix::new(&x[keys.start * head_dim..keys.end * head_dim], keys.len(), head_dim)
 }
 
 impl Columns {
@@ -307,7 +335,7 @@ impl Columns {
         unsafe { self.base.at(token * self.stride + head * self.width) }
     }
 
-    fn put(&self, block: Block, head: usize, rows: &[f32]) {
+    fn put(&self, block: &Block, head: usize, rows: &[f32]) {
         for (token, row) in rows.chunks_exact(self.width).enumerate() {
             // SAFETY: a row of the matrix is `width` long from there; no other task has this head of this tree.
             unsafe {

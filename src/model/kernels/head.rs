@@ -5,6 +5,7 @@
 use std::ops::Range;
 
 use super::product::{Compute, Into, Matrix, gemm};
+use super::scores::{LogitScaling, soft_cap, soft_cap_slopes};
 use super::softmax::{LogitSums, logit_gradients, logit_sums};
 use crate::model::token_set::Allowed;
 
@@ -16,7 +17,8 @@ const PART: usize = if cfg!(test) { 2048 } else { 2 << 20 };
 /// different sets of the caches.
 const WORDS: usize = 32;
 
-/// The distributions softmax(hidden·headᵀ / temperature) of some tokens over what is allowed, of whose parts only what is asked for is kept.
+/// The softmax over the scaled products hidden·headᵀ of some tokens and over what is allowed, of whose parts only what
+/// is asked for is kept.
 pub struct Head<'a> {
     /// Vocabulary × width.
     pub weight: &'a [f32],
@@ -26,8 +28,8 @@ pub struct Head<'a> {
     pub targets: &'a [u32],
     /// Tokens that each target was chosen from; empty if none is restricted.
     pub allowed: &'a [Allowed],
-    /// Logits are divided by it.
-    pub temperature: f32,
+    /// From products to logits over the temperature.
+    pub scaling: LogitScaling,
     /// Computes the products.
     pub compute: Compute<'a>,
 }
@@ -109,7 +111,7 @@ impl Head<'_> {
         dx: &mut [f32],
         mut dw: Option<(&mut [f32], Into)>,
     ) {
-        let (width, scale) = (self.width, 1.0 / self.temperature);
+        let (width, scale) = (self.width, self.scaling.scale as f32);
         for block in self.blocks() {
             self.allowed_logits(hidden, &block, buffer);
             self.to_gradients(found, by, &block, buffer);
@@ -142,14 +144,28 @@ impl Head<'_> {
             rows.chunks_mut(self.stride()).zip(block.tokens.clone()),
             |(row, token)| {
                 let row = &mut row[..block.words.len()];
+                let slopes = self.slopes(row);
                 let (log_sum, entropy) = (found.log_sums[token], found.entropies[token]);
                 logit_gradients(pool.isa(), row, log_sum, entropy, by_log_prob[token], by_entropy[token]);
                 let target = self.targets[token] as usize;
                 if block.words.contains(&target) {
                     row[target - block.words.start] += by_log_prob[token];
                 }
+                // what is not allowed has no gradient, and its slope need not be finite
+                let bent = row.iter_mut().zip(slopes).filter(|(by, _)| **by != 0.0);
+                bent.for_each(|(by, slope)| *by *= slope);
             },
         );
+    }
+
+    /// Derivatives of capped logits by what is capped; nothing without a cap.
+    fn slopes(&self, logits: &[f32]) -> Vec<f32> {
+        let Some(cap) = self.scaling.softcap else {
+            return vec![];
+        };
+        let mut slopes = vec![0.0; logits.len()];
+        soft_cap_slopes(self.compute.pool.isa(), logits, cap as f32, &mut slopes);
+        slopes
     }
 
     fn vocabulary(&self) -> usize {
@@ -192,8 +208,13 @@ impl Head<'_> {
         let x = &hidden[tokens.start * self.width..tokens.end * self.width];
         let x = Matrix::new(x, tokens.len(), self.width);
         let weight = Matrix::new(self.part(self.weight, words), words.len(), self.width);
-        let out = (out, self.stride());
-        gemm(self.compute, out, Into::Replace, 1.0 / self.temperature, x, weight.t());
+        let (scale, stride) = (self.scaling.scale as f32, self.stride());
+        gemm(self.compute, (&mut *out, stride), Into::Replace, scale, x, weight.t());
+        if let Some(cap) = self.scaling.softcap {
+            let pool = self.compute.pool;
+            let rows = out.chunks_mut(stride).take(tokens.len());
+            pool.each(rows, |row| soft_cap(pool.isa(), &mut row[..words.len()], cap as f32));
+        }
     }
 
     /// Logits over temperature of a block, without the tokens that are not allowed.
@@ -223,7 +244,10 @@ mod tests {
             width: 2,
             targets: &[3],
             allowed: &[],
-            temperature: 1.0,
+            scaling: LogitScaling {
+                scale: 1.0,
+                softcap: None,
+            },
             compute: Compute::new(&pool, Precision::F32),
         };
         head.forward(&[0.0; 2], &mut vec![0.0; head.buffer_len()]);

@@ -42,11 +42,18 @@ pub fn rms_norm(pool: &Pool, x: &[f32], weight: &[f32], eps: f32, y: &mut [f32])
     });
 }
 
-/// Adds `added` to `x` and writes the norm of each row of the sum to `y`.
+/// Adds `scale · added` to `x` and writes the norm of each row of the sum to `y`.
 ///
 /// # Panics
 /// Panics if the lengths of `x`, `added` and `y` differ.
-pub fn add_rms_norm(pool: &Pool, x: &mut [f32], added: &[f32], weight: &[f32], eps: f32, y: &mut [f32]) {
+pub fn add_rms_norm(
+    pool: &Pool,
+    x: &mut [f32],
+    (added, scale): (&[f32], f32),
+    weight: &[f32],
+    eps: f32,
+    y: &mut [f32],
+) {
     assert_eq!(
         [added.len(), y.len()],
         [x.len(); 2],
@@ -59,7 +66,7 @@ pub fn add_rms_norm(pool: &Pool, x: &mut [f32], added: &[f32], weight: &[f32], e
             // SAFETY: rows are disjoint, each belongs to one task; x and y are different slices.
             unsafe {
                 let x = std::slice::from_raw_parts_mut(x.at(start), width);
-                x.iter_mut().zip(&added[start..]).for_each(|(x, a)| *x += a);
+                x.iter_mut().zip(&added[start..]).for_each(|(x, a)| *x += scale * a);
                 norm_row(pool.isa(), x.as_ptr(), weight, eps, y.at(start));
             }
         }
@@ -133,14 +140,14 @@ mod tests {
             let pool = Pool::with_isa(2, isa);
             for width in [1, 7, 16, 33, 576] {
                 let (x, added, weight) = (random(5 * width, 1), random(5 * width, 2), random(width, 3));
-                let sum: Vec<f32> = x.iter().zip(&added).map(|(x, a)| x + a).collect();
+                let sum: Vec<f32> = x.iter().zip(&added).map(|(x, a)| x + 0.5 * a).collect();
                 let norm = |row: &[f32]| -> Vec<f32> {
                     let rms = (row.iter().map(|x| x * x).sum::<f32>() / width as f32 + 1e-5).sqrt();
                     row.iter().zip(&weight).map(|(x, w)| x / rms * w).collect()
                 };
                 let expected: Vec<f32> = sum.chunks(width).flat_map(norm).collect();
                 let (mut x, mut y) = (x, vec![0.0; 5 * width]);
-                add_rms_norm(&pool, &mut x, &added, &weight, 1e-5, &mut y);
+                add_rms_norm(&pool, &mut x, (&added, 0.5), &weight, 1e-5, &mut y);
                 assert_eq!(x, sum);
                 assert_close(&y, &expected, 1e-5);
                 let added = y.clone();

@@ -17,10 +17,10 @@ pub enum Rotation {
 }
 
 kernel! {
-    /// Rotates the heads of one token (heads × head width) in place. `cos` and `sin` are half a head wide.
-    pub fn rope<V>(x: &mut [f32], cos: &[f32], sin: &[f32], rotation: Rotation) {
+    /// Rotates the first 2 · `cos.len()` numbers of each head of one token (heads × `head_dim`) in place.
+    pub fn rope<V>(x: &mut [f32], head_dim: usize, cos: &[f32], sin: &[f32], rotation: Rotation) {
         let sign = if rotation == Rotation::Forward { 1.0 } else { -1.0 };
-        for head in x.chunks_exact_mut(2 * cos.len()) {
+        for head in x.chunks_exact_mut(head_dim) {
             let (left, right) = head.split_at_mut(cos.len());
             for (((a, b), cos), sin) in left.iter_mut().zip(right).zip(cos).zip(sin) {
                 let sin = sign * sin;
@@ -30,14 +30,15 @@ kernel! {
     }
 }
 
-/// Rotates the heads of many tokens (tokens × `width`) in place; the tables are tokens × `half`, half a head's width.
+/// Rotates the heads of many tokens (tokens × `width`) in place; the tables are tokens × `half`, half of what is rotated
+/// of a head.
 ///
 /// # Panics
 /// Panics if the tables have fewer rows than there are tokens.
 pub fn rope_tokens(
     pool: &Pool,
     x: &mut [f32],
-    width: usize,
+    (width, head_dim): (usize, usize),
     (cos, sin): (&[f32], &[f32]),
     half: usize,
     rotation: Rotation,
@@ -50,7 +51,7 @@ pub fn rope_tokens(
     pool.each(x.chunks_mut(TOKENS * width).zip(tables), |(x, (cos, sin))| {
         let tables = cos.chunks_exact(half).zip(sin.chunks_exact(half));
         for (x, (cos, sin)) in x.chunks_exact_mut(width).zip(tables) {
-            rope(pool.isa(), x, cos, sin, rotation);
+            rope(pool.isa(), x, head_dim, cos, sin, rotation);
         }
     });
 }
@@ -64,11 +65,14 @@ mod tests {
     fn halves_are_rotated_against_each_other_and_back() {
         for isa in Isa::available() {
             let mut x = [1.0, 2.0, 3.0, 4.0];
-            rope(isa, &mut x, &[0.0, 1.0], &[1.0, 0.0], Rotation::Forward);
+            rope(isa, &mut x, 4, &[0.0, 1.0], &[1.0, 0.0], Rotation::Forward);
             assert_eq!(x, [-3.0, 2.0, 1.0, 4.0]);
             let tables: (&[f32], &[f32]) = (&[0.0, 1.0], &[1.0, 0.0]);
-            rope_tokens(&Pool::with_isa(1, isa), &mut x, 4, tables, 2, Rotation::Backward);
+            rope_tokens(&Pool::with_isa(1, isa), &mut x, (4, 4), tables, 2, Rotation::Backward);
             assert_eq!(x, [1.0, 2.0, 3.0, 4.0]);
+            // a part of each head
+            rope(isa, &mut x, 4, &[0.0], &[1.0], Rotation::Forward);
+            assert_eq!(x, [-2.0, 1.0, 3.0, 4.0]);
         }
     }
 }

@@ -40,6 +40,17 @@ pub fn add_to_rows(pool: &Pool, rows: &mut [f32], row: &[f32]) {
     });
 }
 
+/// Adds `scale · part` to `sum`.
+///
+/// # Panics
+/// Panics if the lengths differ.
+pub fn add_scaled(pool: &Pool, sum: &mut [f32], part: &[f32], scale: f32) {
+    assert_eq!(sum.len(), part.len(), "lengths of a sum and what is added");
+    pool.each(sum.chunks_mut(CHUNK).zip(part.chunks(CHUNK)), |(sum, part)| {
+        sum.iter_mut().zip(part).for_each(|(sum, part)| *sum += scale * part);
+    });
+}
+
 /// Returns Σ xᵢ², summed in a fixed order.
 pub fn sum_of_squares(pool: &Pool, values: &[f32]) -> f64 {
     let parts = pool.map(values.chunks(CHUNK), |chunk| squares(pool.isa(), chunk));
@@ -78,6 +89,9 @@ mod tests {
             add_rows(&pool, &mut sum, 2, &[1, 1, 0], &[1.0, 0.0, 1.0, 5.0, 2.0, 2.0]);
             assert_eq!(sum, [3.0, 4.0, 5.0, 9.0]);
             assert_eq!(sum_of_squares(&pool, &sum), 131.0);
+            let mut moved = sum;
+            add_scaled(&pool, &mut moved, &sum, -0.5);
+            assert_eq!(moved, [1.5, 2.0, 2.5, 4.5]);
             let mut columns = [10.0, 20.0];
             add_columns(&pool, &mut columns, &sum);
             assert_eq!(columns, [18.0, 33.0]);

@@ -16,6 +16,10 @@ pub(super) use x86::{Avx2, Avx512};
 const HIGH_HALF: u32 = 0xffff_0000;
 /// Lanes of the widest vector.
 const MAX_LANES: usize = 16;
+/// [`exp`] is 0 below: the smallest normal number is e^−87.3.
+const UNDERFLOW: f32 = -87.0;
+/// [`exp`] does not rise above.
+const OVERFLOW: f32 = 88.0;
 
 /// A vector of f32.
 ///
@@ -112,15 +116,37 @@ pub(super) unsafe fn dot<V: Vector>(a: *const f32, b: *const f32, len: usize) ->
 
 /// e^x to within 2 units in the last place; 0 below −87, finite above 88, NaN for NaN.
 ///
+/// # Safety
+/// The machine has the instruction set of `V`.
+#[inline(always)]
+pub(super) unsafe fn exp<V: Vector>(x: V) -> V {
+    let (q, r, power) = exp_parts(x);
+    q.mul_add(r, V::splat(1.0))
+        .mul(power)
+        .zero_below(x, V::splat(UNDERFLOW))
+}
+
+/// tanh x = (e²ˣ − 1) / (e²ˣ + 1) to within a few units in the last place; NaN for NaN.
+///
+/// # Safety
+/// The machine has the instruction set of `V`.
+#[inline(always)]
+pub(super) unsafe fn tanh<V: Vector>(x: V) -> V {
+    let (q, r, power) = exp_parts(x.add(x));
+    // e²ˣ − 1 without subtracting 1 from what is nearly 1
+    let less_one = q.mul(r).mul_add(power, power.sub(V::splat(1.0)));
+    less_one.div(less_one.add(V::splat(2.0)))
+}
+
+/// Returns q, r and 2ⁿ with eˣ = (q·r + 1)·2ⁿ, for x limited to −87 and 88.
+///
 /// The argument is x = n·ln 2 + r with |r| ≤ ln 2 / 2; e^r is a polynomial of degree 6 (Taylor, with the error below
 /// f32's precision there), 2^n goes to the exponent bits.
 ///
 /// # Safety
 /// The machine has the instruction set of `V`.
 #[inline(always)]
-pub(super) unsafe fn exp<V: Vector>(x: V) -> V {
-    const UNDERFLOW: f32 = -87.0; // the smallest normal number is e^−87.3
-    const OVERFLOW: f32 = 88.0;
+unsafe fn exp_parts<V: Vector>(x: V) -> (V, V, V) {
     const SHIFT: f32 = 12_582_912.0; // 1.5 · 2^23: adding it rounds to an integer, which stays in the low bits
     const LN2_HIGH: f32 = 0.693_359_4; // exact in few bits, so n · LN2_HIGH is exact
     const LN2_LOW: f32 = -2.121_944_4e-4;
@@ -136,8 +162,7 @@ pub(super) unsafe fn exp<V: Vector>(x: V) -> V {
     for c in &COEFFICIENTS[1..] {
         power = power.mul_add(r, V::splat(*c));
     }
-    let power = power.mul_add(r, V::splat(1.0));
-    power.mul(shifted.exp2_of_shifted()).zero_below(x, limit)
+    (power, r, shifted.exp2_of_shifted())
 }
 
 impl Vector for [f32; 8] {
@@ -244,6 +269,33 @@ mod tests {
             exp_all(isa, &mut edges);
             assert_eq!(edges[..4], [0.0, 0.0, 0.0, 1.0], "{}", isa.name());
             assert!(edges[4].is_finite() && edges[5].is_finite() && edges[6].is_nan());
+        }
+    }
+
+    kernel! {
+        fn tanh_all<V>(x: &mut [f32]) {
+            for (i, lanes) in vectors::<V>(x.len()) {
+                store(tanh(load::<V>(x.as_ptr().add(i), lanes, 0.0)), x.as_mut_ptr().add(i), lanes);
+            }
+        }
+    }
+
+    #[test]
+    fn tanh_is_exact_to_the_last_places() {
+        let large = (-4000..=4000).map(|i| i as f32 / 100.0);
+        let inputs: Vec<f32> = large.chain((1..1000).map(|i| i as f32 * 1e-6)).collect();
+        for isa in Isa::available() {
+            let mut results = inputs.clone();
+            tanh_all(isa, &mut results);
+            for (x, result) in inputs.iter().zip(&results) {
+                let exact = f64::from(*x).tanh();
+                let error = (f64::from(*result) - exact).abs() / exact.abs().max(1e-30);
+                assert!(error < 6e-7, "tanh({x}) = {result}, off by {error} ({})", isa.name());
+            }
+            let mut edges = [f32::NEG_INFINITY, -1e30, 0.0, 1e30, f32::INFINITY, f32::NAN];
+            tanh_all(isa, &mut edges);
+            assert_eq!(edges[..5], [-1.0, -1.0, 0.0, 1.0, 1.0], "{}", isa.name());
+            assert!(edges[5].is_nan());
         }
     }
 

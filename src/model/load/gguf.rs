@@ -12,12 +12,22 @@ use super::gguf_header::Header;
 use super::gguf_metadata::Metadata;
 use super::{LoadedModel, ModelFiles, finite, gguf_tokenizer};
 use crate::config::small_file::open_regular;
-use crate::model::config::{Family, ModelConfig};
+use crate::model::config::{Family, LayerNorms, ModelConfig};
 use crate::model::error::ModelError;
 use crate::model::rope::{Rope, RopeScaling};
 
 /// Frequencies' divisors, which converters write for Llama 3.1's rope scaling instead of its settings.
 const ROPE_FACTORS: &str = "rope_freqs.weight";
+/// Divisors of LongRoPE, within the original context and beyond it.
+const SHORT_FACTORS: &str = "rope_factors_short.weight";
+const LONG_FACTORS: &str = "rope_factors_long.weight";
+
+/// Divisors of frequencies that a file holds as tensors.
+struct RopeFactors {
+    llama3: Option<Vec<f32>>,
+    short: Option<Vec<f32>>,
+    long: Option<Vec<f32>>,
+}
 
 /// Loads a `.gguf` file, format versions 1 to 3: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 pub(super) fn load(
@@ -30,16 +40,18 @@ pub(super) fn load(
     let mut file = BufReader::new(open_regular(path).map_err(ModelError::io(path))?);
     let mut header = Header::read(&mut file, &place)?;
     let metadata = Metadata::new(std::mem::take(&mut header.metadata));
-    let rope_factors = match header.has(ROPE_FACTORS) {
-        true => Some(
-            header
-                .tensor(&mut file, ROPE_FACTORS)?
-                .flatten_all()?
-                .to_vec1::<f32>()?,
-        ),
-        false => None,
+    let mut factors = |name: &str| -> Result<Option<Vec<f32>>, ModelError> {
+        match header.has(name) {
+            true => Ok(Some(header.tensor(&mut file, name)?.flatten_all()?.to_vec1::<f32>()?)),
+            false => Ok(None),
+        }
     };
-    let config_json = config_json(&metadata, &header, rope_factors.as_deref())?;
+    let rope_factors = RopeFactors {
+        llama3: factors(ROPE_FACTORS)?,
+        short: factors(SHORT_FACTORS)?,
+        long: factors(LONG_FACTORS)?,
+    };
+    let config_json = config_json(&metadata, &header, &rope_factors)?;
     let config = ModelConfig::from_json(&config_json)?;
     let files = ModelFiles {
         tokenizer: gguf_tokenizer::build(&metadata)?
@@ -61,7 +73,7 @@ pub(super) fn load(
     for (name, shape) in config.tensor_shapes() {
         progress(done as f32 / total, "dequantising weights");
         done += shape.iter().product::<usize>();
-        let gguf_name = gguf_name(&name);
+        let gguf_name = gguf_name(&config.norms, &name);
         let missing = || ModelError::Tensors(format!("{place} has no tensor {gguf_name}, which {name} comes from"));
         let found = header.shape(&gguf_name).ok_or_else(missing)?;
         if found != shape {
@@ -76,18 +88,27 @@ pub(super) fn load(
     files.into_model(config, tensors)
 }
 
-/// Name in the file of a parameter.
-fn gguf_name(name: &str) -> String {
+/// Name in the file of a parameter of a model with these norms.
+fn gguf_name(norms: &LayerNorms, name: &str) -> String {
     let name = name.strip_prefix("model.").unwrap_or(name);
+    for (theirs, ours) in [
+        (norms.before_attention, "attn_norm"),
+        (norms.after_attention, "post_attention_norm"),
+        (norms.before_mlp, "ffn_norm"),
+        (norms.after_mlp, "post_ffw_norm"),
+    ] {
+        if let Some(theirs) = theirs.filter(|theirs| name.contains(theirs)) {
+            return name.replace("layers.", "blk.").replace(theirs, ours);
+        }
+    }
     let renamed = [
         ("embed_tokens", "token_embd"),
         ("lm_head", "output"),
         ("layers.", "blk."),
         ("self_attn.o_proj", "attn_output"),
         ("self_attn.", "attn_"),
+        ("mlp.gate_up_proj", "ffn_up"),
         ("mlp.", "ffn_"),
-        ("input_layernorm", "attn_norm"),
-        ("post_attention_layernorm", "ffn_norm"),
         ("_proj", ""),
     ]
     .iter()
@@ -99,11 +120,11 @@ fn gguf_name(name: &str) -> String {
     }
 }
 
-/// Llama files hold the rows of q and k for rope on neighbouring pairs (0, 1), (2, 3), …; Hugging Face's, and ours, is
+/// Some families' files hold the rows of q and k for rope on neighbouring pairs (0, 1), (2, 3), …; Hugging Face's, and ours, is
 /// on the pairs (i, i + head_dim / 2).
 fn half_split(config: &ModelConfig, name: &str, tensor: Tensor) -> Result<Tensor, ModelError> {
     let heads = match name {
-        _ if config.family != Family::Llama => return Ok(tensor),
+        _ if !config.family.is_interleaved_in_gguf() => return Ok(tensor),
         name if name.contains(".q_proj.") => config.num_heads,
         name if name.contains(".k_proj.") => config.num_kv_heads,
         _ => return Ok(tensor),
@@ -114,12 +135,17 @@ fn half_split(config: &ModelConfig, name: &str, tensor: Tensor) -> Result<Tensor
 }
 
 /// The `config.json` that the file was made from, as far as it matters.
-fn config_json(metadata: &Metadata, header: &Header, rope_factors: Option<&[f32]>) -> Result<Value, ModelError> {
+fn config_json(metadata: &Metadata, header: &Header, rope_factors: &RopeFactors) -> Result<Value, ModelError> {
     let architecture = metadata.text("general.architecture")?;
-    let Some(family) = Family::from_model_type(architecture) else {
+    let found = Family::ALL
+        .into_iter()
+        .find(|f| f.gguf_architecture() == Some(architecture));
+    let Some(family) = found else {
+        let supported: Vec<&str> = Family::ALL.into_iter().filter_map(Family::gguf_architecture).collect();
+        let supported = supported.join(", ");
         return Err(ModelError::file(
             "general.architecture",
-            format!("the architecture `{architecture}` is not supported; supported are llama, qwen2 and qwen3"),
+            format!("the architecture `{architecture}` is not supported; supported in GGUF files are {supported}"),
         ));
     };
     let key = |name: &str| format!("{architecture}.{name}");
@@ -144,7 +170,7 @@ fn config_json(metadata: &Metadata, header: &Header, rope_factors: Option<&[f32]
     };
     let theta = metadata.optional_float(&key("rope.freq_base"))?.unwrap_or(10_000.0);
     let has = |tensor: &str| header.has(tensor);
-    Ok(json!({
+    let mut config = json!({
         "architectures": [family.architecture()],
         "model_type": family.model_type(),
         "attention_bias": family != Family::Qwen2 && has("blk.0.attn_q.bias"),
@@ -165,7 +191,44 @@ fn config_json(metadata: &Metadata, header: &Header, rope_factors: Option<&[f32]
         "tie_word_embeddings": !has("output.weight"),
         "dtype": "float32",
         "vocab_size": vocab_size,
-    }))
+    });
+    let mut add = |name: &str, value: Option<Value>| {
+        if let Some(value) = value {
+            config[name] = value;
+        }
+    };
+    match family {
+        Family::Granite => {
+            for (theirs, ours) in [
+                ("embedding_scale", "embedding_multiplier"),
+                ("residual_scale", "residual_multiplier"),
+                ("attention.scale", "attention_multiplier"),
+                ("logit_scale", "logits_scaling"),
+            ] {
+                add(
+                    ours,
+                    metadata
+                        .optional_float(&key(theirs))?
+                        .map(|scale| shortest(scale).into()),
+                );
+            }
+        }
+        Family::Phi3 => {
+            let rotated = metadata
+                .optional_number(&key("rope.dimension_count"))?
+                .unwrap_or(head_dim);
+            add(
+                "partial_rotary_factor",
+                Some((rotated as f64 / head_dim.max(1) as f64).into()),
+            );
+            let original = metadata.optional_number(&key("rope.scaling.original_context_length"))?;
+            add("original_max_position_embeddings", original.map(Value::from));
+            let window = metadata.optional_number(&key("attention.sliding_window"))?;
+            add("sliding_window", window.filter(|window| *window > 0).map(Value::from));
+        }
+        _ => {}
+    }
+    Ok(config)
 }
 
 fn rope_scaling(
@@ -174,12 +237,20 @@ fn rope_scaling(
     theta: f32,
     head_dim: usize,
     context: u64,
-    factors: Option<&[f32]>,
+    factors: &RopeFactors,
 ) -> Result<Value, ModelError> {
-    if let Some(factors) = factors {
+    if let Some(factors) = &factors.llama3 {
         return llama3_scaling(theta, head_dim, factors);
     }
     let key = |name: &str| format!("{architecture}.rope.scaling.{name}");
+    if let (Some(short), Some(long)) = (&factors.short, &factors.long) {
+        let list = |factors: &[f32]| factors.iter().map(|factor| shortest(*factor)).collect::<Vec<f64>>();
+        let attention_factor = metadata.optional_float(&key("attn_factor"))?.map(shortest);
+        return Ok(json!({
+            "rope_type": "longrope", "short_factor": list(short), "long_factor": list(long),
+            "attention_factor": attention_factor
+        }));
+    }
     let factor = metadata.optional_float(&key("factor"))?.map(shortest);
     let original = metadata
         .optional_number(&key("original_context_length"))?

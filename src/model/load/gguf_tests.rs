@@ -35,7 +35,7 @@ struct Converted {
 impl Converted {
     fn from(model: &LoadedModel) -> Self {
         let config = &model.config;
-        let architecture = config.family.model_type();
+        let architecture = config.family.gguf_architecture().unwrap();
         let text = |s: &str| GgufValue::String(s.to_string());
         let texts = |list: Vec<String>| GgufValue::Array(list.into_iter().map(GgufValue::String).collect());
         let number = |n: usize| GgufValue::U32(n as u32);
@@ -70,7 +70,7 @@ impl Converted {
             ),
         ];
         let own = [
-            ("block_count", number(config.num_layers)),
+            ("block_count", number(config.layers.len())),
             ("context_length", number(config.max_position_embeddings)),
             ("embedding_length", number(config.hidden_size)),
             ("feed_forward_length", number(config.intermediate_size)),
@@ -84,13 +84,13 @@ impl Converted {
             .chain(own.map(|(key, value)| (format!("{architecture}.{key}"), value)));
         let tensors = model.tensors.iter().map(|(name, tensor)| {
             let heads = match name {
-                _ if config.family != Family::Llama => None,
+                _ if !config.family.is_interleaved_in_gguf() => None,
                 name if name.contains("q_proj") => Some(config.num_heads),
                 name if name.contains("k_proj") => Some(config.num_kv_heads),
                 _ => None,
             };
             let tensor = heads.map_or_else(|| tensor.clone(), |heads| interleaved(tensor, heads));
-            (gguf_name(name), tensor)
+            (gguf_name(&config.norms, name), tensor)
         });
         Self {
             metadata: metadata.collect(),
@@ -148,6 +148,17 @@ fn a_model_comes_back_from_a_gguf_file() {
             json!({"rope.freq_base": 1e4, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
                    "rope.scaling.original_context_length": 64}),
         ),
+        // the names that llama.cpp's converter writes
+        (
+            "granite",
+            json!({"embedding_scale": 3.0, "attention.scale": 0.25, "residual_scale": 0.6, "logit_scale": 1.7}),
+        ),
+        ("olmo2", json!({})),
+        (
+            "phi3",
+            json!({"rope.dimension_count": 6, "rope.scaling.original_context_length": 160,
+                   "rope.scaling.attn_factor": 1.045279, "context_length": 256, "attention.sliding_window": 50}),
+        ),
     ] {
         let model = fixture(name);
         let mut file = Converted::from(&model);
@@ -157,9 +168,24 @@ fn a_model_comes_back_from_a_gguf_file() {
                 Value::Number(n) if n.is_u64() => GgufValue::U32(n.as_u64().unwrap() as u32),
                 other => GgufValue::F32(other.as_f64().unwrap() as f32),
             };
-            file.set(&format!("{}.{key}", model.config.family.model_type()), value);
+            let architecture = model.config.family.gguf_architecture().unwrap();
+            file.set(&format!("{architecture}.{key}"), value);
         }
-        let loaded = file.write_and_load(GgmlDType::F32).unwrap();
+        if name == "phi3" {
+            for (tensor, factors) in [(SHORT_FACTORS, [1.0, 1.3, 2.5]), (LONG_FACTORS, [1.5, 3.0, 9.0])] {
+                let factors = Tensor::new(&factors.map(|f| f as f32), &Device::Cpu).unwrap();
+                file.tensors.push((tensor.into(), factors));
+            }
+        }
+        let mut loaded = file.write_and_load(GgmlDType::F32).unwrap();
+        for (rope, expected) in loaded.config.ropes.iter_mut().zip(&model.config.ropes) {
+            // six digits of the file's
+            assert!(
+                (rope.attention_factor - expected.attention_factor).abs() < 1e-5,
+                "{name}"
+            );
+            rope.attention_factor = expected.attention_factor;
+        }
         assert_eq!(loaded.config, model.config, "{name}");
         assert_eq!(loaded.generation, model.generation, "{name}");
         for (tensor, expected) in &model.tensors {

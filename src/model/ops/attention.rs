@@ -11,8 +11,9 @@ use candle_core::{D, DType, Result, Tensor};
 use candle_nn::ops;
 
 use super::recorded::Recorded;
-use super::visible;
+use super::{soft_cap, soft_cap_slopes, visible};
 use crate::model::config::ModelConfig;
+use crate::model::kernels::AttentionScores;
 use crate::model::packed::PackedBatch;
 
 /// Most scores held at a time: 256 MB in f32.
@@ -23,17 +24,17 @@ pub(super) fn attention(
     q: &Tensor,
     k: &Tensor,
     v: &Tensor,
-    config: &ModelConfig,
+    (config, scores): (&ModelConfig, AttentionScores),
     batch: &Arc<PackedBatch>,
 ) -> Result<Tensor> {
-    in_steps(SCORES, [q, k, v], config, batch)
+    in_steps(SCORES, [q, k, v], (config, scores), batch)
 }
 
 /// As [`attention`], with another bound on the scores held at a time.
 pub(super) fn in_steps(
     most_scores: usize,
     [q, k, v]: [&Tensor; 3],
-    config: &ModelConfig,
+    (config, scores): (&ModelConfig, AttentionScores),
     batch: &Arc<PackedBatch>,
 ) -> Result<Tensor> {
     let op = Op {
@@ -42,6 +43,7 @@ pub(super) fn in_steps(
         kv_heads: config.num_kv_heads,
         group: config.num_heads / config.num_kv_heads,
         head_dim: config.head_dim,
+        scores,
     };
     let value = op.forward(&q.detach(), &k.detach(), &v.detach())?;
     let backward = move |[q, k, v]: [&Tensor; 3], gradient: &Tensor| op.backward(q, k, v, gradient);
@@ -56,6 +58,7 @@ struct Op {
     /// Query heads that share a kv head.
     group: usize,
     head_dim: usize,
+    scores: AttentionScores,
 }
 
 /// Some rows of a segment, computed together.
@@ -117,17 +120,22 @@ impl Op {
     }
 
     fn scale(&self) -> f64 {
-        1.0 / (self.head_dim as f64).sqrt()
+        f64::from(self.scores.scale)
     }
 
-    /// The share that each of the rows' queries gives each key, kv heads × (group · rows) × keys, f32.
-    fn shares(&self, rows: &Rows, q: &Tensor, k: &Tensor) -> Result<Tensor> {
-        let keys = k.dim(1)?;
+    /// The scores of the rows' queries for each key before they are masked, kv heads × (group · rows) × keys, f32.
+    fn scores(&self, q: &Tensor, k: &Tensor) -> Result<Tensor> {
         let scores = (q.matmul(&k.t()?)?.to_dtype(DType::F32)? * self.scale())?;
-        let places = Tensor::arange(rows.seen as f32, (rows.seen + rows.len) as f32, q.device())?;
+        soft_cap(&scores, self.scores.softcap)
+    }
+
+    /// The share that each of the rows' queries gives each key, like `scores`.
+    fn shares(&self, rows: &Rows, scores: &Tensor) -> Result<Tensor> {
+        let keys = scores.dim(2)?;
+        let places = Tensor::arange(rows.seen as f32, (rows.seen + rows.len) as f32, scores.device())?;
         let scores = scores
             .reshape((self.kv_heads, self.group, rows.len, keys))?
-            .broadcast_add(&visible(&places.unsqueeze(1)?, keys)?)?;
+            .broadcast_add(&visible(&places.unsqueeze(1)?, keys, self.scores.window)?)?;
         ops::softmax_last_dim(&scores)?.reshape((self.kv_heads, self.group * rows.len, keys))
     }
 
@@ -137,7 +145,8 @@ impl Op {
             let path = self.path(segment);
             let (k, v) = (self.along(&path, k)?, self.along(&path, v)?);
             for rows in self.rows_of(segment, k.dim(1)?) {
-                let shares = self.shares(&rows, &self.by_kv_head(&rows, q)?, &k)?;
+                let scores = self.scores(&self.by_kv_head(&rows, q)?, &k)?;
+                let shares = self.shares(&rows, &scores)?;
                 let mixed = shares.to_dtype(v.dtype())?.matmul(&v)?;
                 outputs.push(self.by_row(&rows, &mixed)?);
             }
@@ -145,8 +154,8 @@ impl Op {
         Tensor::cat(&outputs, 0)
     }
 
-    /// With P the shares and g the gradient: by v Pᵀ·g; by the scores S = P∘(g·vᵀ − Σ P∘(g·vᵀ)); by q S·k, by k Sᵀ·q, both
-    /// scaled.
+    /// With P the shares and g the gradient: by v Pᵀ·g; by the scores S = P∘(g·vᵀ − Σ P∘(g·vᵀ)), times the slopes of the
+    /// cap; by q S·k, by k Sᵀ·q, both scaled.
     fn backward(
         &self,
         q: &Tensor,
@@ -162,10 +171,15 @@ impl Op {
             let (k, v) = (self.along(&path, k)?, self.along(&path, v)?);
             for rows in self.rows_of(segment, k.dim(1)?) {
                 let (q, g) = (self.by_kv_head(&rows, q)?, self.by_kv_head(&rows, &gradient)?);
-                let shares = self.shares(&rows, &q, &k)?;
+                let scores = self.scores(&q, &k)?;
+                let shares = self.shares(&rows, &scores)?;
                 let by_shares = g.matmul(&v.t()?)?.to_dtype(DType::F32)?;
                 let mean = (&shares * &by_shares)?.sum_keepdim(D::Minus1)?;
-                let by_scores = ((&shares * by_shares.broadcast_sub(&mean)?)? * self.scale())?.to_dtype(q.dtype())?;
+                let mut by_scores = ((&shares * by_shares.broadcast_sub(&mean)?)? * self.scale())?;
+                if let Some(cap) = self.scores.softcap {
+                    by_scores = (by_scores * soft_cap_slopes(&scores, cap)?)?;
+                }
+                let by_scores = by_scores.to_dtype(q.dtype())?;
                 let shares = shares.to_dtype(v.dtype())?;
                 by_q.push(self.by_row(&rows, &by_scores.matmul(&k)?)?);
                 self.add(&mut by_k, &path, &by_scores.t()?.matmul(&q)?)?;

@@ -6,13 +6,15 @@ use candle_nn::ops;
 
 use super::recorded::Recorded;
 use super::restricted::restricted;
+use super::{soft_cap, soft_cap_slopes};
+use crate::model::kernels::LogitScaling;
 use crate::model::token_set::Allowed;
 
 /// Most logits held at a time: 256 MB in f32, and three or four tensors of that size at once. 441 rows of a vocabulary
 /// of 152 k: enough for a product to be bound by arithmetic.
 const LOGITS: usize = 64 << 20;
 
-/// Log-probabilities of `targets`, then entropies, under softmax(hidden·headᵀ / temperature): 2 × tokens, in f32 from
+/// Log-probabilities of `targets`, then entropies, under the softmax of scaled hidden·headᵀ: 2 × tokens, in f32 from
 /// the logits on. The backward pass computes the logits again: 8·tokens·width·vocabulary operations in all where the
 /// head is trained, against 6 with every logit kept.
 pub(super) fn log_probs(
@@ -20,9 +22,9 @@ pub(super) fn log_probs(
     head: &Tensor,
     targets: &[u32],
     allowed: &[Allowed],
-    temperature: f64,
+    scaling: LogitScaling,
 ) -> Result<Tensor> {
-    in_steps(LOGITS, hidden, head, targets, allowed, temperature)
+    in_steps(LOGITS, hidden, head, targets, allowed, scaling)
 }
 
 /// As [`log_probs`], with another bound on the logits held at a time.
@@ -32,7 +34,7 @@ pub(super) fn in_steps(
     head: &Tensor,
     targets: &[u32],
     allowed: &[Allowed],
-    temperature: f64,
+    scaling: LogitScaling,
 ) -> Result<Tensor> {
     let vocabulary = head.dim(0)?;
     if let Some(target) = targets.iter().find(|target| **target as usize >= vocabulary) {
@@ -42,7 +44,7 @@ pub(super) fn in_steps(
         most_logits,
         targets: Tensor::new(targets, hidden.device())?.unsqueeze(1)?,
         allowed: allowed.to_vec(),
-        temperature,
+        scaling,
         train_head: head.is_variable(),
     };
     let value = op.forward(&hidden.detach(), &head.detach())?;
@@ -57,7 +59,7 @@ struct Op {
     targets: Tensor,
     /// Tokens that each target was chosen from; empty if none is restricted.
     allowed: Vec<Allowed>,
-    temperature: f64,
+    scaling: LogitScaling,
     train_head: bool,
 }
 
@@ -68,6 +70,8 @@ struct Rows {
     log_probs: Tensor,
     /// −Σ p·log p, rows × 1.
     entropy: Tensor,
+    /// Derivatives of capped logits by uncapped ones, rows × vocabulary, if there is a cap.
+    bent: Option<Tensor>,
 }
 
 impl Op {
@@ -81,7 +85,10 @@ impl Op {
     }
 
     fn rows(&self, hidden: &Tensor, head: &Tensor, start: usize) -> Result<Rows> {
-        let logits = (hidden.matmul(&head.t()?)?.to_dtype(DType::F32)? / self.temperature)?;
+        let logits = (hidden.matmul(&head.t()?)?.to_dtype(DType::F32)? * self.scaling.scale)?;
+        let cap = self.scaling.softcap.map(|cap| cap as f32);
+        let logits = soft_cap(&logits, cap)?;
+        let bent = cap.map(|cap| soft_cap_slopes(&logits, cap)).transpose()?;
         let allowed = self.allowed.get(start..start + hidden.dim(0)?).unwrap_or_default();
         let logits = restricted(&logits, allowed.iter().map(Option::as_deref))?;
         let log_probs = ops::log_softmax(&logits, D::Minus1)?;
@@ -91,6 +98,7 @@ impl Op {
             targets,
             log_probs,
             entropy,
+            bent,
         })
     }
 
@@ -113,7 +121,7 @@ impl Op {
             let slopes = self
                 .rows(&hidden, head, start)?
                 .slopes(&gradient.narrow(0, start, len)?)?;
-            let slopes = (slopes / self.temperature)?.to_dtype(head.dtype())?;
+            let slopes = (slopes * self.scaling.scale)?.to_dtype(head.dtype())?;
             by_hidden.push(slopes.matmul(head)?);
             if self.train_head {
                 let part = slopes.t()?.matmul(&hidden)?.to_dtype(DType::F32)?;
@@ -129,8 +137,8 @@ impl Op {
 }
 
 impl Rows {
-    /// The gradient by logits over temperature, given those by log-probability and entropy (rows × 2): with p = softmax,
-    /// g·(onehot − p) − e·p·(log p + H).
+    /// The gradient by scaled products, given those by log-probability and entropy (rows × 2): with p = softmax,
+    /// g·(onehot − p) − e·p·(log p + H), times the slopes of the cap.
     fn slopes(&self, gradient: &Tensor) -> Result<Tensor> {
         let (by_log_prob, by_entropy) = (gradient.narrow(1, 0, 1)?, gradient.narrow(1, 1, 1)?);
         let surprise = self
@@ -138,6 +146,10 @@ impl Rows {
             .broadcast_add(&self.entropy)?
             .broadcast_mul(&by_entropy)?;
         let slopes = (self.log_probs.exp()? * surprise.broadcast_add(&by_log_prob)?)?.neg()?;
-        slopes.scatter_add(&self.targets.contiguous()?, &by_log_prob.contiguous()?, 1)
+        let slopes = slopes.scatter_add(&self.targets.contiguous()?, &by_log_prob.contiguous()?, 1)?;
+        match &self.bent {
+            Some(bent) => slopes * bent,
+            None => Ok(slopes),
+        }
     }
 }

@@ -22,9 +22,16 @@ use super::packed::PackedBatch;
 pub struct BatchContext {
     /// The tokens and their forest.
     pub batch: Arc<PackedBatch>,
-    /// cos of each token's rotary angles, tokens × head_dim / 2, f32.
+    /// Tables of each rotary embedding of the model.
+    pub ropes: Vec<RopeTables>,
+}
+
+/// Cosines and sines of each token's rotary angles, each tokens × half of what is rotated of a head, f32.
+#[derive(Clone, Debug)]
+pub struct RopeTables {
+    /// Cosines.
     pub cos: Tensor,
-    /// sin of each token's rotary angles, tokens × head_dim / 2, f32.
+    /// Sines.
     pub sin: Tensor,
 }
 
@@ -33,25 +40,50 @@ impl BatchContext {
     ///
     /// # Errors
     /// Fails if the batch is malformed.
-    pub fn new(batch: &PackedBatch, rope: &Rope, device: &Device) -> Result<Self> {
+    pub fn new(batch: &PackedBatch, ropes: &[Rope], device: &Device) -> Result<Self> {
         batch.validate()?;
-        let (cos, sin) = rope.tables(batch.positions.iter().copied());
-        let shape = (batch.len(), rope.inv_freq.len());
+        let tables = |rope: &Rope| -> Result<RopeTables> {
+            let (cos, sin) = rope.tables(batch.positions.iter().copied());
+            let shape = (batch.len(), rope.inv_freq.len());
+            Ok(RopeTables {
+                cos: Tensor::from_vec(cos, shape, device)?,
+                sin: Tensor::from_vec(sin, shape, device)?,
+            })
+        };
         Ok(Self {
-            cos: Tensor::from_vec(cos, shape, device)?,
-            sin: Tensor::from_vec(sin, shape, device)?,
+            ropes: ropes.iter().map(tables).collect::<Result<_>>()?,
             batch: Arc::new(batch.clone()),
         })
     }
 }
 
-/// 0 where a key's place is at most the query's (`places`, … × 1, f32), −∞ elsewhere: … × keys.
+/// 0 where a key's place is at most the query's (`places`, … × 1, f32) and within its window, −∞ elsewhere: … × keys.
 ///
 /// # Errors
 /// Fails if out of memory.
-pub fn visible(places: &Tensor, keys: usize) -> candle_core::Result<Tensor> {
+pub fn visible(places: &Tensor, keys: usize, window: Option<usize>) -> candle_core::Result<Tensor> {
     let device = places.device();
-    let seen = Tensor::arange(0f32, keys as f32, device)?.broadcast_le(places)?;
+    let key_places = Tensor::arange(0f32, keys as f32, device)?;
+    let mut seen = key_places.broadcast_le(places)?;
+    if let Some(window) = window {
+        seen = (seen * key_places.broadcast_gt(&(places - window as f64)?)?)?;
+    }
     let everywhere = |value: f32| Tensor::new(value, device)?.broadcast_as(seen.shape());
     seen.where_cond(&everywhere(0.0)?, &everywhere(f32::NEG_INFINITY)?)
+}
+
+/// c·tanh(x / c), or x without a cap c.
+///
+/// # Errors
+/// Fails if out of memory.
+pub fn soft_cap(x: &Tensor, cap: Option<f32>) -> candle_core::Result<Tensor> {
+    match cap.map(f64::from) {
+        Some(cap) => (x / cap)?.tanh()? * cap,
+        None => Ok(x.clone()),
+    }
+}
+
+/// The derivative of the soft cap where its result is `capped`: 1 − (capped / c)².
+fn soft_cap_slopes(capped: &Tensor, cap: f32) -> candle_core::Result<Tensor> {
+    (capped / f64::from(cap))?.sqr()?.affine(-1.0, 1.0)
 }

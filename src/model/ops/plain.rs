@@ -7,9 +7,10 @@
 use candle_core::{D, DType, Tensor};
 
 use super::linear::Linear;
-use super::{BatchContext, attention, log_probs};
+use super::{BatchContext, RopeTables, attention, log_probs};
 use crate::model::config::ModelConfig;
 use crate::model::error::Result;
+use crate::model::kernels::{Activation, AttentionScores, LogitScaling};
 use crate::model::token_set::Allowed;
 
 /// y = x·wᵀ (+ bias): tokens × in, out × in → tokens × out.
@@ -35,46 +36,61 @@ pub fn adapted_linear(
     Ok((&y + added.to_dtype(y.dtype())?)?)
 }
 
-/// x / rms(x) · weight along the last dimension, in f32.
-pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f32) -> Result<Tensor> {
+/// x / rms(x) · (weight + offset) along the last dimension, in f32; with an offset the product too, as Gemma has it.
+pub fn rms_norm(x: &Tensor, weight: &Tensor, offset: f32, eps: f32) -> Result<Tensor> {
     let wide = x.to_dtype(DType::F32)?;
     let mean_square = wide.sqr()?.mean_keepdim(D::Minus1)?;
     let normed = wide.broadcast_div(&(mean_square + eps as f64)?.sqrt()?)?;
-    Ok(normed.to_dtype(x.dtype())?.broadcast_mul(weight)?)
+    if offset == 0.0 {
+        return Ok(normed.to_dtype(x.dtype())?.broadcast_mul(weight)?);
+    }
+    let weight = (weight.to_dtype(DType::F32)? + f64::from(offset))?;
+    Ok(normed.broadcast_mul(&weight)?.to_dtype(x.dtype())?)
 }
 
-/// Rotary embedding, half-split: tokens × (heads · head_dim), each head turned by its token's position.
-pub fn rope(x: &Tensor, heads: usize, context: &BatchContext) -> Result<Tensor> {
+/// Rotary embedding, half-split: tokens × (heads · head_dim), the first numbers of each head (all, unless the tables are
+/// narrower) turned by its token's position.
+pub fn rope(x: &Tensor, heads: usize, tables: &RopeTables) -> Result<Tensor> {
     let (tokens, width) = x.dims2()?;
-    let half = width / heads / 2;
-    let x = x.reshape((tokens, heads, 2 * half))?;
+    let (head_dim, half) = (width / heads, tables.cos.dim(1)?);
+    let x = x.reshape((tokens, heads, head_dim))?;
     let (first, second) = (x.narrow(2, 0, half)?, x.narrow(2, half, half)?);
-    let cos = context.cos.to_dtype(x.dtype())?.unsqueeze(1)?;
-    let sin = context.sin.to_dtype(x.dtype())?.unsqueeze(1)?;
+    let rest = x.narrow(2, 2 * half, head_dim - 2 * half)?;
+    let cos = tables.cos.to_dtype(x.dtype())?.unsqueeze(1)?;
+    let sin = tables.sin.to_dtype(x.dtype())?.unsqueeze(1)?;
     let turned_first = (first.broadcast_mul(&cos)? - second.broadcast_mul(&sin)?)?;
     let turned_second = (second.broadcast_mul(&cos)? + first.broadcast_mul(&sin)?)?;
-    Ok(Tensor::cat(&[turned_first, turned_second], 2)?.reshape((tokens, width))?)
+    Ok(Tensor::cat(&[turned_first, turned_second, rest], 2)?.reshape((tokens, width))?)
 }
 
-/// silu(gate) · up.
-pub fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
-    Ok((gate.silu()? * up)?)
+/// act(gate) · up.
+pub fn glu(activation: Activation, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+    let gate = match activation {
+        Activation::Silu => gate.silu()?,
+        Activation::GeluTanh => gate.gelu()?, // candle's `gelu` is the approximation
+    };
+    Ok((gate * up)?)
 }
 
 /// Grouped-query attention over the batch's forest: q tokens × (heads · head_dim), k and v tokens × (kv heads ·
 /// head_dim) → like q. Softmax in f32.
-pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, config: &ModelConfig, context: &BatchContext) -> Result<Tensor> {
-    Ok(attention::attention(q, k, v, config, &context.batch)?)
+pub fn attention(
+    [q, k, v]: [&Tensor; 3],
+    config: &ModelConfig,
+    scores: AttentionScores,
+    context: &BatchContext,
+) -> Result<Tensor> {
+    Ok(attention::attention(q, k, v, (config, scores), &context.batch)?)
 }
 
-/// Log-probabilities of `targets` and entropies under softmax(hidden·headᵀ / temperature), both of length tokens, f32.
+/// Log-probabilities of `targets` and entropies under the softmax of scaled hidden·headᵀ, both of length tokens, f32.
 pub fn log_probs(
     hidden: &Tensor,
     head: &Tensor,
     targets: &[u32],
     allowed: &[Allowed],
-    temperature: f64,
+    scaling: LogitScaling,
 ) -> Result<(Tensor, Tensor)> {
-    let both = log_probs::log_probs(hidden, head, targets, allowed, temperature)?;
+    let both = log_probs::log_probs(hidden, head, targets, allowed, scaling)?;
     Ok((both.get(0)?, both.get(1)?))
 }

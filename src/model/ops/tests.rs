@@ -7,10 +7,18 @@ use candle_core::{D, DType, Device, Tensor, Var};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::{BatchContext, attention, log_probs, plain, visible};
+use super::{BatchContext, attention, log_probs, plain, soft_cap, visible};
 use crate::model::PackedBatch;
 use crate::model::config::{Family, ModelConfig};
+use crate::model::kernels::{Activation, AttentionScores, LogitScaling};
 use crate::model::token_set::Allowed;
+
+fn scaling(softcap: Option<f64>) -> LogitScaling {
+    LogitScaling {
+        scale: 1.0 / 0.7,
+        softcap,
+    }
+}
 
 type Op = Box<dyn Fn(&[Var]) -> Tensor>;
 
@@ -41,11 +49,16 @@ fn forest() -> PackedBatch {
 fn training_path() -> Vec<Case> {
     let config = ModelConfig::small(Family::Llama);
     let batch = forest();
-    let context = BatchContext::new(&batch, &config.rope, &Device::Cpu).unwrap();
+    let context = BatchContext::new(&batch, &config.ropes, &Device::Cpu).unwrap();
     let (tokens, heads, kv) = (batch.len(), config.num_heads, config.num_kv_heads);
     let (q, k) = (heads * config.head_dim, kv * config.head_dim);
     let targets: Vec<u32> = (0..tokens as u32).map(|t| t * 3 % 17).collect();
     let rope_context = context.clone();
+    let scores = AttentionScores {
+        softcap: Some(0.8),
+        window: Some(3),
+        ..config.attention_scores(0)
+    };
     vec![
         case("linear", &[&[5, 8], &[6, 8], &[6]], |x| {
             plain::linear(&x[0], &x[1], Some(&x[2])).unwrap()
@@ -56,17 +69,25 @@ fn training_path() -> Vec<Case> {
             plain::adapted_linear(&x[0], &frozen, None, (&x[1], &x[2]), 0.5).unwrap()
         }),
         case("rms_norm", &[&[5, 8], &[8]], |x| {
-            plain::rms_norm(&x[0], &x[1], 1e-5).unwrap()
+            plain::rms_norm(&x[0], &x[1], 0.0, 1e-5).unwrap()
+        }),
+        case("rms_norm", &[&[5, 8], &[8]], |x| {
+            plain::rms_norm(&x[0], &x[1], 1.0, 1e-5).unwrap()
         }),
         case("rope", &[&[tokens, q]], move |x| {
-            plain::rope(&x[0], heads, &rope_context).unwrap()
+            plain::rope(&x[0], heads, &rope_context.ropes[0]).unwrap()
         }),
-        case("swiglu", &[&[5, 8], &[5, 8]], |x| plain::swiglu(&x[0], &x[1]).unwrap()),
+        case("glu", &[&[5, 8], &[5, 8]], |x| {
+            plain::glu(Activation::Silu, &x[0], &x[1]).unwrap()
+        }),
+        case("glu", &[&[5, 8], &[5, 8]], |x| {
+            plain::glu(Activation::GeluTanh, &x[0], &x[1]).unwrap()
+        }),
         case("attention", &[&[tokens, q], &[tokens, k], &[tokens, k]], move |x| {
-            plain::attention(&x[0], &x[1], &x[2], &config, &context).unwrap()
+            plain::attention([&x[0], &x[1], &x[2]], &config, scores, &context).unwrap()
         }),
         case("log_probs", &[&[tokens, 8], &[17, 8]], move |x| {
-            let (log_probs, entropy) = plain::log_probs(&x[0], &x[1], &targets, &[], 0.7).unwrap();
+            let (log_probs, entropy) = plain::log_probs(&x[0], &x[1], &targets, &[], scaling(Some(2.0))).unwrap();
             Tensor::cat(&[log_probs, entropy], 0).unwrap()
         }),
     ]
@@ -190,34 +211,37 @@ fn log_probabilities_in_steps_are_those_of_candle_at_once() {
         .map(|free| if free { 0.0 } else { -1e30 })
         .collect();
     let floor = Tensor::from_vec(floor, (7, 19), &Device::Cpu).unwrap();
-    let logits = (hidden.matmul(&head.t().unwrap()).unwrap() / 0.7).unwrap();
-    let logits = (logits + floor).unwrap();
-    let all = candle_nn::ops::log_softmax(&logits, D::Minus1).unwrap();
-    let at = Tensor::new(&targets, &Device::Cpu).unwrap().unsqueeze(1).unwrap();
-    let chosen = all.gather(&at, 1).unwrap().squeeze(1).unwrap();
-    let entropy = (all.exp().unwrap() * &all)
-        .unwrap()
-        .sum(D::Minus1)
-        .unwrap()
-        .neg()
-        .unwrap();
-    let expected = Tensor::stack(&[chosen, entropy], 0).unwrap();
-    for most in [1, 40, 1000] {
-        let given = log_probs::in_steps(most, &hidden, &head, &targets, &allowed, 0.7).unwrap();
-        let both = [&hidden, &head];
-        assert_same(
-            (&given, gradients(&given, &both)),
-            (&expected, gradients(&expected, &both)),
-        );
+    for cap in [None, Some(1.5)] {
+        let logits = (hidden.matmul(&head.t().unwrap()).unwrap() / 0.7).unwrap();
+        let logits = (soft_cap(&logits, cap).unwrap() + &floor).unwrap();
+        let all = candle_nn::ops::log_softmax(&logits, D::Minus1).unwrap();
+        let at = Tensor::new(&targets, &Device::Cpu).unwrap().unsqueeze(1).unwrap();
+        let chosen = all.gather(&at, 1).unwrap().squeeze(1).unwrap();
+        let entropy = (all.exp().unwrap() * &all)
+            .unwrap()
+            .sum(D::Minus1)
+            .unwrap()
+            .neg()
+            .unwrap();
+        let expected = Tensor::stack(&[chosen, entropy], 0).unwrap();
+        for most in [1, 40, 1000] {
+            let given =
+                log_probs::in_steps(most, &hidden, &head, &targets, &allowed, scaling(cap.map(f64::from))).unwrap();
+            let both = [&hidden, &head];
+            assert_same(
+                (&given, gradients(&given, &both)),
+                (&expected, gradients(&expected, &both)),
+            );
+        }
     }
     assert!(
-        log_probs::log_probs(&hidden, &head, &[19; 7], &[], 0.7).is_err(),
+        log_probs::log_probs(&hidden, &head, &[19; 7], &[], scaling(None)).is_err(),
         "outside the vocabulary"
     );
 }
 
 /// Attention of each token separately, on candle's tape.
-fn one_by_one(q: &Tensor, k: &Tensor, v: &Tensor, config: &ModelConfig, batch: &PackedBatch) -> Tensor {
+fn one_by_one([q, k, v]: [&Tensor; 3], config: &ModelConfig, scores: AttentionScores, batch: &PackedBatch) -> Tensor {
     let (kv, d) = (config.num_kv_heads, config.head_dim);
     let group = config.num_heads / kv;
     let mut outputs = vec![];
@@ -230,6 +254,7 @@ fn one_by_one(q: &Tensor, k: &Tensor, v: &Tensor, config: &ModelConfig, batch: &
                 .map(|t| t as u32)
                 .collect();
             seen.extend(segment.start as u32..=token as u32);
+            let seen = seen.split_off(scores.first_visible(seen.len() - 1));
             let keys = seen.len();
             let seen = Tensor::new(seen, &Device::Cpu).unwrap();
             let chosen = |x: &Tensor| x.index_select(&seen, 0).unwrap().reshape((keys, kv, d)).unwrap();
@@ -237,9 +262,10 @@ fn one_by_one(q: &Tensor, k: &Tensor, v: &Tensor, config: &ModelConfig, batch: &
             for head in 0..kv * group {
                 let of_head = |x: &Tensor| x.narrow(1, head / group, 1).unwrap().squeeze(1).unwrap();
                 let q = q.narrow(0, token, 1).unwrap().narrow(1, head * d, d).unwrap();
-                let scores = q.matmul(&of_head(&k).t().unwrap()).unwrap();
-                let scores = (scores / (d as f64).sqrt()).unwrap();
-                let shares = candle_nn::ops::softmax(&scores, D::Minus1).unwrap();
+                let of_keys = q.matmul(&of_head(&k).t().unwrap()).unwrap();
+                let of_keys = (of_keys * f64::from(scores.scale)).unwrap();
+                let of_keys = soft_cap(&of_keys, scores.softcap).unwrap();
+                let shares = candle_nn::ops::softmax(&of_keys, D::Minus1).unwrap();
                 outputs.push(shares.matmul(&of_head(&v)).unwrap());
             }
         }
@@ -260,14 +286,21 @@ fn attention_in_steps_is_that_of_each_token_by_itself() {
         operand(config.num_kv_heads),
         operand(config.num_kv_heads),
     );
-    let expected = one_by_one(&q, &k, &v, &config, &batch);
-    for most in [1, 2 * 5 * config.num_heads, 1 << 20] {
-        let given = attention::in_steps(most, [&q, &k, &v], &config, &batch).unwrap();
-        let all = [&q, &k, &v];
-        assert_same(
-            (&given, gradients(&given, &all)),
-            (&expected, gradients(&expected, &all)),
-        );
+    for (window, softcap) in [(None, None), (Some(1), None), (Some(4), Some(0.5))] {
+        let scores = AttentionScores {
+            softcap,
+            window,
+            ..config.attention_scores(0)
+        };
+        let expected = one_by_one([&q, &k, &v], &config, scores, &batch);
+        for most in [1, 2 * 5 * config.num_heads, 1 << 20] {
+            let given = attention::in_steps(most, [&q, &k, &v], (&config, scores), &batch).unwrap();
+            let all = [&q, &k, &v];
+            assert_same(
+                (&given, gradients(&given, &all)),
+                (&expected, gradients(&expected, &all)),
+            );
+        }
     }
 }
 
@@ -278,7 +311,7 @@ fn what_is_frozen_takes_no_gradient() {
     let frozen = random(&[5, 4], &mut rng);
     for output in [
         plain::linear(&x, &frozen, None).unwrap(),
-        log_probs::log_probs(&x, &frozen, &[1, 2, 3], &[], 1.0).unwrap(),
+        log_probs::log_probs(&x, &frozen, &[1, 2, 3], &[], scaling(None)).unwrap(),
     ] {
         let store = output.sum_all().unwrap().backward().unwrap();
         assert!(store.get(&x).is_some() && store.get(&frozen).is_none());
@@ -321,6 +354,10 @@ fn in_bf16_operations_and_gradients_stay_near() {
 fn a_key_is_visible_up_to_the_querys_place() {
     let places = Tensor::new(&[[0f32], [2.0]], &Device::Cpu).unwrap();
     let hidden = f32::NEG_INFINITY;
-    let mask: Vec<Vec<f32>> = visible(&places, 4).unwrap().to_vec2().unwrap();
-    assert_eq!(mask, [[0.0, hidden, hidden, hidden], [0.0, 0.0, 0.0, hidden]]);
+    let mask = |window| visible(&places, 4, window).unwrap().to_vec2::<f32>().unwrap();
+    assert_eq!(mask(None), [[0.0, hidden, hidden, hidden], [0.0, 0.0, 0.0, hidden]]);
+    assert_eq!(
+        mask(Some(2)),
+        [[0.0, hidden, hidden, hidden], [hidden, 0.0, 0.0, hidden]]
+    );
 }

@@ -34,8 +34,8 @@ impl<'a> Forward<'a> {
     pub fn run(model: Transformer<'a>, micro: &'a MicroBatch, temperature: f64, recompute: bool) -> Result<Self> {
         let context = model.context(&micro.batch)?;
         let mut x = model.embed(&micro.batch)?.detach();
-        let mut layers = Vec::with_capacity(model.weights().config.num_layers);
-        for layer in 0..model.weights().config.num_layers {
+        let mut layers = Vec::with_capacity(model.weights().config.layers.len());
+        for layer in 0..model.weights().config.layers.len() {
             let input = Var::from_tensor(&x)?;
             let output = model.layer(layer, &input, &context)?;
             x = output.detach();
@@ -83,8 +83,9 @@ impl<'a> Forward<'a> {
             flow = step_back(&(output * flow)?.sum_all()?, &tape.input, &trained, gradients)?;
         }
         if self.model.weights().is_trained(EMBEDDING) {
-            let ids = &self.micro.batch.token_ids;
-            gradients.add_rows(EMBEDDING, self.model.weights().tensor(EMBEDDING)?, ids, &flow)?;
+            let (weights, ids) = (self.model.weights(), &self.micro.batch.token_ids);
+            let by_row = (&flow * f64::from(weights.config.embedding_scale))?;
+            gradients.add_rows(EMBEDDING, weights.tensor(EMBEDDING)?, ids, &by_row)?;
         }
         let sums: Vec<f32> = flow.to_dtype(candle_core::DType::F32)?.abs()?.sum(1)?.to_vec1()?;
         Ok((0..sums.len()).filter(|token| !sums[*token].is_finite()).collect())
@@ -98,7 +99,7 @@ impl<'a> Forward<'a> {
 pub(super) fn log_probs(model: Transformer, micro: &MicroBatch, temperature: f64) -> Result<Vec<f32>> {
     let context = model.context(&micro.batch)?;
     let mut x = model.embed(&micro.batch)?.detach();
-    for layer in 0..model.weights().config.num_layers {
+    for layer in 0..model.weights().config.layers.len() {
         x = model.layer(layer, &x, &context)?.detach();
     }
     Ok(head(&model, &x, micro, temperature)?.0.to_vec1()?)

@@ -3,11 +3,11 @@
 
 use super::arena::{Arena, Rest};
 use super::layer::{Kept, Layer, Norm, Pass, Scratch};
-use crate::model::kernels::Compute;
 use crate::model::kernels::head::{Distributions, Head};
 use crate::model::kernels::sums::add_rows;
 use crate::model::kernels::tensors::Numbers;
-use crate::model::ops::BatchContext;
+use crate::model::kernels::{Compute, LogitScaling};
+use crate::model::ops::{BatchContext, RopeTables};
 use crate::model::token_set::Allowed;
 use crate::model::weights::{EMBEDDING, FINAL_NORM};
 use crate::model::{ModelError, Transformer};
@@ -19,7 +19,7 @@ use crate::train::packing::MicroBatch;
 pub(super) struct Forward<'a> {
     model: Transformer<'a>,
     micro: &'a MicroBatch,
-    temperature: f32,
+    temperature: f64,
     compute: Compute<'a>,
     context: BatchContext,
     /// Residual stream before each layer and after the last one.
@@ -46,12 +46,12 @@ impl<'a> Forward<'a> {
         model: Transformer<'a>,
         compute: Compute<'a>,
         micro: &'a MicroBatch,
-        temperature: f32,
+        temperature: f64,
         recompute: bool,
         arena: &'a mut Arena,
     ) -> Result<Self> {
         let config = &model.weights().config;
-        let (tokens, layers) = (micro.batch.len(), config.num_layers);
+        let (tokens, layers) = (micro.batch.len(), config.layers.len());
         let keeps = if recompute { layers.min(1) } else { layers };
         let inputs_size = (layers + 1) * config.hidden_size;
         let a_token = inputs_size + keeps * Kept::size(config) + Scratch::size(config);
@@ -93,6 +93,7 @@ impl<'a> Forward<'a> {
             };
             row.copy_from_slice(source);
         }
+        scale(self.inputs[0], weights.config.embedding_scale);
         Ok(())
     }
 
@@ -118,14 +119,9 @@ impl<'a> Forward<'a> {
         final_norm(&self.model)?.forward(self.compute.pool, stream, normed);
         let weight = Numbers::of(self.model.weights().head()?)?;
         let targets = targets(self.micro);
-        let head = head(
-            &weight,
-            &targets,
-            &self.micro.allowed,
-            width,
-            self.temperature,
-            self.compute,
-        )?;
+        let scaling = self.model.weights().config.logit_scaling(self.temperature);
+        let allowed = &self.micro.allowed;
+        let head = head(&weight, &targets, allowed, width, scaling, self.compute)?;
         self.found = head.forward(normed, self.head.logits);
         Ok(())
     }
@@ -150,6 +146,7 @@ impl<'a> Forward<'a> {
         if weights.is_trained(EMBEDDING) {
             let ids = &self.micro.batch.token_ids;
             let shape = (weights.config.vocab_size, width);
+            scale(flow, weights.config.embedding_scale);
             gradients.accumulate(EMBEDDING, shape, |sum, _| {
                 add_rows(self.compute.pool, sum, width, ids, flow)
             })?;
@@ -166,14 +163,9 @@ impl<'a> Forward<'a> {
         let [stream, normed, by_normed, by_stream] = streams;
         let weight = Numbers::of(weights.head()?)?;
         let targets = targets(self.micro);
-        let head = head(
-            &weight,
-            &targets,
-            &self.micro.allowed,
-            width,
-            self.temperature,
-            self.compute,
-        )?;
+        let scaling = self.model.weights().config.logit_scaling(self.temperature);
+        let allowed = &self.micro.allowed;
+        let head = head(&weight, &targets, allowed, width, scaling, self.compute)?;
         let name = weights.head_name();
         match weights.is_trained(name) {
             true => gradients.accumulate(name, (weights.config.vocab_size, width), |sum, into| {
@@ -220,7 +212,9 @@ impl<'a> HeadMemory<'a> {
     fn logits(model: &Transformer, micro: &MicroBatch, compute: Compute) -> Result<usize> {
         let weight = Numbers::of(model.weights().head()?)?;
         let targets = targets(micro);
-        Ok(head(&weight, &targets, &[], model.weights().config.hidden_size, 1.0, compute)?.buffer_len())
+        let config = &model.weights().config;
+        let (width, scaling) = (config.hidden_size, config.logit_scaling(1.0));
+        Ok(head(&weight, &targets, &[], width, scaling, compute)?.buffer_len())
     }
 }
 
@@ -230,17 +224,24 @@ fn pass<'p>(
     context: &'p BatchContext,
     compute: Compute<'p>,
 ) -> Result<Pass<'p>> {
+    let tables = |tables: &'p RopeTables| Ok((Numbers::of(&tables.cos)?, Numbers::of(&tables.sin)?));
     Ok(Pass {
         config: &model.weights().config,
         batch: &micro.batch,
-        cos: Numbers::of(&context.cos)?,
-        sin: Numbers::of(&context.sin)?,
+        ropes: context.ropes.iter().map(tables).collect::<Result<_>>()?,
         compute,
     })
 }
 
 fn final_norm<'a>(model: &Transformer<'a>) -> Result<Norm<'a>> {
     Norm::read(model, FINAL_NORM.trim_end_matches(".weight"))
+}
+
+/// Multiplies in place; by 1 nothing is done.
+fn scale(x: &mut [f32], factor: f32) {
+    if factor != 1.0 {
+        x.iter_mut().for_each(|x| *x *= factor);
+    }
 }
 
 fn targets(micro: &MicroBatch) -> Vec<u32> {
@@ -252,7 +253,7 @@ fn head<'h>(
     targets: &'h [u32],
     allowed: &'h [Allowed],
     width: usize,
-    temperature: f32,
+    scaling: LogitScaling,
     compute: Compute<'h>,
 ) -> Result<Head<'h>> {
     let vocabulary = weight.len() / width;
@@ -265,7 +266,7 @@ fn head<'h>(
         width,
         targets,
         allowed,
-        temperature,
+        scaling,
         compute,
     })
 }

@@ -1,11 +1,15 @@
 //! Forward and backward pass of a decoder layer with the CPU kernels.
 
+use std::ops::Deref;
+
 use super::arena::Rest;
-use super::projection::Projection;
+use super::projection::{Projection, Projections};
+use crate::model::config::{GATE_UP, QKV};
 use crate::model::kernels::forest_attention::{AttentionGradients, AttentionInputs, ForestAttention};
+use crate::model::kernels::sums::add_scaled;
 use crate::model::kernels::tensors::Numbers;
 use crate::model::kernels::{Compute, Into};
-use crate::model::kernels::{Pool, Rotation, rms_norm, rms_norm_backward, rope_tokens, swiglu, swiglu_backward};
+use crate::model::kernels::{Pool, Rotation, glu, glu_backward, rms_norm, rms_norm_backward, rope_tokens};
 use crate::model::packed::PackedBatch;
 use crate::model::{ModelConfig, Transformer};
 use crate::train::error::Result;
@@ -15,33 +19,44 @@ use crate::train::gradients::Gradients;
 pub(super) struct Pass<'a> {
     pub config: &'a ModelConfig,
     pub batch: &'a PackedBatch,
-    /// Cosines of the rotary embedding, tokens × head_dim / 2.
-    pub cos: Numbers<'a>,
-    /// Sines of the rotary embedding, tokens × head_dim / 2.
-    pub sin: Numbers<'a>,
+    /// Cosines and sines of each rotary embedding, tokens × half of what is rotated of a head.
+    pub ropes: Vec<(Numbers<'a>, Numbers<'a>)>,
     pub compute: Compute<'a>,
 }
 
 /// Borrowed weights of a layer.
 pub(super) struct Layer<'a> {
-    input_norm: Norm<'a>,
-    q: Projection<'a>,
-    k: Projection<'a>,
-    v: Projection<'a>,
+    number: usize,
+    before_attention: Option<Norm<'a>>,
+    qkv: Projections<'a, 3>,
     head_norms: Option<(Norm<'a>, Norm<'a>)>,
-    o: Projection<'a>,
-    post_norm: Norm<'a>,
-    gate: Projection<'a>,
-    up: Projection<'a>,
-    down: Projection<'a>,
+    attention_exit: Exit<'a>,
+    before_mlp: Option<Norm<'a>>,
+    gate_up: Projections<'a, 2>,
+    mlp_exit: Exit<'a>,
+}
+
+/// The end of attention or MLP: stream + scale · norm(projection(x)).
+struct Exit<'a> {
+    projection: Projection<'a>,
+    norm: Option<Norm<'a>>,
+    scale: f32,
 }
 
 /// Borrowed weight of a norm.
 pub(super) struct Norm<'a> {
     name: String,
-    weight: Numbers<'a>,
+    weight: NormWeight<'a>,
     trained: bool,
     eps: f32,
+}
+
+/// What a norm multiplies by.
+enum NormWeight<'a> {
+    /// The parameter.
+    Stored(Numbers<'a>),
+    /// The parameter plus a constant, whose gradient is the parameter's.
+    Offset(Vec<f32>),
 }
 
 /// Results that a layer's backward pass needs besides its input, with one row per token.
@@ -50,11 +65,14 @@ pub(super) struct Kept<'a> {
     q: &'a mut [f32],
     k: &'a mut [f32],
     v: &'a mut [f32],
-    /// Queries and keys before their norms; empty if the model has no such norms.
+    /// Queries and keys before their norms; empty if the model has none.
     raw_q: &'a mut [f32],
     raw_k: &'a mut [f32],
     /// Result of attention.
     mixed: &'a mut [f32],
+    /// Results of the last projections of attention and MLP before their norms; empty if they have none.
+    attention_raw: &'a mut [f32],
+    mlp_raw: &'a mut [f32],
     /// Residual stream between attention and MLP.
     middle: &'a mut [f32],
     gate: &'a mut [f32],
@@ -76,19 +94,21 @@ pub(super) struct Scratch<'a> {
     /// tokens × (kv_heads · head_dim). So for the next.
     by_k: &'a mut [f32],
     by_v: &'a mut [f32],
+    /// Result of a fused projection; empty if the model has none.
+    fused: &'a mut [f32],
 }
 
 impl<'a> Kept<'a> {
     /// Returns the number of floats per token.
     pub fn size(config: &ModelConfig) -> usize {
         let (q, kv) = widths(config);
-        let raw = if config.qk_norm { q + kv } else { 0 };
-        2 * q + 2 * kv + raw + config.hidden_size + 2 * config.intermediate_size
+        let raw = if config.qk_norm.is_some() { q + kv } else { 0 };
+        2 * q + 2 * kv + raw + (1 + branch_norms(config)) * config.hidden_size + 2 * config.intermediate_size
     }
 
     pub fn cut(config: &ModelConfig, tokens: usize, rest: &mut Rest<'a>) -> Self {
         let (q, kv) = widths(config);
-        let raw = config.qk_norm as usize;
+        let raw = usize::from(config.qk_norm.is_some());
         let mut take = |width: usize| rest.take(tokens * width);
         Self {
             q: take(q),
@@ -97,6 +117,8 @@ impl<'a> Kept<'a> {
             raw_q: take(q * raw),
             raw_k: take(kv * raw),
             mixed: take(q),
+            attention_raw: take(config.hidden_size * usize::from(config.norms.after_attention.is_some())),
+            mlp_raw: take(config.hidden_size * usize::from(config.norms.after_mlp.is_some())),
             middle: take(config.hidden_size),
             gate: take(config.intermediate_size),
             up: take(config.intermediate_size),
@@ -108,7 +130,7 @@ impl<'a> Scratch<'a> {
     /// Returns the number of floats per token.
     pub fn size(config: &ModelConfig) -> usize {
         let (q, kv) = widths(config);
-        2 * config.hidden_size + 2 * config.intermediate_size + 2 * q + 2 * kv
+        2 * config.hidden_size + 2 * config.intermediate_size + 2 * q + 2 * kv + fused_width(config)
     }
 
     pub fn cut(config: &ModelConfig, tokens: usize, rest: &mut Rest<'a>) -> Self {
@@ -123,6 +145,7 @@ impl<'a> Scratch<'a> {
             by_q: take(q),
             by_k: take(kv),
             by_v: take(kv),
+            fused: take(fused_width(config)),
         }
     }
 }
@@ -135,11 +158,41 @@ fn widths(config: &ModelConfig) -> (usize, usize) {
     )
 }
 
+/// Returns the number of norms after attention and MLP.
+fn branch_norms(config: &ModelConfig) -> usize {
+    let norms = &config.norms;
+    [norms.after_attention, norms.after_mlp].iter().flatten().count()
+}
+
+/// Returns the width of the widest fused projection.
+fn fused_width(config: &ModelConfig) -> usize {
+    let (q, kv) = widths(config);
+    match config.fused_projections {
+        true => (q + 2 * kv).max(2 * config.intermediate_size),
+        false => 0,
+    }
+}
+
+impl Deref for NormWeight<'_> {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        match self {
+            Self::Stored(numbers) => numbers,
+            Self::Offset(numbers) => numbers,
+        }
+    }
+}
+
 impl<'a> Norm<'a> {
     pub fn read(model: &Transformer<'a>, module: &str) -> Result<Self> {
         let (weights, name) = (model.weights(), format!("{module}.weight"));
+        let (stored, offset) = (Numbers::of(weights.tensor(&name)?)?, weights.config.norm_offset);
         Ok(Self {
-            weight: Numbers::of(weights.tensor(&name)?)?,
+            weight: match offset == 0.0 {
+                true => NormWeight::Stored(stored),
+                false => NormWeight::Offset(stored.iter().map(|w| w + offset).collect()),
+            },
             trained: weights.is_trained(&name),
             eps: weights.config.rms_norm_eps,
             name,
@@ -163,20 +216,28 @@ impl<'a> Norm<'a> {
 }
 
 impl Pass<'_> {
-    fn attention(&self) -> ForestAttention<'_> {
+    fn attention(&self, layer: usize) -> ForestAttention<'_> {
         ForestAttention {
             batch: self.batch,
             heads: self.config.num_heads,
             kv_heads: self.config.num_kv_heads,
             head_dim: self.config.head_dim,
+            scores: self.config.attention_scores(layer),
             compute: self.compute,
         }
     }
 
-    /// Applies the rotary embedding to queries or keys, or its inverse.
-    fn rope(&self, x: &mut [f32], heads: usize, rotation: Rotation) {
-        let d = self.config.head_dim;
-        rope_tokens(self.compute.pool, x, heads * d, (&self.cos, &self.sin), d / 2, rotation);
+    /// Applies a layer's rotary embedding, or its inverse, to queries and keys.
+    fn rope(&self, layer: usize, q: &mut [f32], k: &mut [f32], rotation: Rotation) {
+        let Some(rope) = self.config.layers[layer].rope else {
+            return;
+        };
+        let ((cos, sin), half) = (&self.ropes[rope], self.config.ropes[rope].inv_freq.len());
+        let head_dim = self.config.head_dim;
+        for (x, heads) in [(q, self.config.num_heads), (k, self.config.num_kv_heads)] {
+            let widths = (heads * head_dim, head_dim);
+            rope_tokens(self.compute.pool, x, widths, (cos, sin), half, rotation);
+        }
     }
 }
 
@@ -185,55 +246,66 @@ impl<'a> Layer<'a> {
     /// Fails if a parameter is missing or not f32 on the CPU.
     pub fn read(model: &Transformer<'a>, number: usize, compute: Compute<'a>) -> Result<Self> {
         let name = |part: &str| format!("model.layers.{number}.{part}");
-        let projection = |part: &str| Projection::read(model, name(part), compute);
-        let head_norm = |part: &str| Norm::read(model, &name(part));
-        let head_norms = match model.weights().config.qk_norm {
-            true => Some((head_norm("self_attn.q_norm")?, head_norm("self_attn.k_norm")?)),
-            false => None,
+        let config = &model.weights().config;
+        let norm = |part: &str| Norm::read(model, &name(part));
+        let exit = |part: &str, after: Option<&str>| -> Result<Exit<'a>> {
+            Ok(Exit {
+                projection: Projection::read(model, name(part), compute)?,
+                norm: after.map(norm).transpose()?,
+                scale: config.residual_scale,
+            })
         };
         Ok(Self {
-            input_norm: Norm::read(model, &name("input_layernorm"))?,
-            q: projection("self_attn.q_proj")?,
-            k: projection("self_attn.k_proj")?,
-            v: projection("self_attn.v_proj")?,
-            head_norms,
-            o: projection("self_attn.o_proj")?,
-            post_norm: Norm::read(model, &name("post_attention_layernorm"))?,
-            gate: projection("mlp.gate_proj")?,
-            up: projection("mlp.up_proj")?,
-            down: projection("mlp.down_proj")?,
+            number,
+            before_attention: config.norms.before_attention.map(norm).transpose()?,
+            qkv: Projections::read(model, &name("self_attn"), &QKV, compute)?,
+            head_norms: match config.qk_norm {
+                Some(_) => Some((norm("self_attn.q_norm")?, norm("self_attn.k_norm")?)),
+                None => None,
+            },
+            attention_exit: exit("self_attn.o_proj", config.norms.after_attention)?,
+            before_mlp: config.norms.before_mlp.map(norm).transpose()?,
+            gate_up: Projections::read(model, &name("mlp"), &GATE_UP, compute)?,
+            mlp_exit: exit("mlp.down_proj", config.norms.after_mlp)?,
         })
     }
 
     /// Computes the stored results, and `output` if given: a recomputed layer has its output already.
     pub fn forward(&self, pass: &Pass, x: &[f32], kept: &mut Kept, scratch: &mut Scratch, output: Option<&mut [f32]>) {
-        let Scratch { normed, inner, .. } = scratch;
+        let Scratch {
+            normed, inner, fused, ..
+        } = scratch;
         let pool = pass.compute.pool;
-        let (heads, kv_heads) = (pass.config.num_heads, pass.config.num_kv_heads);
-        self.input_norm.forward(pool, x, normed);
         let (q, k) = match self.head_norms {
             Some(_) => (&mut *kept.raw_q, &mut *kept.raw_k),
             None => (&mut *kept.q, &mut *kept.k),
         };
-        self.q.linear().forward(normed, q, Into::Replace);
-        self.k.linear().forward(normed, k, Into::Replace);
-        self.v.linear().forward(normed, kept.v, Into::Replace);
+        let input = entry(&self.before_attention, pool, x, normed);
+        self.qkv.forward(input, [q, k, &mut *kept.v], fused);
         if let Some((q_norm, k_norm)) = &self.head_norms {
             q_norm.forward(pool, kept.raw_q, kept.q);
             k_norm.forward(pool, kept.raw_k, kept.k);
         }
-        pass.rope(kept.q, heads, Rotation::Forward);
-        pass.rope(kept.k, kv_heads, Rotation::Forward);
-        pass.attention().forward(kept.q, kept.k, kept.v, kept.mixed);
-        kept.middle.copy_from_slice(x);
-        self.o.linear().forward(kept.mixed, kept.middle, Into::Add);
-        self.post_norm.forward(pool, kept.middle, normed);
-        self.gate.linear().forward(normed, kept.gate, Into::Replace);
-        self.up.linear().forward(normed, kept.up, Into::Replace);
-        if let Some(output) = output {
-            swiglu(pool, kept.gate, kept.up, inner);
-            output.copy_from_slice(kept.middle);
-            self.down.linear().forward(inner, output, Into::Add);
+        pass.rope(self.number, kept.q, kept.k, Rotation::Forward);
+        pass.attention(self.number).forward(kept.q, kept.k, kept.v, kept.mixed);
+        let exit = &self.attention_exit;
+        exit.forward(
+            pool,
+            kept.mixed,
+            x,
+            (&mut *kept.attention_raw, &mut *normed),
+            kept.middle,
+        );
+        let input = entry(&self.before_mlp, pool, kept.middle, normed);
+        self.gate_up.forward(input, [&mut *kept.gate, &mut *kept.up], fused);
+        let exit = &self.mlp_exit;
+        if output.is_none() && exit.norm.is_none() {
+            return;
+        }
+        glu(pool, pass.config.activation, kept.gate, kept.up, inner);
+        match output {
+            Some(output) => exit.forward(pool, inner, kept.middle, (&mut *kept.mlp_raw, &mut *normed), output),
+            None => exit.projection.linear().forward(inner, kept.mlp_raw, Into::Replace),
         }
     }
 
@@ -250,13 +322,13 @@ impl<'a> Layer<'a> {
         flow: &mut [f32],
         gradients: &mut Gradients,
     ) -> Result<()> {
-        self.mlp_backward(pass.compute.pool, kept, scratch, flow, gradients)?;
+        self.mlp_backward(pass, kept, scratch, flow, gradients)?;
         self.attention_backward(pass, x, kept, scratch, flow, gradients)
     }
 
     fn mlp_backward(
         &self,
-        pool: &Pool,
+        pass: &Pass,
         kept: &mut Kept,
         scratch: &mut Scratch,
         flow: &mut [f32],
@@ -267,16 +339,31 @@ impl<'a> Layer<'a> {
             by_normed,
             inner,
             by_inner,
+            fused,
             ..
         } = scratch;
-        swiglu(pool, kept.gate, kept.up, inner);
-        self.down.backward(inner, flow, (by_inner, Into::Replace), gradients)?;
-        swiglu_backward(pool, kept.gate, kept.up, by_inner);
-        self.post_norm.forward(pool, kept.middle, normed);
-        self.gate
-            .backward(normed, kept.gate, (by_normed, Into::Replace), gradients)?;
-        self.up.backward(normed, kept.up, (by_normed, Into::Add), gradients)?;
-        self.post_norm.backward(pool, kept.middle, by_normed, flow, gradients)
+        let (pool, activation) = (pass.compute.pool, pass.config.activation);
+        glu(pool, activation, kept.gate, kept.up, inner);
+        let exit = &self.mlp_exit;
+        exit.backward(
+            pool,
+            inner,
+            (&*kept.mlp_raw, &*flow),
+            [&mut *normed, &mut *by_normed],
+            by_inner,
+            gradients,
+        )?;
+        glu_backward(pool, activation, kept.gate, kept.up, by_inner);
+        let by = [&*kept.gate, &*kept.up];
+        let Some(norm) = &self.before_mlp else {
+            return self
+                .gate_up
+                .backward(kept.middle, by, (&mut *flow, Into::Add), fused, gradients);
+        };
+        norm.forward(pool, kept.middle, normed);
+        self.gate_up
+            .backward(normed, by, (&mut *by_normed, Into::Replace), fused, gradients)?;
+        norm.backward(pool, kept.middle, by_normed, flow, gradients)
     }
 
     fn attention_backward(
@@ -295,11 +382,19 @@ impl<'a> Layer<'a> {
             by_q,
             by_k,
             by_v,
+            fused,
             ..
         } = scratch;
-        self.o
-            .backward(kept.mixed, flow, (by_mixed, Into::Replace), gradients)?;
         let pool = pass.compute.pool;
+        let (exit, raw) = (&self.attention_exit, &*kept.attention_raw);
+        exit.backward(
+            pool,
+            kept.mixed,
+            (raw, &*flow),
+            [&mut *normed, &mut *by_normed],
+            by_mixed,
+            gradients,
+        )?;
         let inputs = AttentionInputs {
             q: kept.q,
             k: kept.k,
@@ -312,9 +407,8 @@ impl<'a> Layer<'a> {
             dk: by_k,
             dv: by_v,
         };
-        pass.attention().backward(&inputs, found);
-        pass.rope(by_q, pass.config.num_heads, Rotation::Backward);
-        pass.rope(by_k, pass.config.num_kv_heads, Rotation::Backward);
+        pass.attention(self.number).backward(&inputs, found);
+        pass.rope(self.number, by_q, by_k, Rotation::Backward);
         if let Some((q_norm, k_norm)) = &self.head_norms {
             // The inputs of attention are no longer needed: their memory holds the gradients before the norms.
             for (norm, raw, by, into) in [
@@ -326,12 +420,73 @@ impl<'a> Layer<'a> {
                 by.copy_from_slice(into);
             }
         }
-        self.input_norm.forward(pool, x, normed);
-        let mut into = Into::Replace;
-        for (projection, by) in [(&self.q, by_q), (&self.k, by_k), (&self.v, by_v)] {
-            projection.backward(normed, by, (by_normed, into), gradients)?;
-            into = Into::Add;
+        let by: [&[f32]; 3] = [by_q, by_k, by_v];
+        let Some(norm) = &self.before_attention else {
+            return self.qkv.backward(x, by, (&mut *flow, Into::Add), fused, gradients);
+        };
+        norm.forward(pool, x, normed);
+        self.qkv
+            .backward(normed, by, (&mut *by_normed, Into::Replace), fused, gradients)?;
+        norm.backward(pool, x, by_normed, flow, gradients)
+    }
+}
+
+/// The input of attention or MLP: the norm of the residual stream, or the stream itself.
+fn entry<'x>(norm: &Option<Norm>, pool: &Pool, x: &'x [f32], normed: &'x mut [f32]) -> &'x [f32] {
+    match norm {
+        Some(norm) => {
+            norm.forward(pool, x, normed);
+            normed
         }
-        self.input_norm.backward(pool, x, by_normed, flow, gradients)
+        None => x,
+    }
+}
+
+impl Exit<'_> {
+    /// Writes the residual stream after the block to `output`. `raw` takes the projection's result if it is normed.
+    fn forward(
+        &self,
+        pool: &Pool,
+        x: &[f32],
+        stream: &[f32],
+        (raw, result): (&mut [f32], &mut [f32]),
+        output: &mut [f32],
+    ) {
+        let linear = self.projection.linear();
+        output.copy_from_slice(stream);
+        match &self.norm {
+            None if self.scale == 1.0 => return linear.forward(x, output, Into::Add),
+            None => linear.forward(x, result, Into::Replace),
+            Some(norm) => {
+                linear.forward(x, raw, Into::Replace);
+                norm.forward(pool, raw, result);
+            }
+        }
+        add_scaled(pool, output, result, self.scale);
+    }
+
+    /// Given the gradient `flow` of the residual stream, writes that of the block's result to `by_x`. The temporary
+    /// memory is of the stream's size.
+    fn backward(
+        &self,
+        pool: &Pool,
+        x: &[f32],
+        (raw, flow): (&[f32], &[f32]),
+        [scaled, by_raw]: [&mut [f32]; 2],
+        by_x: &mut [f32],
+        gradients: &mut Gradients,
+    ) -> Result<()> {
+        let into = Into::Replace;
+        if self.norm.is_none() && self.scale == 1.0 {
+            return self.projection.backward(x, flow, (by_x, into), gradients);
+        }
+        scaled.fill(0.0);
+        add_scaled(pool, scaled, flow, self.scale);
+        let Some(norm) = &self.norm else {
+            return self.projection.backward(x, scaled, (by_x, into), gradients);
+        };
+        by_raw.fill(0.0);
+        norm.backward(pool, raw, scaled, by_raw, gradients)?;
+        self.projection.backward(x, by_raw, (by_x, into), gradients)
     }
 }

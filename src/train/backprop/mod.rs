@@ -105,7 +105,7 @@ impl Backprop {
             }
             Method::Kernels(precision) => {
                 let (compute, arena) = (Compute::new(&self.pool, *precision), &mut self.arena);
-                let pass = kernels::Forward::run(model, compute, micro, temperature as f32, recompute, arena)?;
+                let pass = kernels::Forward::run(model, compute, micro, temperature, recompute, arena)?;
                 Pass::Kernels(Box::new(pass))
             }
         }))

@@ -1,6 +1,7 @@
 //! Weights of a linear layer and their gradients.
 
 use crate::model::Transformer;
+use crate::model::config::ProjectionNames;
 use crate::model::kernels::linear::{Adapter, Linear};
 use crate::model::kernels::sums::add_columns;
 use crate::model::kernels::tensors::Numbers;
@@ -25,6 +26,101 @@ struct Factors<'a> {
     b: Numbers<'a>,
     rank: usize,
     scale: f32,
+}
+
+/// Projections of the same input: one each, or one whose result has theirs side by side (Phi-3).
+pub(super) enum Projections<'a, const N: usize> {
+    Separate([Projection<'a>; N]),
+    Fused(Projection<'a>),
+}
+
+impl<'a, const N: usize> Projections<'a, N> {
+    /// Borrows the projections of a block, of these names.
+    ///
+    /// # Errors
+    /// As [`Projection::read`].
+    pub fn read(
+        model: &Transformer<'a>,
+        block: &str,
+        names: &ProjectionNames<N>,
+        compute: Compute<'a>,
+    ) -> Result<Self> {
+        let read = |name: &str| Projection::read(model, format!("{block}.{name}"), compute);
+        if model.weights().config.fused_projections {
+            return Ok(Self::Fused(read(names.fused)?));
+        }
+        let separate = names
+            .separate
+            .iter()
+            .map(|name| read(name))
+            .collect::<Result<Vec<_>>>()?;
+        let Ok(separate) = separate.try_into() else {
+            unreachable!("there is a projection for each of {N} names");
+        };
+        Ok(Self::Separate(separate))
+    }
+
+    /// Computes the projections. `fused` has room for all results of a fused one.
+    pub fn forward(&self, x: &[f32], outputs: [&mut [f32]; N], fused: &mut [f32]) {
+        match self {
+            Self::Separate(projections) => {
+                for (projection, output) in projections.iter().zip(outputs) {
+                    projection.linear().forward(x, output, Into::Replace);
+                }
+            }
+            Self::Fused(projection) => {
+                let tokens = x.len() / projection.inputs;
+                let fused = &mut fused[..tokens * projection.outputs];
+                projection.linear().forward(x, fused, Into::Replace);
+                let mut start = 0;
+                for output in outputs {
+                    let width = output.len() / tokens;
+                    let rows = fused.chunks_exact(projection.outputs);
+                    for (output, row) in output.chunks_exact_mut(width).zip(rows) {
+                        output.copy_from_slice(&row[start..start + width]);
+                    }
+                    start += width;
+                }
+            }
+        }
+    }
+
+    /// As [`Projection::backward`], given the gradient of each result.
+    ///
+    /// # Errors
+    /// Fails if out of memory.
+    pub fn backward(
+        &self,
+        x: &[f32],
+        by: [&[f32]; N],
+        (dx, mut into): (&mut [f32], Into),
+        fused: &mut [f32],
+        gradients: &mut Gradients,
+    ) -> Result<()> {
+        match self {
+            Self::Separate(projections) => {
+                for (projection, by) in projections.iter().zip(by) {
+                    projection.backward(x, by, (&mut *dx, into), gradients)?;
+                    into = Into::Add;
+                }
+                Ok(())
+            }
+            Self::Fused(projection) => {
+                let tokens = x.len() / projection.inputs;
+                let fused = &mut fused[..tokens * projection.outputs];
+                let mut start = 0;
+                for by in by {
+                    let width = by.len() / tokens;
+                    let rows = fused.chunks_exact_mut(projection.outputs);
+                    for (by, row) in by.chunks_exact(width).zip(rows) {
+                        row[start..start + width].copy_from_slice(by);
+                    }
+                    start += width;
+                }
+                projection.backward(x, fused, (dx, into), gradients)
+            }
+        }
+    }
 }
 
 impl<'a> Projection<'a> {

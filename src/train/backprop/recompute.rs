@@ -30,7 +30,7 @@ pub fn wanted(setting: Recompute, weights: &Weights, tokens: usize) -> bool {
 fn kept_bytes(config: &ModelConfig, number_bytes: usize, tokens: usize) -> f64 {
     let heads = (config.num_heads + config.num_kv_heads) * config.head_dim;
     let a_token = 6 * config.hidden_size + 4 * heads + 4 * config.intermediate_size;
-    (tokens * config.num_layers * a_token * number_bytes) as f64
+    (tokens * config.layers.len() * a_token * number_bytes) as f64
 }
 
 #[cfg(test)]
@@ -42,7 +42,7 @@ mod tests {
     fn kept_results_grow_with_tokens_and_layers() {
         let mut config = ModelConfig::small(Family::Llama);
         let one = kept_bytes(&config, 4, 100);
-        config.num_layers *= 2;
+        config.layers.extend_from_within(..);
         assert_eq!(kept_bytes(&config, 4, 100), 2.0 * one);
         assert_eq!(kept_bytes(&config, 2, 400), 4.0 * one);
     }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::config::LINEAR_PROJECTIONS;
+use crate::config::ALL_LINEAR;
 use crate::model::ModelConfig;
 use crate::model::config::Family;
 use crate::model::kernels::Isa;
@@ -23,7 +23,7 @@ fn weights(config: ModelConfig, trainable: &Trainable) -> Weights {
 }
 
 fn lora() -> Trainable {
-    let targets = LINEAR_PROJECTIONS.map(String::from).to_vec();
+    let targets = vec![ALL_LINEAR.to_string()];
     Trainable::Lora(LoraConfig {
         rank: 2,
         alpha: 4.0,
@@ -35,7 +35,7 @@ fn lora() -> Trainable {
 /// All families, trained whole and by adapters.
 fn models() -> Vec<(String, Weights)> {
     let mut models = Vec::new();
-    for family in [Family::Llama, Family::Qwen2, Family::Qwen3] {
+    for family in Family::ALL {
         for trainable in [Trainable::All, lora()] {
             let weights = weights(ModelConfig::small(family), &trainable);
             models.push((format!("{family:?}, lora {}", weights.lora.is_some()), weights));
@@ -193,8 +193,8 @@ fn a_tree_gives_the_gradients_of_its_rows_one_by_one() {
 }
 
 /// Rows longer than any block, a tree, and a vocabulary that is not a multiple of anything.
-fn long() -> (Weights, MicroBatch) {
-    let mut config = ModelConfig::small(Family::Llama);
+fn long(family: Family) -> (Weights, MicroBatch) {
+    let mut config = ModelConfig::small(family);
     config.vocab_size = 301;
     let weights = weights(config, &Trainable::All);
     let tokens: Vec<u32> = (0..400).map(|i| (i * 37 + i / 7) % 301).collect();
@@ -242,18 +242,21 @@ fn what_a_grammar_forbids_has_no_probability_and_no_gradient() {
 
 #[test]
 fn long_rows_and_wide_vocabularies_cross_the_kernels_blocks() {
-    let (weights, micro) = long();
-    let expected = run(Way::Autograd, &weights, &micro, false);
-    for way in exact_ways() {
-        let found = run(way, &weights, &micro, false);
-        assert_alike(&weights, &found, &expected, 1e-4, &format!("{way:?}"));
+    // with and without windows, caps and norms after attention and MLP
+    for family in [Family::Llama, Family::Gemma2] {
+        let (weights, micro) = long(family);
+        let expected = run(Way::Autograd, &weights, &micro, false);
+        for way in exact_ways() {
+            let found = run(way, &weights, &micro, false);
+            assert_alike(&weights, &found, &expected, 1e-4, &format!("{family:?}, {way:?}"));
+        }
     }
 }
 
 /// bf16 has 8 bits: a product's operands are off by up to 1/512, which this model's large weights make more of.
 #[test]
 fn products_of_bf16_stay_within_fifteen_percent() {
-    let (weights, micro) = long();
+    let (weights, micro) = long(Family::Llama);
     let expected = run(Way::Autograd, &weights, &micro, false);
     for isa in Isa::available() {
         let found = run(Way::Kernels(isa, Precision::Bf16), &weights, &micro, false);
@@ -263,7 +266,7 @@ fn products_of_bf16_stay_within_fifteen_percent() {
 
 #[test]
 fn computing_again_and_used_memory_give_the_same_bits() {
-    let (weights, micro) = long();
+    let (weights, micro) = long(Family::Llama);
     for way in exact_ways() {
         let mut backprop = self::backprop(way);
         let mut gradients = |recompute: bool| {

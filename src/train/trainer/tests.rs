@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::*;
-use crate::config::LINEAR_PROJECTIONS;
+use crate::config::ALL_LINEAR;
 use crate::config::schema::{self, AdvEstimator, Ajet, LossAggMode, Recompute};
 use crate::model::PackedBatch;
 use crate::model::config::{Family, ModelConfig};
@@ -15,7 +15,7 @@ fn weights(trainable: &Trainable) -> Weights {
 }
 
 fn lora() -> Trainable {
-    let targets = LINEAR_PROJECTIONS.map(String::from).to_vec();
+    let targets = vec![ALL_LINEAR.to_string()];
     Trainable::Lora(LoraConfig {
         rank: 2,
         alpha: 4.0,
