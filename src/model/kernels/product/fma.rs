@@ -1,5 +1,7 @@
 //! Tiles of f32 multiply-adds, on the vectors of any instruction set.
 
+use std::sync::atomic::{Ordering, compiler_fence};
+
 use super::tile_input::{Ahead, Start};
 use crate::model::kernels::isa::kernel;
 use crate::model::kernels::vector::Vector;
@@ -127,6 +129,10 @@ unsafe fn rows<V: Vector, W: Weights, const ROWS: usize>(
 
 /// The products of one k. A function and not a closure: those are not inlined for certain, and compiled on its own it
 /// would not have the vector's instructions.
+///
+/// The fences cost no instruction. Without them the compiler may load the factors of all rows, and of the next k, before
+/// the first product: there are too few registers for that, so it keeps sums on the stack, and a tile takes up to twice
+/// as long.
 #[inline(always)]
 unsafe fn add<V: Vector, const ROWS: usize>(
     sums: &mut [[V; 2]; ROWS],
@@ -139,5 +145,6 @@ unsafe fn add<V: Vector, const ROWS: usize>(
             let factor = V::splat(*x.add(m * x_stride));
             *sum = [factor.mul_add(left, sum[0]), factor.mul_add(right, sum[1])];
         }
+        compiler_fence(Ordering::SeqCst);
     }
 }
