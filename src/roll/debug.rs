@@ -12,6 +12,7 @@ use super::failures::Failures;
 use super::fleet::Fleet;
 use super::interrupt::Interrupt;
 use super::job::Job;
+use super::joining::note_of_engine;
 use super::joint_episode::{JointEpisode, Models};
 use super::progress::Progress;
 use super::report::{EpisodeReport, Evaluation, Summary};
@@ -113,11 +114,18 @@ pub async fn debug_one(job: &Job, api: Option<&Api>, program: &Path, keep_engine
 /// The episode as text, and whether an engine was started for it.
 async fn debug_on_swarm(job: &Job, task: &Task, fleet: &Fleet, keep_engine: bool) -> Result<(String, bool), RollError> {
     let mut started = vec![];
+    let mut notes = String::new();
     for member in fleet.members() {
         let swarm = &member.swarm;
         let up = swarm.auto_sync_train_config_and_start_engine(&member.document, false, |_| {});
-        if up.await? == Started::Fresh {
-            started.push(swarm);
+        match up.await? {
+            Started::Fresh => started.push(swarm),
+            Started::AlreadyUp => {
+                if let Some(note) = note_of_engine(member).await? {
+                    notes += "\n\n";
+                    notes += &note;
+                }
+            }
         }
     }
     let episode = fleet.begin(&BeginEpisode::default(), Models::default()).await?;
@@ -134,7 +142,8 @@ async fn debug_on_swarm(job: &Job, task: &Task, fleet: &Fleet, keep_engine: bool
             swarm.stop_engine().await?;
         }
     }
-    Ok((transcript(task, said.as_ref(), &played, seconds), !started.is_empty()))
+    let text = transcript(task, said.as_ref(), &played, seconds) + &notes;
+    Ok((text, !started.is_empty()))
 }
 
 /// What the servers recorded of an episode; the conversations of several models are named after them.

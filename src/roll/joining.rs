@@ -53,16 +53,12 @@ impl Run {
         if is_up && !stays_up {
             return Ok(());
         }
-        let Some(compared) = swarm.compare_train_config(&member.document).await? else {
+        let Some((compared, differences)) = differences(member).await? else {
             return Ok(());
         };
-        let differences = significant(&compared);
-        if differences.is_empty() {
-            return Ok(());
-        }
         let (there, hint) = match compared.compared_with {
             ComparedWith::Engine => (
-                format!("the engine at {} runs with another configuration", swarm.url()),
+                runs_differently(member),
                 "`--join` takes part in its training as it is; `roll.force_restart: true` stops it first",
             ),
             _ => (
@@ -74,7 +70,6 @@ impl Run {
                  ajet.experiment_name",
             ),
         };
-        let differences = table(&differences);
         match self.options.join {
             true => {
                 self.progress.note(&format!("{there}:{differences}"));
@@ -87,6 +82,35 @@ impl Run {
             }),
         }
     }
+}
+
+/// Returns a note if the engine that runs already has another configuration than the job: episodes have its model and its
+/// limits, not the job's.
+///
+/// # Errors
+/// The server cannot be reached.
+pub(super) async fn note_of_engine(member: &Member) -> Result<Option<String>, RollError> {
+    let differences = differences(member).await?;
+    Ok(differences.map(|(_, table)| {
+        format!(
+            "{}, with which this episode was run:{table}\nhint: `ajet-swarm stop` stops it, so that the job's is used",
+            runs_differently(member)
+        )
+    }))
+}
+
+fn runs_differently(member: &Member) -> String {
+    format!("the engine at {} runs with another configuration", member.swarm.url())
+}
+
+/// What the server compared the job with, and a line for each difference that matters; `None` without one.
+async fn differences(member: &Member) -> Result<Option<(CompareTrainConfigAnswer, String)>, RollError> {
+    let Some(compared) = member.swarm.compare_train_config(&member.document).await? else {
+        return Ok(None);
+    };
+    let differences = significant(&compared);
+    let table = (!differences.is_empty()).then(|| table(&differences));
+    Ok(table.map(|table| (compared, table)))
 }
 
 /// The differences that change what is learned. An experiment that is continued was found by its name.

@@ -1,12 +1,13 @@
 //! Runs of jobs against a server with fake engines: how they train, evaluate and end.
 
 use std::collections::HashSet;
+use std::path::Path;
 
 use crate::support::roll_job::{ajet, job, run_to_end};
 use crate::support::swarm::{ENOUGH_NON_DUMMY_TASKS, ENOUGH_TASKS, Swarm};
 use ajet_swarm::protocol::swarm::EpisodeType;
 use ajet_swarm::roll::report::Outcome;
-use ajet_swarm::roll::{Interrupt, Options, RollError, run};
+use ajet_swarm::roll::{Interrupt, Options, RollError, debug_one, run};
 use serde_json::{Value, json};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -221,6 +222,13 @@ async fn a_job_that_differs_from_the_training_it_joins_says_so() {
         run_to_end(with_lr(1)).await.unwrap_err(),
         "runs with another configuration",
     );
+    // Seen: the episode that was shown came from the tiny model of the try before.
+    let shown = debug_one(&with_lr(1), None, Path::new("ajet-swarm"), false)
+        .await
+        .unwrap();
+    let lr = "runs with another configuration, with which this episode was run:\n  \
+              ajet.trainer_common.optim.lr: 1e-6 there, 0.25 in this job\nhint: `ajet-swarm stop`";
+    assert!(shown.contains(lr), "{shown}");
     let fresh = Options {
         fresh: true,
         ..Options::default()
