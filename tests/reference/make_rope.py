@@ -28,6 +28,14 @@ BASE = dict(
 LLAMA3 = dict(factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192)
 YARN = dict(factor=4.0, original_max_position_embeddings=32768)
 
+LONG = dict(
+    rope_type="longrope",
+    rope_theta=10000.0,
+    original_max_position_embeddings=4096,
+    short_factor=[1.0 + i / 100 for i in range(64)],
+    long_factor=[1.0 + i for i in range(64)],
+)
+
 CASES = {
     "no rope settings at all": {},
     "default, old layout": dict(rope_theta=1000000.0),
@@ -53,6 +61,9 @@ CASES = {
     "yarn, mscale": dict(
         rope_parameters=dict(rope_type="yarn", rope_theta=10000.0, **YARN, mscale=1.0, mscale_all_dim=0.5)
     ),
+    "longrope": dict(rope_parameters=LONG),
+    "longrope, every setting": dict(rope_parameters={**LONG, "factor": 16.0}),
+    "longrope, attention factor": dict(rope_parameters={**LONG, "attention_factor": 1.25}),
     "yarn, attention factor": dict(
         rope_parameters=dict(rope_type="yarn", rope_theta=10000.0, **YARN, attention_factor=1.25)
     ),
