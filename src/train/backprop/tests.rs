@@ -212,7 +212,7 @@ fn long(family: Family) -> (Weights, MicroBatch) {
 
 #[test]
 fn what_a_grammar_forbids_has_no_probability_and_no_gradient() {
-    let (weights, mut micro) = long();
+    let (weights, mut micro) = long(Family::Llama);
     let predictions = micro.predictions.iter().enumerate();
     micro.allowed = predictions
         .map(|(number, (_, target))| {
