@@ -10,6 +10,7 @@ use super::batch_rule::Rule;
 use super::batch_view::BatchView;
 use super::joint_episode::Models;
 use super::order::TaskOrder;
+use super::repeat::Repeat;
 
 /// Size of a batch, and the share of this client.
 #[derive(Clone, Copy, Debug)]
@@ -43,9 +44,7 @@ pub(super) struct Work {
     pub task: usize,
     /// Id of its group, which all repeats of a task in one batch share.
     pub group: u64,
-    /// Number of earlier attempts.
-    pub tried: u32,
-    /// Models whose servers took one of those tries, which another server did not take.
+    /// Models whose servers took an earlier try, which another server did not take.
     pub taken_by: Models,
 }
 
@@ -71,6 +70,15 @@ pub(super) enum Company {
     Stalled,
 }
 
+/// Whose failure an attempt is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// The agent's or the reward's, which another task may not have.
+    Task,
+    /// A server's, which lost the episode.
+    Server,
+}
+
 /// Episodes of a task in the current batch.
 #[derive(Debug)]
 struct Group {
@@ -78,15 +86,22 @@ struct Group {
     task: usize,
     /// Whether it includes the episodes of other clients, as the first group of its task does.
     is_first: bool,
-    running: Vec<Work>,
-    /// Episodes that the server accepted.
-    ended: Vec<String>,
-    /// Tries before, of each repeat that is to be tried again, and the models whose servers took one of them.
-    again: Vec<(u32, Models)>,
+    running: Vec<(Work, Repeat)>,
+    /// Repeats that all servers accepted.
+    ended: Vec<Repeat>,
+    /// Repeats to be tried again.
+    again: Vec<Repeat>,
     /// Whether a repeat failed finally, so that the group cannot be completed.
     is_broken: bool,
     /// Number of episodes that the server accepted but that are not in the batch.
     vanished: u32,
+}
+
+impl Group {
+    fn repeats(&self) -> impl Iterator<Item = &Repeat> {
+        let running = self.running.iter().map(|(_, repeat)| repeat);
+        running.chain(&self.ended).chain(&self.again)
+    }
 }
 
 /// Plan of the episodes of a run.
@@ -144,31 +159,31 @@ impl Plan {
         };
         self.tickets += 1;
         let group = &mut self.groups[at];
-        let (tried, taken_by) = group.again.pop().unwrap_or_default();
+        let repeat = group.again.pop().unwrap_or_default();
         let work = Work {
             ticket: self.tickets,
             task: group.task,
             group: group.id,
-            tried,
-            taken_by,
+            taken_by: repeat.taken_by(),
         };
-        group.running.push(work);
+        group.running.push((work, repeat));
         Next::Begin(work)
     }
 
     /// Returns an attempt that was not begun, which does not count as a failure.
     pub fn not_begun(&mut self, ticket: u64) {
-        if let Some((group, work)) = self.settle(ticket)
-            && work.tried > 0
+        if let Some((group, repeat)) = self.settle(ticket)
+            && !repeat.is_new()
         {
-            group.again.push((work.tried, work.taken_by));
+            group.again.push(repeat);
         }
     }
 
-    /// Records that the server accepted the episode.
-    pub fn ended(&mut self, ticket: u64, uuid: &str) {
-        if let Some((group, _)) = self.settle(ticket) {
-            group.ended.push(uuid.to_owned());
+    /// Records that the servers of the models `taken_by`, which are those that did not have it, accepted the episode.
+    pub fn ended(&mut self, ticket: u64, uuid: &str, taken_by: Models) {
+        if let Some((group, mut repeat)) = self.settle(ticket) {
+            repeat.took(taken_by, uuid);
+            group.ended.push(repeat);
         }
         if self.target.rule == Rule::Never {
             let repeats = self.target.repeats;
@@ -176,14 +191,22 @@ impl Plan {
         }
     }
 
-    /// Nothing came of the episode, but that the servers of the models `taken_by` took it.
-    pub fn failed(&mut self, ticket: u64, taken_by: Models) {
+    /// Records that the episode failed after the servers of the models `taken_by` had taken it.
+    ///
+    /// A repeat that fails `retries` times gives its group up. One that a server has taken does not: its place is filled
+    /// there, and another task could fill it only at the others. Nor does one that a server lost.
+    pub fn failed(&mut self, ticket: u64, uuid: &str, taken_by: Models, cause: Cause) {
         let retries = self.target.retries;
-        if let Some((group, work)) = self.settle(ticket) {
-            match work.tried < retries {
-                true => group.again.push((work.tried + 1, work.taken_by.and(taken_by))),
-                false => group.is_broken = true,
-            }
+        let Some((group, mut repeat)) = self.settle(ticket) else {
+            return;
+        };
+        repeat.took(taken_by, uuid);
+        if cause == Cause::Task {
+            repeat.tried += 1;
+        }
+        match repeat.tried > retries && repeat.taken_by() == Models::default() {
+            true => group.is_broken = true,
+            false => group.again.push(repeat),
         }
     }
 
@@ -192,21 +215,26 @@ impl Plan {
         self.view = view;
     }
 
-    /// Replaces those of `candidates` that the server accepted but that are not in the batch as last seen. Returns
-    /// their number.
+    /// Replaces those of `candidates` that all servers accepted but that the one last seen does not have in its batch.
+    /// Returns their number.
     pub fn replace_vanished(&mut self, candidates: &HashSet<String>) -> u64 {
         let retries = self.target.retries;
+        let BatchView { model, finished, .. } = &self.view;
+        let is_there = |repeat: &Repeat| repeat.id_at(*model).is_some_and(|uuid| finished.contains(uuid));
+        let is_candidate = |repeat: &Repeat| repeat.last_id().is_some_and(|uuid| candidates.contains(uuid));
         let mut count = 0;
         for group in &mut self.groups {
-            let before = group.ended.len();
-            let finished = &self.view.finished;
-            group
+            let vanished: Vec<_> = group
                 .ended
-                .retain(|uuid| finished.contains(uuid) || !candidates.contains(uuid));
-            let vanished = before - group.ended.len();
-            group.vanished += vanished as u32;
+                .extract_if(.., |repeat| is_candidate(repeat) && !is_there(repeat))
+                .collect();
+            group.vanished += vanished.len() as u32;
             group.is_broken |= group.vanished > retries;
-            count += vanished as u64;
+            count += vanished.len() as u64;
+            group.again.extend(vanished.into_iter().map(|mut repeat| {
+                repeat.lost_by(*model);
+                repeat
+            }));
         }
         count
     }
@@ -234,19 +262,18 @@ impl Plan {
         self.groups.iter().map(|group| group.ended.len() as u64).sum()
     }
 
-    /// Returns whether an episode of this client is in the batch.
+    /// Returns whether a server took this episode of this client.
     pub fn has_ended(&self, uuid: &str) -> bool {
-        self.groups
-            .iter()
-            .any(|group| group.ended.iter().any(|ended| ended == uuid))
+        let mut repeats = self.groups.iter().flat_map(Group::repeats);
+        repeats.any(|repeat| repeat.has_id(uuid))
     }
 
     /// Removes a ticket from its group.
-    fn settle(&mut self, ticket: u64) -> Option<(&mut Group, Work)> {
+    fn settle(&mut self, ticket: u64) -> Option<(&mut Group, Repeat)> {
         self.groups.iter_mut().find_map(|group| {
-            let at = group.running.iter().position(|work| work.ticket == ticket)?;
-            let work = group.running.swap_remove(at);
-            Some((group, work))
+            let at = group.running.iter().position(|(work, _)| work.ticket == ticket)?;
+            let (_, repeat) = group.running.swap_remove(at);
+            Some((group, repeat))
         })
     }
 

@@ -20,6 +20,8 @@ impl OthersOfTask {
 /// Snapshot of the sample pool, without the episodes of this client.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BatchView {
+    /// Place of the model whose server it is of.
+    pub model: usize,
     /// Episodes of others by task.
     pub others: HashMap<String, OthersOfTask>,
     /// Number of running episodes of others with an unknown task.
@@ -33,9 +35,11 @@ pub(super) struct BatchView {
 }
 
 impl BatchView {
-    /// Creates a snapshot from the pool; `is_own` recognises the episodes of this client, named `client`.
-    pub fn new(pool: &PoolInformation, client: &str, is_own: impl Fn(&str) -> bool) -> Self {
+    /// Creates a snapshot from the pool of a model's server; `is_own` recognises the episodes of this client, named
+    /// `client`.
+    pub fn new(model: usize, pool: &PoolInformation, client: &str, is_own: impl Fn(&str) -> bool) -> Self {
         let mut view = Self {
+            model,
             completed_tasks: pool.completed_tasks,
             completed_non_dummy_tasks: pool.completed_non_dummy_tasks,
             ..Self::default()
@@ -103,13 +107,13 @@ mod tests {
             completed_tasks: 1,
             ..PoolInformation::default()
         };
-        let view = BatchView::new(&pool, "me", |uuid| uuid.starts_with("mine"));
+        let view = BatchView::new(0, &pool, "me", |uuid| uuid.starts_with("mine"));
         let of = |finished, running| OthersOfTask { finished, running };
         assert_eq!(view.others_of("a"), of(1, 1));
         assert_eq!((view.others_of("b"), view.others_of("c")), (of(0, 0), of(0, 1)));
         assert_eq!((view.nameless, view.begun_by_others(), view.finished.len()), (1, 4, 3));
         assert!(view.others_run());
-        let alone = BatchView::new(&pool, "you", |uuid| uuid == "theirs");
+        let alone = BatchView::new(0, &pool, "you", |uuid| uuid == "theirs");
         assert_eq!(alone.others_of("a"), of(1, 1));
     }
 }

@@ -189,8 +189,9 @@ impl Episodes {
         };
         let mut report = EpisodeReport::new(access.episode_uuid, &task.task_id, episode_type, claimed.elapsed());
         match played {
-            Ok((rollout, score)) => {
+            Ok((rollout, score, taken_by)) => {
                 self.failures.ended();
+                report.taken_by = taken_by;
                 report.ended(&rollout, &score);
                 self.progress.episode(&report, "");
             }
@@ -238,20 +239,23 @@ impl Episodes {
         tokio::select! { done = work => done, never = keep => never }
     }
 
-    /// Ends an episode. Returns the first model's score.
+    /// Ends an episode. Returns the first model's score, and the models whose servers took it.
     async fn finish(
         &self,
         episode: JointEpisode,
         task: &Task,
         rollout: Rollout,
         scores: Vec<Score>,
-    ) -> Result<(Rollout, Score), NotEnded> {
+    ) -> Result<(Rollout, Score, Models), NotEnded> {
         let outputs = scores.iter().map(|score| output(&rollout, score)).collect();
-        match self.abort {
-            true => episode.abort().await,
+        let taken_by = match self.abort {
+            true => {
+                episode.abort().await;
+                Models::default()
+            }
             false => episode.end(&task.task_id, outputs).await?,
-        }
-        Ok((rollout, scores.into_iter().next().unwrap_or_default()))
+        };
+        Ok((rollout, scores.into_iter().next().unwrap_or_default(), taken_by))
     }
 }
 

@@ -34,7 +34,7 @@ impl Failure {
 const WINDOW: usize = 64;
 
 /// Reason of failures caused by the server, not the agent: an update or a restart ends many episodes at once.
-const LOST: &str = "episode_lost";
+pub(super) const LOST: &str = "episode_lost";
 
 /// Outcomes of the last episodes.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! An episode that is claimed on the server of each trained model. It ends on all of them or on none.
 
-use super::failures::Failure;
+use super::failures::{Failure, LOST};
 use crate::client::{ClientError, EndOutcome, Episode};
 use crate::protocol::swarm::WorkflowOutput;
 
@@ -17,6 +17,11 @@ impl Models {
     /// The set with another model.
     pub fn with(self, place: usize) -> Self {
         Self(self.0 | 1 << place)
+    }
+
+    /// The set without this model.
+    pub fn without(self, place: usize) -> Self {
+        Self(self.0 & !(1 << place))
     }
 
     /// The models of both sets.
@@ -73,12 +78,12 @@ impl JointEpisode {
         }
     }
 
-    /// Ends it with an output for each model.
+    /// Ends it with an output for each model. Returns the models whose servers took it: those where it counts.
     ///
     /// # Errors
     /// Fails if a server cannot take it. It is then aborted on all servers, or on those that had not taken it yet where
     /// one fails although it was ready.
-    pub async fn end(self, task_id: &str, outputs: Vec<WorkflowOutput>) -> Result<(), NotEnded> {
+    pub async fn end(self, task_id: &str, outputs: Vec<WorkflowOutput>) -> Result<Models, NotEnded> {
         if self.parts.len() > 1 {
             for part in self.parts.iter().filter(|part| part.counts) {
                 part.is_ready().await?;
@@ -94,7 +99,7 @@ impl JointEpisode {
             ended.map_err(|failure| NotEnded { failure, taken_by })?;
             taken_by = taken_by.with(place);
         }
-        Ok(())
+        Ok(taken_by)
     }
 }
 
@@ -115,7 +120,7 @@ impl Part {
     }
 
     fn lost(&self, why: &str) -> Failure {
-        Failure::passing("episode_lost", format!("model {}: {why}", self.name))
+        Failure::passing(LOST, format!("model {}: {why}", self.name))
     }
 }
 
@@ -124,11 +129,12 @@ async fn end_part(part: Part, task_id: &str, output: WorkflowOutput) -> Result<(
     match part.episode.end(task_id, output).await {
         Ok(EndOutcome::Accepted) => Ok(()),
         Ok(EndOutcome::Dropped(reason)) => Err(Failure::passing(reason.clone(), why_dropped(&reason, &name))),
-        Ok(EndOutcome::Lost(detail)) => Err(Failure::passing("episode_lost", detail)),
+        Ok(EndOutcome::Lost(detail)) => Err(Failure::passing(LOST, detail)),
         Ok(EndOutcome::Expired) => Err(Failure::passing(
             "expired",
             "the episode took longer than eight discard timeouts",
         )),
+        Err(error) if error.is_unreachable() => Err(Failure::passing(LOST, error.to_string())),
         Err(error) => Err(Failure::passing("end_refused", error.to_string())),
     }
 }

@@ -35,6 +35,7 @@ mod process;
 mod progress;
 mod record;
 pub mod reference;
+mod repeat;
 pub mod report;
 pub mod rewards;
 mod run;

@@ -17,7 +17,7 @@ use super::progress::Progress;
 use super::report::{End, EpisodeReport, Evaluation, Summary};
 use super::scores::{Scores, tags};
 use super::tasks::{Task, TaskSets};
-use crate::client::{Started, SwarmClient};
+use crate::client::Started;
 use crate::protocol::swarm::{EngineStatusAnswer, EpisodeType, PoolInformation};
 
 /// What the command line adds to a job.
@@ -81,13 +81,12 @@ impl Run {
         }
     }
 
-    /// The server whose batch is to be looked at, which is behind the others or the first one, and what it calls the
-    /// step `common`.
-    pub fn viewed(&self, common: u64) -> (SwarmClient, u64) {
+    /// Place of the server whose batch is to be looked at, which is behind the others or the first one, and what it calls
+    /// the step `common`.
+    pub fn viewed(&self, common: u64) -> (usize, u64) {
         let phases = self.fleet.phases();
         let viewed = phases.first_at_common();
-        let own_step = phases.own_step(viewed, common);
-        (self.fleet.members()[viewed].swarm.clone(), own_step)
+        (viewed, phases.own_step(viewed, common))
     }
 
     /// What the servers measured of a step, told before the step advances; empty from a Python server. Names of other

@@ -36,7 +36,7 @@ pub struct EpisodeReport {
     pub response_tokens: Option<u64>,
     /// From claim to end.
     pub seconds: f64,
-    /// Where it was dropped: models whose servers had taken it before another one failed.
+    /// Models whose servers took it; where it was dropped, before another one failed.
     #[serde(skip)]
     pub(super) taken_by: Models,
 }

@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::attempt::{Attempt, Attempts, Joined};
-use super::batch_plan::{Company, Next, Plan, Target, Work};
+use super::batch_plan::{Cause, Company, Next, Plan, Target, Work};
 use super::batch_rule::Rule;
 use super::batch_view::BatchView;
 use super::concerns;
 use super::episode::Episodes;
 use super::error::RollError;
+use super::failures::LOST;
 use super::job::{Length, Stragglers};
 use super::learning::LearningOfModels;
 use super::order::{self, TaskOrder};
@@ -268,9 +269,15 @@ impl<'a> Training<'a> {
         };
         match attempt {
             Attempt::NotBegun => self.plan.not_begun(ticket),
-            Attempt::Over(report) if report.reward.is_none() => self.plan.failed(ticket, report.taken_by),
+            Attempt::Over(report) if report.reward.is_none() => {
+                let cause = match report.dropped.as_deref() {
+                    Some(LOST) => Cause::Server,
+                    _ => Cause::Task,
+                };
+                self.plan.failed(ticket, &report.episode_uuid, report.taken_by, cause);
+            }
             Attempt::Over(report) => {
-                self.plan.ended(ticket, &report.episode_uuid);
+                self.plan.ended(ticket, &report.episode_uuid, report.taken_by);
                 if is_of_this_batch {
                     self.ended_at.insert(report.episode_uuid.clone(), Instant::now());
                 }
@@ -360,7 +367,8 @@ impl<'a> Training<'a> {
     /// Looks at what others have in the batch, and at what became of our own episodes.
     async fn look_at_batch(&mut self, is_rolling: bool) -> Result<(), RollError> {
         let asked = Instant::now();
-        let (swarm, own_step) = self.run.viewed(self.step);
+        let (viewed, own_step) = self.run.viewed(self.step);
+        let swarm = self.run.fleet.members()[viewed].swarm.clone();
         let mut pool = swarm.pool_information().await?;
         self.looked_at_batch = asked;
         if self.run.progress.is_live() {
@@ -377,7 +385,7 @@ impl<'a> Training<'a> {
         self.attempts.take_claims();
         self.attempts.rename(&mut pool);
         let is_own = |id: &str| self.plan.has_ended(id) || self.attempts.has_claimed(id);
-        let view = BatchView::new(&pool, me, is_own);
+        let view = BatchView::new(viewed, &pool, me, is_own);
         if view.others_run() {
             self.busy = asked;
         }

@@ -177,28 +177,33 @@ async fn an_episode_that_calls_one_model_only_counts_on_no_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_refuses_ends_keeps_the_other_from_counting_twice() {
-    let (planner, solver) = (Swarm::start().await, Swarm::start().await);
-    // The first ends of the solver's come to nothing, after the planner's were taken.
-    solver.engines.behave(|engine| engine.drop_ends = 4);
-    let roll = json!({"steps": 3, "max_parallel": 4, "retries": 9});
-    let end = run_to_end(job(&planner, &solver, roll)).await.unwrap();
-    assert_eq!((end.steps, end.dropped["no_llm_call"]), (3, 4));
-    for swarm in [&planner, &solver] {
-        let record = swarm.engines.record();
-        assert_each_episode_is_trained_once(&record.batches);
-        let sizes: Vec<_> = record.batches.iter().map(Vec::len).collect();
-        assert_eq!(sizes, [6, 6, 6]);
-        assert!(
-            record
-                .batches
-                .iter()
-                .flat_map(|batch| groups(batch).into_values().collect::<Vec<_>>())
-                .all(|count| count == 3)
-        );
+async fn a_place_that_one_server_has_filled_is_filled_by_the_same_task_on_the_other() {
+    // Without retries, and slow enough that the batch is looked at between the tries.
+    for (retries, slow) in [(9, Duration::ZERO), (0, Duration::from_millis(500))] {
+        let (planner, solver) = (Swarm::start().await, Swarm::start().await);
+        // The first ends of the solver's come to nothing, after the planner's were taken.
+        solver.engines.behave(|engine| {
+            engine.drop_ends = 4;
+            engine.chat_takes = (slow, slow);
+        });
+        let roll = json!({"steps": 3, "max_parallel": 4, "retries": retries});
+        let end = run_to_end(job(&planner, &solver, roll)).await.unwrap();
+        assert_eq!((end.steps, end.dropped["no_llm_call"]), (3, 4));
+        let (planned, solved) = (planner.engines.record(), solver.engines.record());
+        for record in [&planned, &solved] {
+            assert_each_episode_is_trained_once(&record.batches);
+        }
+        assert_eq!((planned.batches.len(), solved.batches.len()), (3, 3));
+        for (one, other) in planned.batches.iter().zip(&solved.batches) {
+            assert_eq!(groups(one), groups(other));
+            assert!(
+                one.len() == 6 && groups(one).values().all(|count| *count == 3),
+                "{one:?}"
+            );
+        }
+        planner.shut_down().await;
+        solver.shut_down().await;
     }
-    planner.shut_down().await;
-    solver.shut_down().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -38,6 +38,11 @@ fn begin_all(plan: &mut Plan, company: Company) -> (Vec<Work>, Next) {
     }
 }
 
+/// The set of this model.
+fn only(model: usize) -> Models {
+    Models::default().with(model)
+}
+
 fn tasks_of(begun: &[Work]) -> HashSet<usize> {
     begun.iter().map(|work| work.task).collect()
 }
@@ -58,7 +63,7 @@ fn a_lone_client_begins_what_its_rule_asks_for() {
             "{rule:?}: task by task"
         );
         for work in &begun {
-            plan.ended(work.ticket, &work.ticket.to_string());
+            plan.ended(work.ticket, &work.ticket.to_string(), only(0));
         }
         assert_eq!(
             plan.next(Company::Alone),
@@ -103,29 +108,94 @@ fn what_failed_is_tried_again_first_and_a_task_that_keeps_failing_is_replaced() 
         0,
     );
     let (begun, _) = begin_all(&mut plan, Company::Alone);
-    plan.failed(begun[0].ticket, Models::default());
+    plan.failed(begun[0].ticket, "failed", Models::default(), Cause::Task);
+    for _ in 0..2 {
+        let (again, _) = begin_all(&mut plan, Company::Alone);
+        assert_eq!((again.len(), again[0].task), (1, begun[0].task));
+        // Its tries are kept.
+        plan.not_begun(again[0].ticket);
+    }
     let (again, _) = begin_all(&mut plan, Company::Alone);
-    assert_eq!((again.len(), again[0].task, again[0].tried), (1, begun[0].task, 1));
-    plan.not_begun(again[0].ticket);
-    let (again, _) = begin_all(&mut plan, Company::Alone);
-    assert_eq!((again.len(), again[0].tried), (1, 1), "its tries are kept");
-    plan.failed(again[0].ticket, Models::default());
+    plan.failed(again[0].ticket, "failed", Models::default(), Cause::Task);
     let (other, _) = begin_all(&mut plan, Company::Alone);
     assert_eq!((other.len(), tasks_of(&other).len()), (2, 1));
     assert!(!tasks_of(&begun).contains(&other[0].task));
 }
 
-#[test]
-fn a_repeat_that_one_server_took_is_tried_again_for_the_others() {
-    let mut plan = plan(target(Rule::Tasks, 1, 2), "t", 9, None, 0);
+/// A batch of a task with two repeats on the servers of two models, and its first two attempts.
+fn joint_plan(retries: u32) -> (Plan, Vec<Work>) {
+    let target = Target {
+        retries,
+        ..target(Rule::Tasks, 1, 2)
+    };
+    let mut plan = plan(target, "t", 9, None, 0);
     let (begun, _) = begin_all(&mut plan, Company::Alone);
-    plan.failed(begun[0].ticket, Models::default().with(1));
+    (plan, begun)
+}
+
+/// The batch of a model's server, with these episodes of the task.
+fn seen(plan: &Plan, model: usize, task: usize, finished: &[&str]) -> BatchView {
+    let finished = finished.iter().map(|uuid| (*uuid).to_owned()).collect();
+    let pool = PoolInformation {
+        completed_tasks_details: [(format!("t{task}"), finished)].into(),
+        ..PoolInformation::default()
+    };
+    BatchView::new(model, &pool, "me", |uuid| plan.has_ended(uuid))
+}
+
+#[test]
+fn a_repeat_that_one_server_took_is_filled_by_its_own_task_on_the_others() {
+    // Whatever was tried before, and whatever is seen of the batch in between.
+    for (retries, looks) in [(0, false), (0, true), (3, true)] {
+        let (mut plan, begun) = joint_plan(retries);
+        let task = begun[0].task;
+        plan.ended(begun[1].ticket, "whole", only(0).with(1));
+        plan.failed(begun[0].ticket, "half", only(0), Cause::Task);
+        for _ in 0..4 {
+            if looks {
+                plan.see(seen(&plan, 0, task, &["whole", "half"]));
+            }
+            let (again, _) = begin_all(&mut plan, Company::Alone);
+            assert_eq!((again.len(), again[0].task, again[0].taken_by), (1, task, only(0)));
+            plan.failed(again[0].ticket, "nowhere", Models::default(), Cause::Task);
+        }
+        let (again, _) = begin_all(&mut plan, Company::Alone);
+        plan.ended(again[0].ticket, "other half", only(1));
+        assert_eq!(plan.next(Company::Alone), Next::Wait);
+        // The two servers know it by different ids.
+        let all = ["whole", "half", "other half"].map(str::to_owned).into();
+        for (model, finished) in [(0, ["whole", "half"]), (1, ["whole", "other half"])] {
+            plan.see(seen(&plan, model, task, &finished));
+            assert_eq!(plan.replace_vanished(&all), 0, "{finished:?}");
+            assert_eq!(plan.next(Company::Alone), Next::Wait);
+        }
+    }
+}
+
+#[test]
+fn an_episode_that_one_server_forgot_is_replaced_there() {
+    let (mut plan, begun) = joint_plan(3);
+    for (work, uuid) in begun.iter().zip(["kept", "forgotten"]) {
+        plan.ended(work.ticket, uuid, only(0).with(1));
+    }
+    plan.see(seen(&plan, 1, begun[0].task, &["kept"]));
+    assert_eq!(
+        plan.replace_vanished(&["kept", "forgotten"].map(str::to_owned).into()),
+        1
+    );
     let (again, _) = begin_all(&mut plan, Company::Alone);
-    assert!(again[0].taken_by.has(1) && !again[0].taken_by.has(0));
-    plan.failed(again[0].ticket, Models::default().with(0));
+    assert_eq!((again.len(), again[0].taken_by), (1, only(0)));
+}
+
+#[test]
+fn an_episode_that_its_server_lost_is_no_failure_of_its_task() {
+    let (mut plan, begun) = joint_plan(0);
+    plan.failed(begun[0].ticket, "lost", Models::default(), Cause::Server);
     let (again, _) = begin_all(&mut plan, Company::Alone);
-    assert_eq!(again[0].taken_by, Models::default().with(0).with(1));
-    assert_eq!(begun[1].taken_by, Models::default());
+    assert_eq!((again.len(), again[0].task), (1, begun[0].task));
+    plan.failed(again[0].ticket, "failed", Models::default(), Cause::Task);
+    let (other, _) = begin_all(&mut plan, Company::Alone);
+    assert!(other.len() == 2 && other[0].task != begun[0].task, "{other:?}");
 }
 
 #[test]
@@ -138,7 +208,7 @@ fn an_epoch_ends_and_a_task_is_not_twice_in_a_batch() {
         assert_eq!((tasks_of(&begun).len(), begun.len(), last), (4, 8, Next::Wait));
         for work in begun {
             *count.entry(work.task).or_insert(0) += 1;
-            plan.ended(work.ticket, &work.ticket.to_string());
+            plan.ended(work.ticket, &work.ticket.to_string(), only(0));
         }
         plan.advance(true);
     }
@@ -201,7 +271,7 @@ fn a_share_holds_while_there_is_someone_to_share_with() {
     }
     let mut stalled = plan(halved, "t", 100, None, 0);
     for work in begin_all(&mut stalled, Company::Others).0 {
-        stalled.ended(work.ticket, &work.ticket.to_string());
+        stalled.ended(work.ticket, &work.ticket.to_string(), only(0));
     }
     assert!(
         matches!(stalled.next(Company::Stalled), Next::Begin(_)),
@@ -228,7 +298,7 @@ fn an_episode_that_is_not_in_the_batch_is_replaced() {
     let mut plan = plan(target(Rule::Tasks, 1, 2), "t", 9, None, 0);
     let (begun, _) = begin_all(&mut plan, Company::Alone);
     for (work, uuid) in begun.iter().zip(["there", "lost"]) {
-        plan.ended(work.ticket, uuid);
+        plan.ended(work.ticket, uuid, only(0));
     }
     plan.see(BatchView {
         finished: ["there".to_owned()].into(),
@@ -252,10 +322,10 @@ fn a_group_that_the_batch_did_not_wait_for_is_run_again_as_a_whole() {
         let mut plan = plan(spare, "t", 99, None, 0);
         let (begun, _) = begin_all(&mut plan, Company::Alone);
         for work in &begun[..7] {
-            plan.ended(work.ticket, &work.ticket.to_string());
+            plan.ended(work.ticket, &work.ticket.to_string(), only(0));
         }
         plan.advance(carry_over);
-        plan.ended(begun[8].ticket, "too late");
+        plan.ended(begun[8].ticket, "too late", only(0));
         let (next, _) = begin_all(&mut plan, Company::Alone);
         assert_eq!(next.len(), 9);
         assert_eq!(next[0].task == begun[8].task, again);
@@ -354,7 +424,7 @@ fn sample(mut plans: Vec<Plan>, slots: usize, stale: usize, failing: f64, batche
                             .iter()
                             .any(|(known, _, of, _)| known == uuid && *of == client)
                 };
-                let view = BatchView::new(&server.pool(&target), &client.to_string(), is_own);
+                let view = BatchView::new(0, &server.pool(&target), &client.to_string(), is_own);
                 plans[client].see(view);
             }
             turns[client] += 1;
@@ -377,9 +447,9 @@ fn sample(mut plans: Vec<Plan>, slots: usize, stale: usize, failing: f64, batche
             let at = server.running.iter().position(|(known, ..)| known == uuid).unwrap();
             let (uuid, task, client, ticket) = server.running.swap_remove(at);
             match rng.random_bool(failing) {
-                true => plans[client].failed(ticket, Models::default()),
+                true => plans[client].failed(ticket, &uuid, Models::default(), Cause::Task),
                 false => {
-                    plans[client].ended(ticket, &uuid);
+                    plans[client].ended(ticket, &uuid, only(0));
                     server.finished.push((uuid, task, client, rng.random_bool(0.5)));
                 }
             }
