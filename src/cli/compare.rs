@@ -10,7 +10,6 @@ use super::server_url::ServerArgs;
 use crate::client::SwarmClient;
 use crate::compare::{RunMetrics, chart, csv, metrics, table};
 use crate::protocol::run_files::METRICS_FILE;
-use crate::protocol::status::{History, StepMetrics};
 use crate::runs::{HistoryQuery, MetricsIndex};
 use crate::terminal;
 
@@ -118,16 +117,9 @@ fn read_directory(dir: &Path) -> anyhow::Result<RunMetrics> {
 }
 
 async fn read_server(swarm: &SwarmClient, name: &str) -> anyhow::Result<RunMetrics> {
-    let (mut steps, mut since): (Vec<StepMetrics>, _) = (vec![], Some(0));
-    while let Some(first) = since {
-        let (since_text, limit) = (first.to_string(), PAGE.to_string());
-        let query = [("run", name), ("since", since_text.as_str()), ("limit", limit.as_str())];
-        let page: History = swarm.observe("/history", None, &query).await?;
-        steps.extend(page.steps);
-        since = page.next.filter(|next| *next > first); // a server that does not advance would never end
-    }
+    let history = swarm.history(Some(name)).await?;
     Ok(RunMetrics {
         run: name.to_owned(),
-        steps,
+        steps: history.steps,
     })
 }

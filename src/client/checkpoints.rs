@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::http::{Call, Retry};
 use super::{ClientError, SwarmClient};
 use crate::protocol::checkpoint::CheckpointsAnswer;
 
@@ -21,14 +20,14 @@ pub struct Download {
 }
 
 impl SwarmClient {
-    /// Lists the complete checkpoints of the server's experiment, ascending by step.
+    /// Lists the complete checkpoints of an experiment, ascending by step; without a name of the current or last one.
     ///
     /// # Errors
-    /// [`ClientError::Refused`] before the first start of an engine, and from servers without this endpoint;
-    /// [`ClientError::Unreachable`].
-    pub async fn checkpoints(&self) -> Result<CheckpointsAnswer, ClientError> {
-        let call = Call::new("/checkpoints", 30, Retry::Idempotent);
-        self.inner.http.get(call).await
+    /// [`ClientError::Refused`] if the server knows no such experiment, without a name before the first start of an
+    /// engine, and from servers without this endpoint; [`ClientError::Unreachable`].
+    pub async fn checkpoints(&self, run: Option<&str>) -> Result<CheckpointsAnswer, ClientError> {
+        let query: Vec<_> = run.map(|run| ("run", run)).into_iter().collect();
+        self.read_kept("/checkpoints", None, &query).await
     }
 
     /// Begins to read a file of a checkpoint at an offset in bytes. The server may begin before it, see
@@ -37,9 +36,16 @@ impl SwarmClient {
     /// # Errors
     /// [`ClientError::Refused`] with 404 if the checkpoint or file does not exist any more,
     /// [`ClientError::Unreachable`].
-    pub async fn checkpoint_file(&self, step: u64, file: &str, offset: u64) -> Result<Download, ClientError> {
+    pub async fn checkpoint_file(
+        &self,
+        run: Option<&str>,
+        step: u64,
+        file: &str,
+        offset: u64,
+    ) -> Result<Download, ClientError> {
         let http = &self.inner.http;
-        let path = format!("/checkpoints/{step}/{}", escaped(file));
+        let query = run.map_or_else(String::new, |run| format!("?run={}", escaped(run)));
+        let path = format!("/checkpoints/{step}/{}{query}", escaped(file));
         let response = tokio::time::timeout(STALL, http.open("/checkpoints", &path, offset)).await;
         let response = response.map_err(|_| stalled(&http.url.to_string()))??;
         let continues = response.status() == reqwest::StatusCode::PARTIAL_CONTENT;

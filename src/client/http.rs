@@ -49,7 +49,7 @@ impl Call {
 const KEEP_IDLE: Duration = Duration::from_secs(3);
 
 /// Maximum number of attempts: about six seconds, enough for a restarting server.
-const TRIES: u32 = 6;
+pub(super) const TRIES: u32 = 6;
 
 /// Minimum delay before a retry, also if the server asks for none.
 const MIN_PAUSE: Duration = Duration::from_millis(100);
@@ -85,22 +85,22 @@ impl Http {
         self.read(call, answer).await
     }
 
-    /// As [`Http::get_once`], of a resource below the call's path and with a query.
+    /// Reads a resource below the call's path and with a query, in at most `tries` attempts.
     pub async fn get_below<A: DeserializeOwned>(
         &self,
         call: Call,
+        tries: u32,
         below: Option<&str>,
         query: &[(&str, &str)],
     ) -> Result<A, ClientError> {
-        let request = self.request(Method::GET, call, None::<&()>);
-        let (client, request) = request.build_split();
-        let mut request = request.map_err(|error| self.unreachable(&error))?;
-        extend(request.url_mut(), below, query);
-        let answer = client
-            .execute(request)
-            .await
-            .map_err(|error| self.unreachable(&error))?;
-        self.read(call, answer).await
+        let mut url = reqwest::Url::parse(&self.url.join(call.path)).map_err(|error| ClientError::Unreachable {
+            url: self.url.to_string(),
+            reason: error.to_string(),
+        })?;
+        extend(&mut url, below, query);
+        let request = || self.request_to(Method::GET, url.clone(), call.timeout);
+        let answer = send_with_retries(tries, request, |result| call.is_worth_another_try(result)).await;
+        self.read(call, answer.map_err(|error| self.unreachable(&error))?).await
     }
 
     pub async fn post<A: DeserializeOwned>(&self, call: Call, body: &impl Serialize) -> Result<A, ClientError> {
@@ -151,14 +151,16 @@ impl Http {
     }
 
     fn request(&self, method: Method, call: Call, body: Option<&impl Serialize>) -> reqwest::RequestBuilder {
-        let request = self.client.request(method, self.url.join(call.path));
-        let request = request
-            .timeout(call.timeout)
-            .header(CLIENT_HEADER, env!("CARGO_PKG_VERSION"));
+        let request = self.request_to(method, self.url.join(call.path), call.timeout);
         match body {
             Some(body) => request.json(body),
             None => request,
         }
+    }
+
+    fn request_to(&self, method: Method, url: impl reqwest::IntoUrl, timeout: Duration) -> reqwest::RequestBuilder {
+        let request = self.client.request(method, url).timeout(timeout);
+        request.header(CLIENT_HEADER, env!("CARGO_PKG_VERSION"))
     }
 
     async fn read<A: DeserializeOwned>(&self, call: Call, answer: reqwest::Response) -> Result<A, ClientError> {

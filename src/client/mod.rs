@@ -38,6 +38,7 @@ mod error;
 pub mod fetch;
 mod http;
 mod observe;
+mod records;
 pub mod throttle;
 mod url;
 

@@ -9,7 +9,7 @@ use super::http::{Call, Retry};
 use super::{ClientError, SwarmClient};
 
 /// Timeout of a read in seconds.
-const TIMEOUT_S: u64 = 10;
+pub(super) const TIMEOUT_S: u64 = 10;
 
 /// Maximum time without a byte of a stream; servers send a comment more often.
 const SILENCE: Duration = Duration::from_secs(20);
@@ -31,7 +31,7 @@ impl SwarmClient {
         query: &[(&str, &str)],
     ) -> Result<A, ClientError> {
         let call = Call::new(path, TIMEOUT_S, Retry::Unsent);
-        self.inner.http.get_below(call, below, query).await
+        self.inner.http.get_below(call, 1, below, query).await
     }
 
     /// Opens a stream of server-sent events.

@@ -1,11 +1,13 @@
-//! Checkpoints: their list, their files with ranges, and the client that fetches them.
+//! Checkpoints: their list, their files with ranges, and the client that fetches them, metrics and transcripts.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use ajet_swarm::client::fetch::{FetchError, fetch, selected};
+use ajet_swarm::client::fetch::{FetchError, fetch, fetch_metrics, fetch_transcripts, selected};
 use ajet_swarm::client::{BeginEpisode, ClientError, SwarmClient};
 use ajet_swarm::config::checksum::sha256;
 use ajet_swarm::protocol::checkpoint::{CheckpointKind, Manifest};
+use ajet_swarm::protocol::status::{EpisodeDetail, EpisodeSummary, TokenRow, TranscriptConversation};
 use ajet_swarm::server::{Options, Token};
 use reqwest::Method;
 use serde_json::{Map, Value, json};
@@ -52,7 +54,7 @@ async fn with_checkpoint(options: Options) -> (Swarm, PathBuf) {
 }
 
 async fn manifest(client: &SwarmClient) -> Manifest {
-    client.checkpoints().await.unwrap().checkpoints[0].manifest.clone()
+    client.checkpoints(None).await.unwrap().checkpoints[0].manifest.clone()
 }
 
 fn files_of(dir: &Path) -> Vec<String> {
@@ -209,7 +211,7 @@ async fn a_checkpoint_is_fetched_with_or_without_the_trainers_state() {
         let to = target.path().join(name);
         let wanted = selected(&whole, with_state);
         let mut seen = 0;
-        fetch(&client, &wanted, &to, &mut |present| seen = present)
+        fetch(&client, None, &wanted, &to, &mut |present| seen = present)
             .await
             .unwrap();
         assert_eq!(seen, wanted.bytes());
@@ -217,7 +219,7 @@ async fn a_checkpoint_is_fetched_with_or_without_the_trainers_state() {
         assert!(std::fs::read(to.join("adapter model.safetensors")).unwrap() == weights());
         let kept: Manifest = serde_json::from_slice(&std::fs::read(to.join("manifest.json")).unwrap()).unwrap();
         assert_eq!(kept, wanted, "with what identifies the run");
-        let again = fetch(&client, &wanted, &to, &mut |_| {}).await.unwrap_err();
+        let again = fetch(&client, None, &wanted, &to, &mut |_| {}).await.unwrap_err();
         assert!(matches!(again, FetchError::TargetNotEmpty(_)), "{again}");
     }
     assert_eq!(files_of(target.path()), ["all", "model"], "nothing temporary is left");
@@ -242,7 +244,7 @@ async fn an_interrupted_fetch_continues_where_it_ended() {
         tokio::select! {
             biased;
             _ = stopped => {}
-            done = fetch(&client, &wanted, &to, &mut progress) => done.unwrap(),
+            done = fetch(&client, None, &wanted, &to, &mut progress) => done.unwrap(),
         }
     };
     interrupted.await;
@@ -252,7 +254,7 @@ async fn an_interrupted_fetch_continues_where_it_ended() {
         .len();
     assert!(before > 0, "{partial:?}");
     let mut reported = vec![];
-    let continued = fetch(&client, &wanted, &to, &mut |present| reported.push(present)).await;
+    let continued = fetch(&client, None, &wanted, &to, &mut |present| reported.push(present)).await;
     continued.unwrap();
     let repeated = reported.iter().find(|present| (3..before).contains(*present));
     assert_eq!(repeated, None, "bytes that were present are not received again");
@@ -271,7 +273,7 @@ async fn what_is_damaged_here_is_fetched_again_and_what_is_damaged_there_is_refu
     let mut damaged = weights();
     damaged[5] ^= 1;
     std::fs::write(dir.join(name), &damaged).unwrap();
-    let refused = fetch(&client, &wanted, &to, &mut |_| {}).await.unwrap_err();
+    let refused = fetch(&client, None, &wanted, &to, &mut |_| {}).await.unwrap_err();
     assert!(
         matches!(&refused, FetchError::Content { file, .. } if file == name),
         "{refused}"
@@ -279,7 +281,7 @@ async fn what_is_damaged_here_is_fetched_again_and_what_is_damaged_there_is_refu
     assert!(!to.exists());
     // The server's file is right again; the copy in the temporary directory is not.
     std::fs::write(dir.join(name), weights()).unwrap();
-    fetch(&client, &wanted, &to, &mut |_| {}).await.unwrap();
+    fetch(&client, None, &wanted, &to, &mut |_| {}).await.unwrap();
     assert!(std::fs::read(to.join(name)).unwrap() == weights());
     // Too short or too long on the server.
     for (number, content) in [weights()[..100].to_vec(), [weights(), vec![0]].concat()]
@@ -288,12 +290,12 @@ async fn what_is_damaged_here_is_fetched_again_and_what_is_damaged_there_is_refu
     {
         std::fs::write(dir.join(name), content).unwrap();
         let to = target.path().join(number.to_string());
-        let refused = fetch(&client, &wanted, &to, &mut |_| {}).await.unwrap_err();
+        let refused = fetch(&client, None, &wanted, &to, &mut |_| {}).await.unwrap_err();
         assert!(matches!(refused, FetchError::Content { .. }), "{refused}");
     }
     std::fs::remove_dir_all(&dir).unwrap();
     let to = target.path().join("gone");
-    let refused = fetch(&client, &wanted, &to, &mut |_| {}).await.unwrap_err();
+    let refused = fetch(&client, None, &wanted, &to, &mut |_| {}).await.unwrap_err();
     let FetchError::Client(ClientError::Refused { status, detail, .. }) = refused else {
         panic!("{refused}");
     };
@@ -312,7 +314,7 @@ async fn a_listing_cannot_make_the_client_write_elsewhere() {
         let mut wanted = manifest(&client).await;
         wanted.files.insert(name.to_owned(), 1);
         let to = target.path().join("model");
-        let refused = fetch(&client, &wanted, &to, &mut |_| {}).await.unwrap_err();
+        let refused = fetch(&client, None, &wanted, &to, &mut |_| {}).await.unwrap_err();
         assert!(matches!(refused, FetchError::FileName(_)), "{refused}");
     }
     assert_eq!(files_of(target.path()), Vec::<String>::new());
@@ -326,7 +328,7 @@ async fn the_listing_says_what_a_checkpoint_is() {
     let best = json!({"step": 3, "metric": "eval/reward_mean", "value": 0.5, "episodes": 8});
     std::fs::write(experiment.join("checkpoints/best"), best.to_string()).unwrap();
     let client = SwarmClient::new(&swarm.url).unwrap();
-    let listing = client.checkpoints().await.unwrap();
+    let listing = client.checkpoints(None).await.unwrap();
     let seen: Vec<_> = listing
         .checkpoints
         .iter()
@@ -341,4 +343,147 @@ async fn the_listing_says_what_a_checkpoint_is() {
     );
     assert_eq!(listing.checkpoints[0].manifest.run, json!({"model": "m"}));
     assert_eq!(Value::from(listing.experiment), json!("test"));
+}
+
+/// Writes an episode as an engine does; without its transcript where `said` is none.
+fn write_episode(experiment: &Path, step: u64, uuid: &str, said: Option<&str>) {
+    let summary = EpisodeSummary {
+        episode_uuid: uuid.into(),
+        global_step: step,
+        ended: 1.7e9 + step as f64,
+        reward: 0.5,
+        has_transcript: true,
+        ..EpisodeSummary::default()
+    };
+    let mut episodes = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(experiment.join("episodes.jsonl"))
+        .unwrap();
+    writeln!(episodes, "{}", json!(summary)).unwrap();
+    let Some(said) = said else { return };
+    let dir = experiment.join(format!("trajectories/train/step_{step}"));
+    std::fs::create_dir_all(&dir).unwrap();
+    let detail = EpisodeDetail {
+        summary,
+        conversations: vec![TranscriptConversation {
+            messages: vec![json!({"role": "user", "content": said})],
+            ..TranscriptConversation::default()
+        }],
+        rows: vec![TokenRow {
+            ids: vec![7],
+            ..TokenRow::default()
+        }],
+        ..EpisodeDetail::default()
+    };
+    std::fs::write(dir.join(format!("{uuid}.json")), json!(detail).to_string()).unwrap();
+}
+
+fn lines(path: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn uuids(path: &Path) -> Vec<String> {
+    let uuid = |line: Value| line["summary"]["episode_uuid"].as_str().unwrap().to_owned();
+    lines(path).into_iter().map(uuid).collect()
+}
+
+#[tokio::test]
+async fn transcripts_are_fetched_once_and_a_later_fetch_adds_what_is_new() {
+    let (swarm, _) = with_checkpoint(quick()).await;
+    let client = SwarmClient::new(&swarm.url).unwrap();
+    let experiment = swarm.experiments().join("test");
+    write_episode(&experiment, 1, "a", Some("one"));
+    write_episode(&experiment, 1, "b", Some("two"));
+    write_episode(&experiment, 2, "c", None);
+    let target = tempfile::tempdir().unwrap();
+    let (first, second) = (
+        target.path().join("train/step_1.jsonl"),
+        target.path().join("train/step_2.jsonl"),
+    );
+    let fetch = async |with_tokens| {
+        let fetched = fetch_transcripts(&client, None, target.path(), with_tokens, &mut |_| {}).await;
+        let fetched = fetched.unwrap();
+        (fetched.new, fetched.present, fetched.without)
+    };
+    assert_eq!(fetch(false).await, (2, 0, 1));
+    assert_eq!(uuids(&first), ["b", "a"]);
+    assert_eq!(lines(&first)[0]["conversations"][0]["messages"][0]["content"], "two");
+    assert_eq!(lines(&first)[0]["rows"], json!([]));
+    // Killed in the middle of a line.
+    let text = std::fs::read_to_string(&first).unwrap();
+    std::fs::write(&first, &text[..text.len() - 9]).unwrap();
+    write_episode(&experiment, 2, "d", Some("three"));
+    assert_eq!(fetch(true).await, (2, 1, 1));
+    assert_eq!(
+        (uuids(&first), uuids(&second)),
+        (vec!["b".into(), "a".into()], vec!["d".into()])
+    );
+    assert_eq!(lines(&second)[0]["rows"][0]["ids"], json!([7]));
+    assert_eq!(fetch(true).await, (0, 3, 1));
+}
+
+#[tokio::test]
+async fn metrics_are_fetched_to_a_file_that_a_later_fetch_replaces() {
+    let (swarm, _) = with_checkpoint(quick()).await;
+    let client = SwarmClient::new(&swarm.url).unwrap();
+    let metrics = swarm.experiments().join("test/metrics.jsonl");
+    let target = tempfile::tempdir().unwrap();
+    let file = target.path().join("metrics.jsonl");
+    // More steps than a page has.
+    let mut text: String = (1..=5001)
+        .map(|step| format!("{{\"global_step\":{step},\"loss\":0.1}}\n"))
+        .collect();
+    std::fs::write(&metrics, &text).unwrap();
+    let fetched = fetch_metrics(&client, None, &file).await.unwrap();
+    assert_eq!(fetched, ("test".to_owned(), 5001));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
+    let evaluated = "{\"global_step\":5001,\"eval/reward_mean\":0.5}\n";
+    text += evaluated;
+    std::fs::write(&metrics, &text).unwrap();
+    fetch_metrics(&client, Some("test"), &file).await.unwrap();
+    let last = json!({"global_step": 5001, "loss": 0.1, "eval/reward_mean": 0.5});
+    assert_eq!((lines(&file).len(), lines(&file).pop()), (5001, Some(last)));
+
+    let notes = target.path().join("notes.txt");
+    std::fs::write(&notes, "do not lose this\n").unwrap();
+    let refused = fetch_metrics(&client, None, &notes).await.unwrap_err();
+    assert!(matches!(refused, FetchError::NoMetrics(_)), "{refused}");
+    assert_eq!(std::fs::read_to_string(&notes).unwrap(), "do not lose this\n");
+}
+
+#[tokio::test]
+async fn another_experiment_of_the_directory_is_fetched_by_its_name() {
+    let (swarm, _) = with_checkpoint(quick()).await;
+    let client = SwarmClient::new(&swarm.url).unwrap();
+    let older = swarm.experiments().join("an older one");
+    write(&older, 9, &[("model.safetensors", b"w".to_vec())]);
+    std::fs::write(older.join("metrics.jsonl"), "{\"global_step\":8}\n").unwrap();
+    let names: Vec<_> = client
+        .runs()
+        .await
+        .unwrap()
+        .runs
+        .into_iter()
+        .map(|run| run.name)
+        .collect();
+    assert!(names.contains(&"an older one".to_owned()), "{names:?}");
+    let run = Some("an older one");
+    let listing = client.checkpoints(run).await.unwrap();
+    assert_eq!(
+        (listing.experiment.as_str(), listing.checkpoints.len()),
+        ("an older one", 1)
+    );
+    let target = tempfile::tempdir().unwrap();
+    let to = target.path().join("model");
+    let manifest = &listing.checkpoints[0].manifest;
+    fetch(&client, run, manifest, &to, &mut |_| {}).await.unwrap();
+    assert_eq!(std::fs::read(to.join("model.safetensors")).unwrap(), b"w");
+    for name in ["none", "../test", ""] {
+        let answer = client.checkpoints(Some(name)).await;
+        let is_refused = matches!(answer, Err(ClientError::Refused { status: 404, .. }));
+        // An empty name is none: the current experiment.
+        assert_eq!(is_refused, !name.is_empty(), "{name:?}: {answer:?}");
+    }
 }

@@ -1,7 +1,6 @@
 //! Handlers of checkpoints: their list, and their files with ranges. They need no engine: only its directory.
 
 use std::io::{ErrorKind, SeekFrom};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Json;
@@ -13,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio_util::io::ReaderStream;
 
+use super::runs::{Asked, RunQuery, read, run_dir};
 use crate::protocol::checkpoint::CheckpointsAnswer;
 use crate::server::checkpoints;
 use crate::server::http::byte_range::{Part, requested};
@@ -23,27 +23,33 @@ use crate::server::shared::Shared;
 const CHUNK_BYTES: usize = 256 * 1024;
 
 /// Handles `GET /checkpoints`.
-pub async fn list(State(shared): State<Arc<Shared>>) -> Result<Json<CheckpointsAnswer>, Error> {
-    let dir = experiment_dir(&shared)?;
-    Ok(Json(blocking(move || checkpoints::list(&dir)).await?))
+pub async fn list(State(shared): State<Arc<Shared>>, run: Asked<RunQuery>) -> Result<Json<CheckpointsAnswer>, Error> {
+    let run = read(run)?;
+    Ok(Json(
+        blocking(move || Ok(checkpoints::list(&run_dir(&shared, run)?.1))).await?,
+    ))
 }
 
 /// Handles `GET /checkpoints/{step}/{file}`.
 pub async fn file(
     State(shared): State<Arc<Shared>>,
     Path((step, name)): Path<(String, String)>,
+    run: Asked<RunQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Error> {
-    let dir = experiment_dir(&shared)?;
+    let run = read(run)?;
     let missing = Error::NoCheckpointFile(format!("{step}/{name}"));
     let Ok(step) = step.parse() else {
         return Err(missing);
     };
-    let opened = blocking(move || checkpoints::open(&dir, step, &name)).await?;
-    let (file, size) = opened.map_err(|error| match error.kind() {
-        ErrorKind::NotFound => missing,
-        _ => unreadable(&error),
-    })?;
+    let open = move || {
+        let (_, dir) = run_dir(&shared, run)?;
+        checkpoints::open(&dir, step, &name).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => missing,
+            _ => unreadable(&error),
+        })
+    };
+    let (file, size) = blocking(open).await?;
     let range = headers.get(RANGE).and_then(|range| range.to_str().ok());
     serve(tokio::fs::File::from_std(file), size, requested(range, size)).await
 }
@@ -77,14 +83,9 @@ async fn serve(mut file: tokio::fs::File, size: u64, part: Part) -> Result<Respo
     Ok(response)
 }
 
-fn experiment_dir(shared: &Shared) -> Result<PathBuf, Error> {
-    let dir = shared.with(|core, _| core.experiment_dir());
-    dir.map(PathBuf::from).ok_or(Error::NoExperiment)
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Error> + Send + 'static) -> Result<T, Error> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|error| Error::Internal(error.to_string()))
+    done.map_err(|error| Error::Internal(error.to_string()))?
 }
 
 fn unreadable(error: &std::io::Error) -> Error {

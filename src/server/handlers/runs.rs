@@ -17,7 +17,8 @@ use crate::server::http::error::Error;
 use crate::server::shared::Shared;
 
 type Server = State<Arc<Shared>>;
-type Asked<T> = Result<Query<T>, QueryRejection>;
+/// A query, or why it could not be read.
+pub(super) type Asked<T> = Result<Query<T>, QueryRejection>;
 
 /// Which experiment to read; without a name, the current or last one.
 #[derive(Debug, Default, Deserialize)]
@@ -140,7 +141,8 @@ async fn running_episode(shared: &Arc<Shared>, uuid: &str) -> Result<Option<Epis
     }))
 }
 
-fn read<T>(query: Asked<T>) -> Result<T, Error> {
+/// Returns the query of a request.
+pub(super) fn read<T>(query: Asked<T>) -> Result<T, Error> {
     let Query(query) = query.map_err(|rejection| Error::Invalid(rejection.body_text()))?;
     Ok(query)
 }
@@ -157,7 +159,7 @@ fn place(shared: &Shared) -> (PathBuf, Option<String>) {
 }
 
 /// Returns name and directory of the experiment that a request means.
-fn run_dir(shared: &Shared, query: RunQuery) -> Result<(String, PathBuf), Error> {
+pub(super) fn run_dir(shared: &Shared, query: RunQuery) -> Result<(String, PathBuf), Error> {
     let (root, current) = place(shared);
     let name = query
         .run

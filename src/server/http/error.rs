@@ -127,8 +127,8 @@ pub enum Error {
     NoCallYet,
     /// A request for files of an experiment before the first start.
     #[error(
-        "no experiment has been started since the server started; hint: start its engine, or copy its directory from the \
-         server's machine"
+        "no experiment has been started since the server started; hint: name one of GET /runs, by run=NAME, or start its \
+         engine"
     )]
     NoExperiment,
     /// No such experiment, or no such episode in it.

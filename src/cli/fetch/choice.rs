@@ -1,45 +1,15 @@
-//! `ajet-swarm fetch`.
-
-use std::path::PathBuf;
-use std::process::ExitCode;
+//! Which checkpoint to fetch, and the list to choose from.
 
 use anyhow::Context;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::server_url::ServerArgs;
-use crate::client::fetch::{fetch, selected};
 use crate::protocol::checkpoint::{CheckpointInfo, CheckpointKind, CheckpointsAnswer};
-use crate::{note, say, terminal};
+use crate::protocol::status::Runs;
+use crate::terminal;
 
-/// Options of the fetch command.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Prints the path of the directory, which `chat`, `serve` and `export` take. An interrupted fetch continues when it is run \
-again. With --trainer-state, an experiment can be resumed from it.
-
-Examples:
-  ajet-swarm fetch my-model
-  ajet-swarm fetch --best my-model --swarm-url http://gpu-box:10086 --token \"$TOKEN\"
-  ajet-swarm fetch --list")]
-pub struct Args {
-    /// Directory to write, which must be missing or empty.
-    #[arg(value_name = "DIR", required_unless_present = "list")]
-    dir: Option<PathBuf>,
-    #[command(flatten)]
-    choice: Choice,
-    /// Fetch the state of the optimizer too, which is about twice as large as the trained weights.
-    #[arg(long)]
-    trainer_state: bool,
-    /// List the checkpoints of the experiment instead.
-    #[arg(long, conflicts_with_all = ["dir", "step", "best", "latest", "trainer_state"])]
-    list: bool,
-    #[command(flatten)]
-    server: ServerArgs,
-}
-
+/// Options that choose a checkpoint.
 #[derive(Debug, clap::Args)]
 #[group(multiple = false)]
-struct Choice {
+pub(super) struct Choice {
     /// Fetch the checkpoint of this step.
     #[arg(long, value_name = "N")]
     step: Option<u64>,
@@ -51,37 +21,8 @@ struct Choice {
     latest: bool,
 }
 
-/// Fetches a checkpoint from the server and prints its directory.
-///
-/// # Errors
-/// Fails if there is no such checkpoint, the server cannot be reached, or the directory cannot be written.
-pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let swarm = args.server.client()?;
-    let listing = swarm.checkpoints().await?;
-    let Some(dir) = args.dir else {
-        terminal::print(&list(&listing));
-        return Ok(ExitCode::SUCCESS);
-    };
-    let chosen = choose(&listing, &args.choice)?;
-    let manifest = selected(&chosen.manifest, args.trainer_state);
-    note!(
-        "fetching step {} of {}: {} in {} files, {}",
-        manifest.global_step,
-        listing.experiment,
-        kind(chosen.kind),
-        manifest.files.len(),
-        size(manifest.bytes())
-    );
-    let bar = bar(manifest.bytes());
-    let fetched = fetch(&swarm, &manifest, &dir, &mut |present| bar.set_position(present)).await;
-    bar.finish_and_clear();
-    fetched.with_context(|| format!("cannot fetch the checkpoint of step {}", manifest.global_step))?;
-    say!("{}", dir.display());
-    Ok(ExitCode::SUCCESS)
-}
-
 /// Selects the checkpoint to fetch.
-fn choose<'a>(listing: &'a CheckpointsAnswer, choice: &Choice) -> anyhow::Result<&'a CheckpointInfo> {
+pub(super) fn choose<'a>(listing: &'a CheckpointsAnswer, choice: &Choice) -> anyhow::Result<&'a CheckpointInfo> {
     let all = &listing.checkpoints;
     let newest = all.last().with_context(|| {
         format!(
@@ -112,7 +53,8 @@ fn steps(checkpoints: &[CheckpointInfo]) -> String {
     steps.collect::<Vec<_>>().join(", ")
 }
 
-fn list(listing: &CheckpointsAnswer) -> String {
+/// Returns the checkpoints as lines.
+pub(super) fn table(listing: &CheckpointsAnswer) -> String {
     let lines = listing.checkpoints.iter().map(|info| {
         let marks = [(info.is_latest, "latest"), (info.is_best, "best")];
         let marks = marks.iter().filter(|(is, _)| *is).map(|(_, mark)| *mark);
@@ -129,7 +71,8 @@ fn list(listing: &CheckpointsAnswer) -> String {
     std::iter::once(head).chain(lines).collect()
 }
 
-fn kind(kind: CheckpointKind) -> &'static str {
+/// Returns what a checkpoint is.
+pub(super) fn kind(kind: CheckpointKind) -> &'static str {
     match kind {
         CheckpointKind::Model => "model",
         CheckpointKind::Adapter => "LoRA adapter",
@@ -137,7 +80,7 @@ fn kind(kind: CheckpointKind) -> &'static str {
 }
 
 /// Returns a size with a decimal unit.
-fn size(bytes: u64) -> String {
+pub(super) fn size(bytes: u64) -> String {
     let units = [(1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
     let bytes = bytes as f64;
     let unit = units.into_iter().find(|(unit, _)| bytes >= *unit);
@@ -146,20 +89,54 @@ fn size(bytes: u64) -> String {
     })
 }
 
-/// Returns a bar on a terminal's stderr, or a hidden one.
-fn bar(bytes: u64) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(bytes), ProgressDrawTarget::stderr());
-    // The template is a constant; with one that is not valid, the default bar remains.
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}") {
-        bar.set_style(style.progress_chars("━╸ "));
+/// Returns the experiments as lines.
+pub(super) fn runs(runs: &Runs) -> String {
+    let lines = runs.runs.iter().map(|run| {
+        let name = terminal::one_line(&run.name);
+        let model = run.model.as_deref().unwrap_or_default();
+        let line = format!("{name:<30}  step {:<8}{}", run.last_step, terminal::one_line(model));
+        format!("{}\n", line.trim_end())
+    });
+    let head = "no experiment has been started since the server started; `--run NAME` chooses one of:\n".to_owned();
+    match runs.runs.is_empty() {
+        true => "no experiments\n".to_owned(),
+        false => std::iter::once(head).chain(lines).collect(),
     }
-    bar
+}
+
+/// Message where the server has no current experiment.
+pub(super) fn no_current_run(runs: &Runs) -> String {
+    format!(
+        "no experiment has been started since the server started\nhint: choose one by `--run NAME`: {}",
+        names(runs)
+    )
+}
+
+/// Message where the server has other experiments.
+pub(super) fn unknown_run(name: &str, runs: &Runs) -> String {
+    format!(
+        "the server has no experiment {name:?}\nhint: choose one of {}",
+        names(runs)
+    )
+}
+
+/// Maximum number of experiments that a message names.
+const NAMED: usize = 10;
+
+/// Names the experiments that changed last.
+fn names(runs: &Runs) -> String {
+    let names: Vec<_> = runs.runs.iter().take(NAMED).map(|run| run.name.as_str()).collect();
+    match runs.runs.len().checked_sub(NAMED) {
+        Some(more @ 1..) => format!("{} and {more} more", names.join(", ")),
+        _ => names.join(", "),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::protocol::checkpoint::Manifest;
+    use crate::protocol::status::Run;
 
     fn listing() -> CheckpointsAnswer {
         let of_step = |global_step, is_latest, is_best| CheckpointInfo {
@@ -223,7 +200,7 @@ mod tests {
 
     #[test]
     fn checkpoints_are_listed_with_size_and_marks() {
-        let text = list(&listing());
+        let text = table(&listing());
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[0], "experiment gsm8k");
         assert_eq!(lines[1], "step 10      LoRA adapter  1.5 kB      best");
@@ -236,5 +213,25 @@ mod tests {
         ] {
             assert_eq!(size(bytes), shown);
         }
+    }
+
+    #[test]
+    fn experiments_are_named_where_none_is_chosen() {
+        let named = |count: usize| Runs {
+            runs: (0..count)
+                .map(|number| Run {
+                    name: format!("run_{number}"),
+                    last_step: 7,
+                    ..Run::default()
+                })
+                .collect(),
+        };
+        assert_eq!(runs(&named(0)), "no experiments\n");
+        assert_eq!(
+            runs(&named(2)).lines().nth(2),
+            Some("run_1                           step 7")
+        );
+        assert!(no_current_run(&named(2)).ends_with("--run NAME`: run_0, run_1"));
+        assert!(unknown_run("run_x", &named(12)).ends_with("run_8, run_9 and 2 more"));
     }
 }

@@ -1,7 +1,10 @@
-//! Fetching a checkpoint into a directory of this machine.
+//! Fetching from a server to this machine: a checkpoint here, metrics and transcripts in the files below.
 //!
 //! Files are written to a temporary directory beside the target, whose name depends on their checksums; so a repeated
 //! fetch continues where an interrupted one ended. The target appears when every file has its size and checksum.
+
+mod metrics;
+mod transcripts;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,10 +16,13 @@ use super::{ClientError, SwarmClient, backoff};
 use crate::config::checksum::{sha256, sha256_of_file};
 use crate::protocol::checkpoint::{MANIFEST, Manifest, TRAINER_DIR, is_below};
 
+pub use metrics::fetch_metrics;
+pub use transcripts::{Fetched, fetch_transcripts};
+
 /// Maximum number of attempts without a byte between them.
 const TRIES: u32 = 6;
 
-/// Reasons why a checkpoint was not fetched.
+/// Reasons why something was not fetched.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
     /// The server cannot be reached, or refused.
@@ -25,6 +31,9 @@ pub enum FetchError {
     /// The target is not empty.
     #[error("{0} already exists and is not empty\nhint: choose a new directory")]
     TargetNotEmpty(PathBuf),
+    /// A file to be replaced is no file of metrics.
+    #[error("{0} exists and does not hold metrics\nhint: choose a new file")]
+    NoMetrics(PathBuf),
     /// The server lists a file outside of the checkpoint.
     #[error("the server lists a file outside of the checkpoint: {0:?}\nhint: check the server's URL")]
     FileName(String),
@@ -59,7 +68,7 @@ pub fn selected(manifest: &Manifest, with_trainer_state: bool) -> Manifest {
     selected
 }
 
-/// Fetches the files of a manifest into `target`, with the manifest itself; `progress` receives the number of bytes of
+/// Fetches the files of a manifest of an experiment, without a name of the current or last one, into `target`, with the manifest itself; `progress` receives the number of bytes of
 /// all files that are present so far.
 ///
 /// # Errors
@@ -67,6 +76,7 @@ pub fn selected(manifest: &Manifest, with_trainer_state: bool) -> Manifest {
 /// received is kept for the next attempt.
 pub async fn fetch(
     swarm: &SwarmClient,
+    run: Option<&str>,
     manifest: &Manifest,
     target: &Path,
     progress: &mut (dyn FnMut(u64) + Send),
@@ -83,6 +93,7 @@ pub async fn fetch(
     let mut present = 0;
     for (name, size) in &manifest.files {
         let file = WantedFile {
+            run,
             step: manifest.global_step,
             name,
             size: *size,
@@ -116,6 +127,7 @@ fn partial_dir(target: &Path, manifest: &Manifest) -> PathBuf {
 
 /// A file of a checkpoint, and where it is written.
 struct WantedFile<'a> {
+    run: Option<&'a str>,
     step: u64,
     name: &'a str,
     size: u64,
@@ -167,7 +179,7 @@ impl WantedFile<'_> {
         if length >= self.size {
             length = 0;
         }
-        let mut download = swarm.checkpoint_file(self.step, self.name, length).await?;
+        let mut download = swarm.checkpoint_file(self.run, self.step, self.name, length).await?;
         length = download.offset;
         let mut file = self.open(length).await.map_err(io(&self.path))?;
         while let Some(bytes) = download.next().await? {
@@ -240,6 +252,7 @@ mod tests {
         insta::assert_snapshot!(messages!(FetchError:
             FetchError::Client(_) => FetchError::Client(ClientError::Setup("no root certificates found".into())),
             FetchError::TargetNotEmpty(_) => FetchError::TargetNotEmpty("/home/ann/model".into()),
+            FetchError::NoMetrics(_) => FetchError::NoMetrics("/home/ann/notes.txt".into()),
             FetchError::FileName(_) => FetchError::FileName("../a".into()),
             FetchError::Content { .. } => FetchError::Content {
                 file: "model.safetensors".into(),
