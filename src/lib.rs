@@ -1,5 +1,7 @@
 //! Reinforcement learning of language-model agents: a swarm server that samples and trains, and clients that run
 //! episodes with it. See `docs/architecture.md` for an overview.
+//!
+//! Without the feature `server`, only the clients are built: nothing that holds or computes a model.
 // Use `terminal` to print: it escapes control characters, and a closed pipe does not panic.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 // The documentation is for developers of this crate, so it links to private items too.
@@ -22,19 +24,30 @@ pub mod cli;
 pub mod client;
 mod compare;
 pub mod config;
+#[cfg(feature = "server")]
 pub mod engine;
+#[cfg(feature = "server")]
 pub mod grammar;
 pub mod hub;
+#[cfg(feature = "server")]
 pub mod inference;
 pub mod jinja;
+#[cfg(feature = "server")]
 pub mod model;
 pub mod overwatch;
 pub mod protocol;
 pub mod research;
 pub mod roll;
+#[cfg_attr(
+    not(feature = "server"),
+    allow(dead_code, unused_imports, reason = "clients read metrics alone")
+)]
 mod runs;
+#[cfg(feature = "server")]
 pub mod server;
 pub mod terminal;
+#[cfg(feature = "server")]
 pub mod timeline;
+#[cfg(feature = "server")]
 pub mod train;
 pub mod trend;

@@ -8,14 +8,15 @@ use anyhow::bail;
 
 use super::job_init;
 use crate::client::ServerUrl;
+use crate::config::check_model_path;
 use crate::roll::job::Job;
 use crate::roll::{TrainedModel, check, reference, tasks};
-use crate::server::engine::preflight;
 use crate::{note, say, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
-  ajet-swarm job init math.yaml     write a commented job
+  ajet-swarm job init math.yaml     ask for tasks, agent, reward and model, and write the job
+  ajet-swarm job init math.yaml --template    write a commented job
   ajet-swarm job init math.yaml --tasks openai/gsm8k --agent command --reward number_match --model Qwen/Qwen3-0.6B
   ajet-swarm job check math.yaml    say what is wrong with it
   ajet-swarm job show math.yaml     the configuration that the server would get
@@ -33,7 +34,7 @@ pub struct Args {
 
 #[derive(Clone, Debug, clap::Subcommand)]
 enum Action {
-    /// Create a job file to start from: a commented one or, with options, one of these parts.
+    /// Create a job file to start from: of the parts that options or, at a terminal, answers name, or a commented one.
     Init(job_init::Args),
     /// Check a job file and read its tasks.
     Check(JobArgs),
@@ -87,7 +88,7 @@ fn missing_models(job: &Job) -> Vec<String> {
     let is_local = |url: &str| ServerUrl::parse(url).is_ok_and(|url| url.is_local());
     let models = job.models().into_iter().filter(|model| is_local(model.swarm_url));
     models
-        .filter_map(|model| preflight::check_model(&model.ajet.model.path).err())
+        .filter_map(|model| check_model_path(&model.ajet.model.path).err())
         .collect()
 }
 

@@ -6,24 +6,38 @@ use clap::{Parser, Subcommand};
 
 use crate::{note, terminal};
 
+#[cfg(feature = "server")]
 pub mod access;
+#[cfg(feature = "server")]
 pub mod bench;
+#[cfg(feature = "server")]
 pub mod chat;
 pub mod compare;
+#[cfg(feature = "server")]
 pub mod engine;
+#[cfg(feature = "server")]
 pub mod export;
 pub mod fetch;
 pub mod help_files;
+#[cfg(feature = "server")]
+pub mod hosting;
+#[cfg(not(feature = "server"))]
+#[path = "no_hosting.rs"]
+pub mod hosting;
 pub mod job;
 pub mod job_init;
 pub mod log;
+#[cfg(feature = "server")]
 pub mod model_server;
 pub mod overwatch;
-pub mod prompt_tokens;
+#[cfg(feature = "server")]
+mod prompt_tokens;
 pub mod research;
 mod roll;
+#[cfg(feature = "server")]
 pub mod serve;
 pub mod server_url;
+#[cfg(feature = "server")]
 pub mod start;
 pub mod status;
 pub mod stop;
@@ -33,7 +47,7 @@ pub mod wait_goal;
 
 /// Reinforcement learning of language-model agents: one binary that serves, samples and trains.
 #[derive(Debug, Parser)]
-#[command(version, about, max_term_width = 100, after_help = EXAMPLES)]
+#[command(version = hosting::VERSION, about, max_term_width = 100, after_help = EXAMPLES)]
 pub struct Cli {
     /// Log more to stderr: once for information, twice for everything.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
@@ -52,13 +66,11 @@ Examples:
 /// Commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Start a swarm server.
-    Start(start::Args),
     /// Watch a swarm server: state, batch, stop rule, episodes, rewards, clients and log.
     ///
     /// Reconnects when the server goes away. If standard output is not a terminal, one snapshot is printed as plain
     /// text, as with --once.
-    #[command(visible_alias = "top")]
+    #[command(visible_alias = "top", display_order = 1)]
     Overwatch(overwatch::Args),
     /// Show the engine's state and the progress of the current batch.
     Status(status::Args),
@@ -74,39 +86,30 @@ pub enum Command {
     Job(job::Args),
     /// Show the metrics of runs beside each other.
     Compare(compare::Args),
-    /// Fetch a checkpoint from a server to this machine.
+    /// Fetch a checkpoint, metrics or transcripts from a server to this machine.
     Fetch(fetch::Args),
-    /// Serve a trained model by OpenAI's and Anthropic's APIs, without training.
-    Serve(serve::Args),
-    /// Talk to a trained model.
-    Chat(chat::Args),
-    /// Export a checkpoint as a model for Python's transformers and peft.
-    Export(export::Args),
-    /// Measure sampling or training on this machine.
-    Bench(bench::Args),
+    /// Commands that need a model on this machine.
+    #[command(flatten)]
+    Hosting(hosting::Command),
     /// Print completions for a shell.
     Completions(help_files::CompletionsArgs),
     /// Print a manual page.
     Man(help_files::ManArgs),
-    /// Run an engine, as `start` does.
-    #[command(hide = true)]
-    Engine(engine::Args),
     /// Run a program under supervision, as `roll` does.
     #[command(hide = true)]
     Supervise(supervise::Args),
 }
 
 impl Command {
-    /// Returns whether the command logs only warnings by default: `chat`, in whose conversation a server's log would stand.
+    /// Returns whether the command logs only warnings by default.
     pub fn is_quiet(&self) -> bool {
-        matches!(self, Self::Chat(_))
+        matches!(self, Self::Hosting(command) if command.is_quiet())
     }
 
     /// Format of the command's log.
     pub fn log_format(&self) -> log::Format {
         match self {
-            Self::Start(args) => args.log.log_format,
-            Self::Engine(args) => args.log.log_format,
+            Self::Hosting(command) => command.log_format(),
             _ => log::Format::Text,
         }
     }
@@ -133,7 +136,7 @@ pub fn run(command: Command) -> anyhow::Result<ExitCode> {
 
 async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Start(args) => start::run(args).await,
+        Command::Hosting(command) => command.run().await,
         Command::Overwatch(args) => overwatch::run(args).await,
         Command::Status(args) => status::run(args).await,
         Command::Stop(args) => stop::run(args).await,
@@ -143,13 +146,8 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Job(args) => job::run(args).await,
         Command::Compare(args) => compare::run(args).await,
         Command::Fetch(args) => fetch::run(args).await,
-        Command::Serve(args) => serve::run(args).await,
-        Command::Chat(args) => chat::run(args).await,
-        Command::Export(args) => export::run(args),
-        Command::Bench(args) => bench::run(args).await,
         Command::Completions(args) => Ok(help_files::completions(&args)),
         Command::Man(args) => help_files::man(&args),
-        Command::Engine(args) => engine::run(args).await,
         Command::Supervise(args) => supervise::run(&args),
     }
 }

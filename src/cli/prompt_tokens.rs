@@ -8,18 +8,19 @@ use crate::protocol::openai::ChatMessage;
 use crate::timeline::{Conversation, Renderer};
 
 /// Counts the tokens of prompts as the engine would.
-pub(super) struct PromptCounter(TextModel);
+pub struct PromptCounter(TextModel);
 
 impl PromptCounter {
-    /// Reads the tokenizer and the chat template of a model; `None` if the model is not on this machine.
+    /// Reads the tokenizer and the chat template of a model; the inner error says why prompts are not counted.
     ///
     /// # Errors
     /// Fails if the model's files cannot be used.
-    pub fn load(model: &str) -> anyhow::Result<Option<Self>> {
-        let text = load_text(model)?;
-        let model =
-            text.map(|text| TextModel::from_parts(text.tokenizer, text.chat_template, &text.generation.eos_token_ids));
-        Ok(model.map(Self))
+    pub fn load(model: &str) -> anyhow::Result<Result<Self, String>> {
+        let Some(text) = load_text(model)? else {
+            return Ok(Err(format!("the tokenizer of {model} is not on this machine")));
+        };
+        let model = TextModel::from_parts(text.tokenizer, text.chat_template, &text.generation.eos_token_ids);
+        Ok(Ok(Self(model)))
     }
 
     /// Returns the number of tokens of a prompt.
@@ -55,6 +56,10 @@ mod tests {
         };
         // The built-in model's tokens are characters.
         assert_eq!(prompt("abcdef") - prompt("abc"), 3);
-        assert!(PromptCounter::load("no/such-model-here").unwrap().is_none());
+        let missing = PromptCounter::load("no/such-model-here").unwrap().err();
+        assert_eq!(
+            missing.unwrap(),
+            "the tokenizer of no/such-model-here is not on this machine"
+        );
     }
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 
-use super::prompt_tokens::PromptCounter;
+use super::hosting::PromptCounter;
 use super::server_url::given_token;
 use crate::client::{ServerUrl, blank_token, with_token};
 use crate::protocol::openai::ChatMessage;
@@ -115,10 +115,9 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let api = args.api()?;
     if args.dry_run {
         let counter = PromptCounter::load(&job.ajet.model.path)?;
-        let count = counter
-            .as_ref()
-            .map(|counter| |messages: &[ChatMessage]| counter.count(messages));
-        for line in dry_run(&job, count.as_ref().map(|count| count as CountTokens<'_>)).await? {
+        let count = counter.map(|counter| move |messages: &[ChatMessage]| counter.count(messages));
+        let count = count.as_ref().map(|count| count as CountTokens<'_>);
+        for line in dry_run(&job, count.map_err(String::as_str)).await? {
             say!("{line}");
         }
         return Ok(ExitCode::SUCCESS);

@@ -12,6 +12,7 @@ pub mod experiment;
 pub mod fit;
 pub mod keys;
 mod load;
+mod model_path;
 mod nearest;
 mod node;
 #[cfg(test)]
@@ -30,6 +31,7 @@ pub use effective::{ALL_LINEAR, LINEAR_PROJECTIONS};
 pub use error::{Error, Problem};
 pub use fit::{Strictness, fit};
 pub use load::{Loaded, load, load_over, parse, read};
+pub use model_path::check_model_path;
 pub use nearest::nearest;
 pub use node::Node;
 #[cfg(test)]

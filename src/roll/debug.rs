@@ -51,6 +51,7 @@ impl Api {
             model_name: self.model.clone(),
             episode_uuid: uuid::Uuid::new_v4().to_string(),
             is_recorded: false,
+            max_completion_tokens: Some(job.ajet.max_response_length_in_one_turn() as u64),
         })
     }
 }
@@ -66,9 +67,10 @@ pub async fn debug_one(job: &Job, api: Option<&Api>, program: &Path, keep_engine
     let tasks = read_tasks(job, &progress).await?;
     let task = tasks.training.first();
     let task = task.ok_or_else(|| RollError::Check("there is no task".into()))?;
+    let player = Player::new(job, None)?;
     if let Some(api) = api {
         let started = Instant::now();
-        let played = Player::new(job, None)?.play(task, &api.access(job)?).await;
+        let played = player.play(task, &api.access(job)?).await;
         let said = played.as_ref().ok().map(|(rollout, _)| told_by(rollout));
         return Ok(transcript(
             task,
@@ -79,7 +81,7 @@ pub async fn debug_one(job: &Job, api: Option<&Api>, program: &Path, keep_engine
     }
     let fleet = Fleet::new(job)?;
     let servers = servers_for(job, &fleet, program, &progress).await?;
-    let shown = debug_on_swarm(job, task, &fleet, keep_engine).await;
+    let shown = debug_on_swarm(&player, task, &fleet, keep_engine).await;
     let (text, started) = match shown {
         Ok(shown) if keep_engine => shown,
         shown => {
@@ -112,7 +114,12 @@ pub async fn debug_one(job: &Job, api: Option<&Api>, program: &Path, keep_engine
 }
 
 /// The episode as text, and whether an engine was started for it.
-async fn debug_on_swarm(job: &Job, task: &Task, fleet: &Fleet, keep_engine: bool) -> Result<(String, bool), RollError> {
+async fn debug_on_swarm(
+    player: &Player,
+    task: &Task,
+    fleet: &Fleet,
+    keep_engine: bool,
+) -> Result<(String, bool), RollError> {
     let mut started = vec![];
     let mut notes = String::new();
     for member in fleet.members() {
@@ -131,7 +138,7 @@ async fn debug_on_swarm(job: &Job, task: &Task, fleet: &Fleet, keep_engine: bool
     let episode = fleet.begin(&BeginEpisode::default(), Models::default()).await?;
     let begun = Instant::now();
     let names: Vec<_> = fleet.members().iter().map(|member| member.model_path.clone()).collect();
-    let played = Player::new(job, None)?.play(task, &access(&episode, &names)).await;
+    let played = player.play(task, &access(&episode, &names)).await;
     let seconds = begun.elapsed().as_secs_f64();
     // Before the abort, with which the servers forget it. Other servers than ours do not record.
     let recorded = recorded(&episode).await;

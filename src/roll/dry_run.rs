@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::check;
+use super::episode::Player;
 use super::error::RollError;
 use super::fleet::{Fleet, Member};
 use super::interrupt::Interrupt;
@@ -23,14 +24,15 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub type CountTokens<'a> = &'a dyn Fn(&[ChatMessage]) -> Result<u64, String>;
 
 /// Returns what a run would do, without an episode. Prompts are counted by the engine where it runs, or else by
-/// `count`.
+/// `count`, whose error says why they cannot be counted without.
 ///
 /// # Errors
-/// Fails if tasks or the agent's program are missing, or a server cannot be started.
-pub async fn dry_run(job: &Job, count: Option<CountTokens<'_>>) -> Result<Vec<String>, RollError> {
+/// Fails if tasks, the agent's program or a judge's key are missing, or a server cannot be started.
+pub async fn dry_run(job: &Job, count: Result<CountTokens<'_>, &str>) -> Result<Vec<String>, RollError> {
     let progress = Progress::new(false, Interrupt::default());
     let tasks = read_tasks(job, &progress).await?;
     refuse(check::problems(job, &tasks, usize::MAX, true))?;
+    Player::new(job, None)?;
     let mut lines = vec![format!(
         "tasks: {} to train on, {} to evaluate on",
         tasks.training.len(),
@@ -56,15 +58,12 @@ pub async fn dry_run(job: &Job, count: Option<CountTokens<'_>>) -> Result<Vec<St
     }
     let counted = match (is_rolling, count) {
         (true, _) => counted_by_engine(&prompts, fleet.lead()).await?,
-        (false, Some(count)) => {
+        (false, Ok(count)) => {
             let counts = prompts.iter().map(|prompt| count(prompt)).collect::<Result<_, _>>();
             Some(counts.map_err(RollError::Check)?)
         }
-        (false, None) => {
-            let model = &job.ajet.model.path;
-            lines.push(format!(
-                "prompts: not counted, since the tokenizer of {model} is not on this machine"
-            ));
+        (false, Err(reason)) => {
+            lines.push(format!("prompts: not counted, since {reason}"));
             None
         }
     };

@@ -291,6 +291,7 @@ pub(super) fn access(episode: &JointEpisode, model_names: &[String]) -> Access {
         model_name: model_names.first().cloned().unwrap_or_default(),
         episode_uuid: first.episode.uuid().to_string(),
         is_recorded: true,
+        max_completion_tokens: None,
         models: match first.name.is_empty() {
             true => IndexMap::new(),
             false => std::mem::take(&mut models),

@@ -46,6 +46,8 @@ pub async fn run(mut job: Job, options: Options, interrupt: Interrupt) -> Result
     }
     let trains = !options.abort && !options.eval_only;
     refuse(check::problems(&job, &tasks, check::TASKS_BEFORE_A_RUN, trains))?;
+    // A judge without a key is told before a server is started.
+    Player::new(&job, None)?;
     if options.fresh {
         job.begin_anew();
     }

@@ -33,7 +33,7 @@ pub struct Chat {
     /// the conversation ends. Default: 16.
     #[schemars(range(min = 1, max = 100_000))]
     max_turns: Option<u64>,
-    /// Maximum number of tokens of an answer. Default: the server's limits.
+    /// Maximum number of tokens of an answer. Default: the server's limits; with `--api`, that of the job's `ajet:` part.
     #[schemars(range(min = 1, max = 10_000_000))]
     max_tokens: Option<u64>,
     /// Sampling temperature of eval episodes; train episodes have the server's.
@@ -229,6 +229,7 @@ impl Chat {
             messages: conversation.messages.clone(),
             tools: (!self.tools.is_empty()).then(offers),
             max_tokens: self.max_tokens,
+            max_completion_tokens: access.max_completion_tokens.filter(|_| self.max_tokens.is_none()),
             temperature: self.temperature,
             stop: self.stop.clone().map(StopStrings::Many),
             ..ChatRequest::default()
@@ -344,6 +345,7 @@ mod tests {
             model_name: "m".into(),
             episode_uuid: "e".into(),
             is_recorded: false,
+            max_completion_tokens: None,
             models: indexmap::IndexMap::new(),
         };
         (access, requests)
@@ -409,6 +411,25 @@ mod tests {
             ]
         );
         assert_eq!(rollout.messages.len(), 6);
+    }
+
+    #[tokio::test]
+    async fn the_jobs_limit_of_an_answer_is_sent_where_the_server_does_not_know_it() {
+        for (agent, limit, sent) in [
+            ("{user: go}", None, (json!(null), json!(null))),
+            ("{user: go}", Some(7), (json!(null), json!(7))),
+            ("{user: go, max_tokens: 3}", Some(7), (json!(3), json!(null))),
+        ] {
+            let (mut access, requests) = model(vec![text("done")]).await;
+            access.max_completion_tokens = limit;
+            chat(agent).run(&Task::default(), &access).await.unwrap();
+            let request = &requests.lock().unwrap()[0];
+            assert_eq!(
+                (request["max_tokens"].clone(), request["max_completion_tokens"].clone()),
+                sent,
+                "{agent} {limit:?}"
+            );
+        }
     }
 
     #[tokio::test]

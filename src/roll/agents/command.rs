@@ -152,6 +152,7 @@ mod tests {
             model_name: "m".into(),
             episode_uuid: "e".into(),
             is_recorded: false,
+            max_completion_tokens: None,
             models: indexmap::IndexMap::new(),
         };
         agent.run(&task, &access).await

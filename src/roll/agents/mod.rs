@@ -58,6 +58,8 @@ pub struct Access {
     pub episode_uuid: String,
     /// Whether a swarm server answers, which records the conversation.
     pub is_recorded: bool,
+    /// Maximum number of tokens of an answer where the agent sets none, of a server that does not know the job.
+    pub max_completion_tokens: Option<u64>,
     /// Every model of a job with `roll.swarms`, by its name there; empty for a job with one model.
     pub models: IndexMap<String, ModelAccess>,
 }

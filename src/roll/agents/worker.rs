@@ -252,6 +252,7 @@ mod tests {
             model_name: "m".into(),
             episode_uuid: uuid::Uuid::new_v4().to_string(),
             is_recorded: false,
+            max_completion_tokens: None,
             models: indexmap::IndexMap::new(),
         };
         let rollout = worker.run(&task, &access).await?;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::support::roll_job::{ajet, job};
+use crate::support::roll_job::{ajet, job, run_to_end};
 use crate::support::swarm::{ENOUGH_TASKS, Swarm};
 use serde_json::{Value, json};
 
@@ -177,19 +177,19 @@ async fn a_dry_run_measures_prompts_with_the_engines_model() {
         ajet.clone(),
         json!({"agent": {"type": "chat", "user": "{{ metadata.text }}"}}),
     );
-    let lines = ajet_swarm::roll::dry_run(&job, None).await.unwrap();
+    let lines = ajet_swarm::roll::dry_run(&job, Err("it is a test")).await.unwrap();
     assert!(
         lines.iter().any(|line| line.starts_with("prompts: not counted")),
         "{lines:?}"
     );
     // Without an engine, a tokenizer that is at hand counts.
-    let lines = ajet_swarm::roll::dry_run(&job, Some(&|_| Ok(7))).await.unwrap();
+    let lines = ajet_swarm::roll::dry_run(&job, Ok(&|_| Ok(7))).await.unwrap();
     assert!(
         lines.iter().any(|line| line.starts_with("prompts: 7 to 7 tokens")),
         "{lines:?}"
     );
     swarm.rolling_with(ajet).await;
-    let lines = ajet_swarm::roll::dry_run(&job, None).await.unwrap();
+    let lines = ajet_swarm::roll::dry_run(&job, Err("it is a test")).await.unwrap();
     // The fake engine's tokens are characters.
     let told =
         |line: &String| line.starts_with("prompts: ") && line.contains("longer than ajet.data.max_prompt_length = 4");
@@ -253,4 +253,23 @@ fn a_job_that_cannot_run_is_refused_by_its_check() {
         output.status.code() == Some(1) && stderr.contains("model not found: ./none.gguf"),
         "{stderr}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_judge_without_a_key_is_told_before_a_server_is_started() {
+    let swarm = Swarm::start().await;
+    let judge = json!({"model": "m", "api_key_env": "NO_SUCH_KEY_IN_THE_ENVIRONMENT"});
+    let reward = json!({"type": "llm_judge", "judge": judge});
+    let job = || job(&swarm, ajet(2, 2, ENOUGH_TASKS), json!({"reward": reward, "steps": 1}));
+    let told = [
+        ajet_swarm::roll::dry_run(&job(), Err("it is a test"))
+            .await
+            .unwrap_err(),
+        run_to_end(job()).await.unwrap_err(),
+    ];
+    for error in told.map(|error| error.to_string()) {
+        assert!(error.contains("NO_SUCH_KEY_IN_THE_ENVIRONMENT is not set"), "{error}");
+    }
+    assert_eq!(swarm.engines.record().launches, 0);
+    swarm.shut_down().await;
 }

@@ -1,6 +1,8 @@
 //! `ajet-swarm job init`: writes a job file and, where its agent is a program, a working agent in Python.
 
-use std::io::{ErrorKind, Write};
+mod questions;
+
+use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -8,14 +10,14 @@ use anyhow::{Context, bail};
 use crate::note;
 
 /// The commented job that is written without options.
-const TEMPLATE: &str = include_str!("../../config/jobs/template.yaml");
-const COMMAND: &str = include_str!("../../config/agents/command.py");
-const WORKER: &str = include_str!("../../config/agents/worker.py");
+const TEMPLATE: &str = include_str!("../../../config/jobs/template.yaml");
+const COMMAND: &str = include_str!("../../../config/agents/command.py");
+const WORKER: &str = include_str!("../../../config/agents/worker.py");
 /// Name of the agent's file.
 const AGENT_FILE: &str = "agent.py";
 
 /// What to write.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 pub struct Args {
     /// Path of the new file.
     #[arg(default_value = "job.yaml")]
@@ -32,6 +34,9 @@ pub struct Args {
     /// Model: a Hugging Face directory, a `.gguf` file, a hub id, or builtin:tiny.
     #[arg(long, value_name = "MODEL")]
     model: Option<String>,
+    /// Write the commented job and ask nothing, as without a terminal.
+    #[arg(long, conflicts_with_all = ["tasks", "agent", "reward", "model"])]
+    template: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -63,12 +68,27 @@ enum Reward {
     LlmJudge,
 }
 
-/// Writes the files.
+/// Writes the files. Asks for the parts at a terminal where no option names one.
 ///
 /// # Errors
-/// Fails if one exists already or cannot be written; nothing is overwritten.
+/// Fails if a file exists already or cannot be written, or the questions are not answered; nothing is overwritten.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let job = match args.tasks.is_none() && args.agent.is_none() && args.reward.is_none() && args.model.is_none() {
+    if args.names_no_part() && !args.template && io::stdin().is_terminal() && io::stderr().is_terminal() {
+        refuse_existing(&args.path)?;
+        let asked = questions::ask(args, &mut io::stdin().lock(), &mut io::stderr())?;
+        return write(&asked.context("no job was written: the questions were not answered")?);
+    }
+    write(args)
+}
+
+impl Args {
+    fn names_no_part(&self) -> bool {
+        self.tasks.is_none() && self.agent.is_none() && self.reward.is_none() && self.model.is_none()
+    }
+}
+
+fn write(args: &Args) -> anyhow::Result<()> {
+    let job = match args.names_no_part() {
         true => TEMPLATE.to_owned(),
         false => job(args),
     };
@@ -78,11 +98,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Agent::Worker => Some(WORKER),
     };
     let agent = args.path.with_file_name(AGENT_FILE);
-    if program.is_some() && agent.exists() {
-        bail!(
-            "{} already exists\nhint: remove it first, or choose another directory",
-            agent.display()
-        );
+    if program.is_some() {
+        refuse_existing(&agent)?;
     }
     create(&args.path, &job)?;
     if let Some(program) = program {
@@ -92,6 +109,16 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let path = args.path.display();
     note!("wrote {path}; run it with `ajet-swarm roll {path}`");
     Ok(())
+}
+
+fn refuse_existing(path: &Path) -> anyhow::Result<()> {
+    match path.exists() {
+        true => bail!(
+            "{} already exists\nhint: remove it first, or choose another directory",
+            path.display()
+        ),
+        false => Ok(()),
+    }
 }
 
 fn create(path: &Path, text: &str) -> anyhow::Result<()> {
@@ -202,10 +229,7 @@ mod tests {
     fn args(path: &Path) -> Args {
         Args {
             path: path.to_owned(),
-            tasks: None,
-            agent: None,
-            reward: None,
-            model: None,
+            ..Args::default()
         }
     }
 
@@ -249,13 +273,13 @@ mod tests {
             agent: Some(Agent::Command),
             ..args(&path)
         };
-        run(&command).unwrap();
+        write(&command).unwrap();
         assert_eq!(std::fs::read_to_string(dir.path().join(AGENT_FILE)).unwrap(), COMMAND);
-        let again = run(&command).unwrap_err().to_string();
+        let again = write(&command).unwrap_err().to_string();
         assert!(again.contains("agent.py already exists"), "{again}");
-        let plain = run(&args(&path)).unwrap_err().to_string();
+        let plain = write(&args(&path)).unwrap_err().to_string();
         assert!(plain.contains("job.yaml already exists"), "{plain}");
-        run(&args(&dir.path().join("plain.yaml"))).unwrap();
+        write(&args(&dir.path().join("plain.yaml"))).unwrap();
         assert_eq!(
             std::fs::read_to_string(dir.path().join("plain.yaml")).unwrap(),
             TEMPLATE

@@ -1,0 +1,61 @@
+//! The commands that hold a model on this machine. A build of the clients alone has `no_hosting.rs` in its place.
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+pub use super::prompt_tokens::PromptCounter;
+use super::{bench, chat, engine, export, log, serve, start};
+
+/// What `--version` prints.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Commands that need a model.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Start a swarm server.
+    #[command(display_order = 0)] // the first that most users need
+    Start(start::Args),
+    /// Serve a trained model by OpenAI's and Anthropic's APIs, without training.
+    Serve(serve::Args),
+    /// Talk to a trained model.
+    Chat(chat::Args),
+    /// Export a checkpoint as a model for Python's transformers and peft.
+    Export(export::Args),
+    /// Measure sampling or training on this machine.
+    Bench(bench::Args),
+    /// Run an engine, as `start` does.
+    #[command(hide = true)]
+    Engine(engine::Args),
+}
+
+impl Command {
+    /// Returns whether the command logs only warnings by default: `chat`, in whose conversation a server's log would stand.
+    pub fn is_quiet(&self) -> bool {
+        matches!(self, Self::Chat(_))
+    }
+
+    /// Format of the command's log.
+    pub fn log_format(&self) -> log::Format {
+        match self {
+            Self::Start(args) => args.log.log_format,
+            Self::Engine(args) => args.log.log_format,
+            _ => log::Format::Text,
+        }
+    }
+
+    /// Runs the command.
+    ///
+    /// # Errors
+    /// Fails with a message for the user.
+    pub async fn run(self) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::Start(args) => start::run(args).await,
+            Self::Serve(args) => serve::run(args).await,
+            Self::Chat(args) => chat::run(args).await,
+            Self::Export(args) => export::run(args),
+            Self::Bench(args) => bench::run(args).await,
+            Self::Engine(args) => engine::run(args).await,
+        }
+    }
+}
