@@ -1,6 +1,7 @@
 //! GGUF files: dequantised, renamed and put back into the layout of Hugging Face.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 
@@ -37,6 +38,45 @@ pub(super) fn load(
     progress: &mut dyn FnMut(f32, &str),
 ) -> Result<LoadedModel, ModelError> {
     let place = path.display().to_string();
+    let Opened {
+        mut file,
+        header,
+        files,
+        config,
+    } = open(path)?;
+
+    let total = config.num_parameters() as f32;
+    let mut done = 0;
+    let mut tensors = IndexMap::new();
+    for (name, shape) in config.tensor_shapes() {
+        progress(done as f32 / total, "dequantising weights");
+        done += shape.iter().product::<usize>();
+        let gguf_name = gguf_name(&config.norms, &name);
+        let missing = || ModelError::Tensors(format!("{place} has no tensor {gguf_name}, which {name} comes from"));
+        let found = header.shape(&gguf_name).ok_or_else(missing)?;
+        if found != shape {
+            return Err(ModelError::Tensors(format!(
+                "{gguf_name} of {place} is {found:?}, must be {shape:?}"
+            )));
+        }
+        let tensor = half_split(&config, &name, header.tensor(&mut file, &gguf_name)?)?;
+        tensors.insert(name, finite::weight(&tensor, device, dtype, &gguf_name, &place)?);
+    }
+    progress(1.0, "dequantising weights");
+    files.into_model(config, tensors)
+}
+
+/// A file whose header was read.
+struct Opened {
+    file: BufReader<File>,
+    header: Header,
+    /// The files beside the weights, from its metadata.
+    files: ModelFiles,
+    config: ModelConfig,
+}
+
+fn open(path: &Path) -> Result<Opened, ModelError> {
+    let place = path.display().to_string();
     let mut file = BufReader::new(open_regular(path).map_err(ModelError::io(path))?);
     let mut header = Header::read(&mut file, &place)?;
     let metadata = Metadata::new(std::mem::take(&mut header.metadata));
@@ -66,26 +106,17 @@ pub(super) fn load(
         additional_chat_templates: BTreeMap::new(),
         config: config_json,
     };
+    Ok(Opened {
+        file,
+        header,
+        files,
+        config,
+    })
+}
 
-    let total = config.num_parameters() as f32;
-    let mut done = 0;
-    let mut tensors = IndexMap::new();
-    for (name, shape) in config.tensor_shapes() {
-        progress(done as f32 / total, "dequantising weights");
-        done += shape.iter().product::<usize>();
-        let gguf_name = gguf_name(&config.norms, &name);
-        let missing = || ModelError::Tensors(format!("{place} has no tensor {gguf_name}, which {name} comes from"));
-        let found = header.shape(&gguf_name).ok_or_else(missing)?;
-        if found != shape {
-            return Err(ModelError::Tensors(format!(
-                "{gguf_name} of {place} is {found:?}, must be {shape:?}"
-            )));
-        }
-        let tensor = half_split(&config, &name, header.tensor(&mut file, &gguf_name)?)?;
-        tensors.insert(name, finite::weight(&tensor, device, dtype, &gguf_name, &place)?);
-    }
-    progress(1.0, "dequantising weights");
-    files.into_model(config, tensors)
+/// Reads what a `.gguf` file says beside its weights.
+pub(super) fn model_files(path: &Path) -> Result<ModelFiles, ModelError> {
+    Ok(open(path)?.files)
 }
 
 /// Name in the file of a parameter of a model with these norms.

@@ -3,7 +3,7 @@ use candle_core::quantized::{GgmlDType, QTensor, gguf_file};
 use serde_json::json;
 
 use super::*;
-use crate::model::load::load as load_path;
+use crate::model::load::{load as load_path, load_text};
 use crate::model::{PackedBatch, Trainable, Transformer, Weights};
 
 fn fixture(name: &str) -> LoadedModel {
@@ -199,6 +199,19 @@ fn a_model_comes_back_from_a_gguf_file() {
         let messages = [json!({"role": "user", "content": "x"})];
         let render = |m: &LoadedModel| m.chat_template.render(&messages, None, true, &Map::new()).unwrap();
         assert_eq!(render(&loaded), render(&model));
+        // Without the weights.
+        let side = load_text(file.write(GgmlDType::F32).path().to_str().unwrap())
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            side.tokenizer.encode(text).unwrap(),
+            model.tokenizer.encode(text).unwrap()
+        );
+        assert_eq!(
+            side.chat_template.render(&messages, None, true, &Map::new()).unwrap(),
+            render(&model)
+        );
+        assert_eq!(side.generation, model.generation);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::files::Files;
-use super::{Generation, builtin, directory, hub, random};
+use super::{Generation, builtin, directory, gguf, hub, random};
 use crate::hub::Hub;
 use crate::model::chat_template::ChatTemplate;
 use crate::model::config::ModelConfig;
@@ -22,15 +22,17 @@ pub struct TextSide {
 }
 
 /// Reads the text side of the model at `path` (as for [`super::load`]) from this machine, without downloading. Returns
-/// `None` if it is not there, and for models whose tokenizer is not a separate file (`.gguf`, random weights).
+/// `None` if it is not there, and for models with random weights.
 ///
 /// # Errors
 /// Fails if a file of the model cannot be read or used.
 pub fn load_text(path: &str) -> Result<Option<TextSide>, ModelError> {
-    let Some(files) = files_of(path) else {
-        return Ok(None);
+    let local = Path::new(path);
+    let files = match files_of(path) {
+        Some(files) => directory::model_files(&files)?,
+        None if local.is_file() => gguf::model_files(local)?,
+        None => return Ok(None),
     };
-    let files = directory::model_files(&files)?;
     let config = ModelConfig::from_json(&files.config)?;
     files.text_side(&config).map(Some)
 }
