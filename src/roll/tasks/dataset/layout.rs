@@ -131,6 +131,10 @@ pub fn data_files(files: &[String], patterns: &[String]) -> Result<Vec<DataFile>
         .iter()
         .filter_map(|file| Some(((*file).clone(), Format::of_name(base_name(file))?)));
     let formats: Vec<DataFile> = formats.collect();
+    let has_rows = formats.iter().any(|(file, _)| base_name(file) != "state.json");
+    if let Some(arrow) = found.iter().find(|file| file.ends_with(".arrow") && !has_rows) {
+        return Err(arrow_refusal(arrow));
+    }
     let Some(most) = most_frequent(&formats) else {
         return Err(match found.first() {
             None => format!("no file fits {}", patterns.join(", ")),
@@ -144,6 +148,14 @@ pub fn data_files(files: &[String], patterns: &[String]) -> Result<Vec<DataFile>
         .into_iter()
         .filter(|(_, format)| family(*format) == family(most))
         .collect())
+}
+
+/// Why a file of Arrow is not read, which `save_to_disk` and the cache of Python's `datasets` write.
+pub fn arrow_refusal(file: &str) -> String {
+    format!(
+        "{file:?} is an Arrow file, as `save_to_disk` writes them, and cannot be read\nhint: write Parquet in Python: \
+         datasets.load_from_disk(DIRECTORY)[\"train\"].to_parquet(\"train.parquet\")"
+    )
 }
 
 fn base_name(file: &str) -> &str {

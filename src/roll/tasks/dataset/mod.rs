@@ -209,8 +209,10 @@ impl Dataset {
         };
         let Some(source) = &self.source else {
             let name = Path::new(&self.path).file_name().unwrap_or_default().to_string_lossy();
-            let format = Format::of_name(&name)
-                .ok_or_else(|| wrong("its name does not end in .parquet, .jsonl, .json, .csv or .tsv".into()))?;
+            let format = Format::of_name(&name).ok_or_else(|| match name.ends_with(".arrow") {
+                true => wrong(layout::arrow_refusal(&name)),
+                false => wrong("its name does not end in .parquet, .jsonl, .json, .csv or .tsv".into()),
+            })?;
             return Ok(vec![(self.path.clone(), format)]);
         };
         let not_cached = |what: String| {

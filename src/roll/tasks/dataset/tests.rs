@@ -192,6 +192,27 @@ fn what_is_not_there_is_named_with_what_is() {
 }
 
 #[test]
+fn what_save_to_disk_writes_is_refused_with_what_to_do() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::create_dir(root.path().join("train")).unwrap();
+    for file in [
+        "dataset_dict.json",
+        "train/state.json",
+        "train/dataset_info.json",
+        "train/data-00000-of-00001.arrow",
+    ] {
+        std::fs::write(root.path().join(file), "{}").unwrap();
+    }
+    for path in ["", "train", "train/data-00000-of-00001.arrow"] {
+        let message = error_of(&config(&root.path().join(path)));
+        assert!(
+            message.contains("is an Arrow file") && message.contains("to_parquet("),
+            "{message}"
+        );
+    }
+}
+
+#[test]
 fn a_missing_shard_is_reported() {
     let root = tempfile::tempdir().unwrap();
     let shard = fixtures().join("shards/data/train-00001-of-00002.parquet");

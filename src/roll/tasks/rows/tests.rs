@@ -125,11 +125,12 @@ fn errors_name_the_line() {
         ("a.jsonl", b"{}\n\xff\n", &options, "a.jsonl, line 2: not UTF-8"),
         ("a.jsonl.gz", b"{}\n", &options, "a.jsonl.gz, line 1: "),
         ("a.jsonl.zst", b"{}\n", &options, "a.jsonl.zst, line 1: "),
+        ("a.jsonl.xz", b"{}\n", &options, "a.jsonl.xz, line 1: "),
         (
-            "a.jsonl.xz",
+            "a.jsonl.lz4",
             b"{}\n",
             &options,
-            "compression .xz is not supported; .gz, .zst and .bz2 are",
+            "compression .lz4 is not supported; .gz, .zst, .bz2 and .xz are",
         ),
         ("a.parquet", b"", &options, "a.parquet is damaged or not a Parquet file"),
         (
@@ -148,6 +149,38 @@ fn errors_name_the_line() {
         let message = rows_of(name, content, options).unwrap_err();
         assert!(message.contains(told), "{name} {content:?}: {message}");
     }
+}
+
+/// Bytes that are written in hexadecimal digits.
+fn bytes(hexadecimal: &str) -> Vec<u8> {
+    let digits = hexadecimal.as_bytes().chunks(2);
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+    digits.map(byte).collect()
+}
+
+/// Files of xz 5.4, since the crate is built without its encoder.
+#[test]
+fn xz_files_are_read_stream_by_stream_within_their_memory() {
+    // Rows {"a": 1} and {"a": 2} in one stream, {"a": 3} in another.
+    let two_streams = bytes(
+        "fd377a585a000004e6d6b4460200210116000000742fe5a30100117b2261223a20317d0a7b2261223a20327d0a000000bd15517c1c3632e3\
+         00012a124b0854bc1fb6f37d010000000004595afd377a585a000004e6d6b4460200210116000000742fe5a30100087b2261223a20337d0a\
+         000000006a3eaa8e178e4e3e000121096c18c5d51fb6f37d010000000004595a",
+    );
+    let options = Options::default();
+    assert_eq!(
+        json!(rows_of("a.jsonl.xz", &two_streams, &options).unwrap()),
+        json!([{"a": 1}, {"a": 2}, {"a": 3}])
+    );
+    let cut = rows_of("a.jsonl.xz", &two_streams[..60], &options).unwrap_err();
+    assert!(cut.starts_with("a.jsonl.xz, line "), "{cut}");
+    // One row, written with a dictionary of 1 GiB.
+    let greedy = bytes(
+        "fd377a585a000004e6d6b44602002101240000005e1fc7f90100087b2261223a20317d0a00000000fce57eac824c5940000121096c18c5d5\
+         1fb6f37d010000000004595a",
+    );
+    let refused = rows_of("a.jsonl.xz", &greedy, &options).unwrap_err();
+    assert!(refused.contains("memory"), "{refused}");
 }
 
 /// A row without an end would otherwise take all memory.
