@@ -29,8 +29,13 @@ fn directory(example: &str) -> PathBuf {
 fn update(example: &str, model: &str, variables: &[(&str, &str)]) -> (Value, bool) {
     let scratch = tempfile::tempdir().unwrap();
     let server = Server::start(scratch.path(), &[]);
+    update_at(&["--swarm-url", &server.url], example, model, variables)
+}
+
+/// The same with these arguments, which say where the servers are.
+fn update_at(servers: &[&str], example: &str, model: &str, variables: &[(&str, &str)]) -> (Value, bool) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ajet-swarm"));
-    command.args(["roll", "job.yaml", "--json", "--swarm-url", &server.url]);
+    command.args(["roll", "job.yaml", "--json"]).args(servers);
     for set in [
         "roll.steps=1",
         "roll.eval=null",
@@ -213,6 +218,19 @@ fn ranked_groups() {
         step["reward_mean"], 0.5,
         "a best and a worst in each group of two: {step}"
     );
+}
+
+#[test]
+fn two_models() {
+    let scratch = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let [writer, editor] = [0, 1].map(|place| Server::start(scratch[place].path(), &[]));
+    let urls = [("WRITER_URL", writer.url.as_str()), ("EDITOR_URL", editor.url.as_str())];
+    let (step, succeeded) = update_at(&[], "two-models", "builtin:tiny", &urls);
+    assert!(succeeded, "{step}");
+    for (name, tolerance) in [("reward_mean", 1e-6), ("episodes", 0.0)] {
+        let [one, other] = [name.to_owned(), format!("editor/{name}")].map(|name| step[name].as_f64().unwrap());
+        assert!(one > 0.0 && (one - other).abs() <= tolerance, "{name}: {step}");
+    }
 }
 
 #[test]
