@@ -1,7 +1,5 @@
 //! Tiles of f32 multiply-adds, on the vectors of any instruction set.
 
-use std::sync::atomic::{Ordering, compiler_fence};
-
 use super::tile_input::{Ahead, Start};
 use crate::model::kernels::isa::kernel;
 use crate::model::kernels::vector::Vector;
@@ -10,8 +8,11 @@ use crate::model::kernels::vector::Vector;
 pub(super) trait Weights: Copy {
     /// Bytes of one weight.
     const BYTES: usize;
+    /// Inner steps in a line. A tile takes one line at a time: with the factors of two lines of f32 at once there are too
+    /// few registers, and the compiler keeps sums on the stack, which takes a fifth longer.
+    const STEP: usize;
 
-    /// Where the weights of k are; k is a multiple of 2.
+    /// Where the weights of k are; k is a multiple of [`STEP`](Self::STEP).
     ///
     /// # Safety
     /// They are within the panel at `w`, whose lines are `stride` words apart.
@@ -27,6 +28,7 @@ pub(super) trait Weights: Copy {
 /// One weight a word, a line for each k.
 impl Weights for f32 {
     const BYTES: usize = 4;
+    const STEP: usize = 1;
 
     #[inline(always)]
     unsafe fn at(w: *const Self, stride: usize, k: usize) -> *const Self {
@@ -47,6 +49,7 @@ impl Weights for f32 {
 /// Two bfloat16 a word: those of an even k and the next, a line for both.
 impl Weights for u32 {
     const BYTES: usize = 2;
+    const STEP: usize = 2;
 
     #[inline(always)]
     unsafe fn at(w: *const Self, stride: usize, k: usize) -> *const Self {
@@ -109,16 +112,18 @@ unsafe fn rows<V: Vector, W: Weights, const ROWS: usize>(
                 *sum = [V::load(y.add(m * y_stride)), V::load(y.add(m * y_stride + V::LANES))];
             }
         }
-        let pairs = length / 2 * 2;
-        for k in (0..pairs).step_by(2) {
-            ahead.fetch(k, 2, 2 * V::LANES * 2 * W::BYTES);
+        let whole = length / W::STEP * W::STEP;
+        for k in (0..whole).step_by(W::STEP) {
+            ahead.fetch(k, W::STEP, W::STEP * V::LANES * 2 * W::BYTES);
             let line = W::at(w, w_stride, k);
             add(&mut sums, (x.add(k), x_stride), W::pair::<V, false>(line, w_stride));
-            add(&mut sums, (x.add(k + 1), x_stride), W::pair::<V, true>(line, w_stride));
+            if W::STEP == 2 {
+                add(&mut sums, (x.add(k + 1), x_stride), W::pair::<V, true>(line, w_stride));
+            }
         }
-        if length > pairs {
-            let line = W::at(w, w_stride, pairs);
-            add(&mut sums, (x.add(pairs), x_stride), W::pair::<V, false>(line, w_stride));
+        if length > whole {
+            let line = W::at(w, w_stride, whole);
+            add(&mut sums, (x.add(whole), x_stride), W::pair::<V, false>(line, w_stride));
         }
         for (m, sum) in sums.iter().enumerate() {
             sum[0].store(y.add(m * y_stride));
@@ -129,10 +134,6 @@ unsafe fn rows<V: Vector, W: Weights, const ROWS: usize>(
 
 /// The products of one k. A function and not a closure: those are not inlined for certain, and compiled on its own it
 /// would not have the vector's instructions.
-///
-/// The fences cost no instruction. Without them the compiler may load the factors of all rows, and of the next k, before
-/// the first product: there are too few registers for that, so it keeps sums on the stack, and a tile takes up to twice
-/// as long.
 #[inline(always)]
 unsafe fn add<V: Vector, const ROWS: usize>(
     sums: &mut [[V; 2]; ROWS],
@@ -145,6 +146,5 @@ unsafe fn add<V: Vector, const ROWS: usize>(
             let factor = V::splat(*x.add(m * x_stride));
             *sum = [factor.mul_add(left, sum[0]), factor.mul_add(right, sum[1])];
         }
-        compiler_fence(Ordering::SeqCst);
     }
 }
