@@ -18,7 +18,7 @@ Examples:
   ajet-swarm job init math.yaml     ask for tasks, agent, reward and model, and write the job
   ajet-swarm job init math.yaml --template    write a commented job
   ajet-swarm job init math.yaml --tasks openai/gsm8k --agent command --reward number_match --model Qwen/Qwen3-0.6B
-  ajet-swarm job check math.yaml    say what is wrong with it
+  ajet-swarm job check math.yaml    report what is invalid
   ajet-swarm job show math.yaml     the configuration that the server would get
   ajet-swarm job schema > job.schema.json    completion in editors; the job's first line then is
       # yaml-language-server: $schema=job.schema.json";

@@ -46,14 +46,7 @@ mod tests {
     #[test]
     fn a_longer_prompt_has_more_tokens() {
         let counter = PromptCounter::load("builtin:tiny").unwrap().unwrap();
-        let prompt = |text: &str| {
-            let message = ChatMessage {
-                role: "user".into(),
-                content: text.into(),
-                ..ChatMessage::default()
-            };
-            counter.count(&[message]).unwrap()
-        };
+        let prompt = |text: &str| counter.count(&[ChatMessage::new("user", text)]).unwrap();
         // The built-in model's tokens are characters.
         assert_eq!(prompt("abcdef") - prompt("abc"), 3);
         let missing = PromptCounter::load("no/such-model-here").unwrap().err();

@@ -28,7 +28,7 @@ A plan:
 
 Run it again after a kill: ended runs are not repeated, others resume.
 
-Exit codes: 0 all runs have ended, 1 a run failed or the plan is wrong, 2 wrong usage, 130 interrupted.")]
+Exit codes: 0 all runs have ended, 1 a run failed or the plan is invalid, 2 wrong usage, 130 interrupted.")]
 pub struct Args {
     /// Plan file.
     #[arg(value_name = "PLAN.yaml")]
@@ -47,7 +47,7 @@ pub struct Args {
 /// Runs the rest of a plan and prints its report.
 ///
 /// # Errors
-/// Fails if the plan is wrong, or its directory cannot be used.
+/// Fails if the plan is invalid, or its directory cannot be used.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let options = Options {
         out: args.out.unwrap_or_else(|| args.plan.with_extension("research")),

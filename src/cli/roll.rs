@@ -26,8 +26,8 @@ Examples:
   ajet-swarm roll job.yaml --json | jq .reward_mean  one JSON object a line
   ajet-swarm roll job.yaml --api https://api.openai.com/v1 --api-key-env OPENAI_API_KEY --api-model gpt-4.1-mini
 
-Ctrl-C once finishes or gives up the running episodes and ends with 130; the training goes on from where it is when
-`roll` is started again, here or on another machine.";
+Ctrl-C finishes or aborts the running episodes and exits with 130; a second one exits at once.
+The next `roll` of the job, here or on another machine, continues the training.";
 
 /// Run a job: its tasks run through its agent as episodes, whose rewards train the model.
 #[derive(Clone, Debug, clap::Args)]

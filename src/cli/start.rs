@@ -34,7 +34,7 @@ Examples:
   ajet-swarm start                          for clients on this machine
   ajet-swarm start --host 0.0.0.0           for clients elsewhere; prints a token that they need
   ajet-swarm start --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
-  ajet-swarm start --continue               after a crash or a reboot: go on with what ran here
+  ajet-swarm start --continue               after a crash or a reboot: resume what ran here
   ssh -N -L 10086:127.0.0.1:10086 gpu-box   on a laptop, to reach a server that only listens locally")]
 pub struct Args {
     /// Port to listen on; 0 selects a free one.
@@ -63,7 +63,7 @@ pub struct Args {
     /// Take training code (`ajet-swarm sync-code`) without a token: everyone who reaches the port can run code here.
     #[arg(long, conflicts_with = "no_code_sync")]
     allow_code_sync: bool,
-    /// Take no training code, and run none that was synced before.
+    /// Refuse training code, and run none that was synced before.
     #[arg(long)]
     no_code_sync: bool,
     /// Run the built-in engine, not the training code that was synced to an earlier server here.

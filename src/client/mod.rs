@@ -18,7 +18,7 @@
 //! let episode = swarm.begin_episode(&BeginEpisode::default()).await?;
 //! // Any OpenAI client in any language works: give it `episode.base_url()` and `episode.api_key()`.
 //! let request = ChatRequest {
-//!     messages: vec![ChatMessage { role: "user".into(), content: "1 + 1 =".into(), ..ChatMessage::default() }],
+//!     messages: vec![ChatMessage::new("user", "1 + 1 =")],
 //!     ..ChatRequest::default()
 //! };
 //! let answer = episode.model().chat(&request).await?;

@@ -285,3 +285,23 @@ impl IntoResponse for Refusal {
         response
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::value::RawValue;
+
+    use super::*;
+    use crate::protocol::swarm::EpisodeType;
+
+    #[test]
+    fn a_chat_call_has_the_text_of_the_request() {
+        let request = r#"{"messages": [], "seed": 18446744073709551616, "temperature": 1.10}"#;
+        let call = ChatCall {
+            episode_type: EpisodeType::Eval,
+            request: RawValue::from_string(request.into()).unwrap(),
+        };
+        let Json(received) = Json::<ChatCall>::from_bytes(&serde_json::to_vec(&call).unwrap()).unwrap();
+        assert_eq!(received.episode_type, call.episode_type);
+        assert_eq!(received.request.get(), request);
+    }
+}

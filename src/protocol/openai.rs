@@ -215,6 +215,17 @@ pub struct ChatMessage {
     pub name: Option<String>,
 }
 
+impl ChatMessage {
+    /// Creates a message without other fields. `content` is a string, null, or a list of parts.
+    pub fn new(role: &str, content: impl Into<Value>) -> Self {
+        Self {
+            role: role.to_owned(),
+            content: content.into(),
+            ..Self::default()
+        }
+    }
+}
+
 /// A tool call of the model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ToolCall {

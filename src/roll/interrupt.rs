@@ -29,7 +29,7 @@ impl Interrupt {
         let listening = interrupt.clone();
         tokio::spawn(async move {
             signals.next().await;
-            note("stopping: running episodes are finished or given up; once more to stop at once");
+            note("stopping: running episodes are finished or aborted; press Ctrl-C again to exit now");
             listening.stop();
             signals.next().await;
             // Agents and a server of ours notice that we are gone, and follow.

@@ -177,7 +177,10 @@ async fn prompt(args: &Args, episode: &Episode, task: usize) -> anyhow::Result<S
     let (mut fits, mut beyond) = (0, args.prompt + 1);
     while beyond - fits > 1 {
         let middle = fits.midpoint(beyond);
-        let tokens = episode.model().count_tokens(&[user(text(middle))]).await?;
+        let tokens = episode
+            .model()
+            .count_tokens(&[ChatMessage::new("user", text(middle))])
+            .await?;
         match tokens as usize <= args.prompt {
             true => fits = middle,
             false => beyond = middle,
@@ -189,14 +192,6 @@ async fn prompt(args: &Args, episode: &Episode, task: usize) -> anyhow::Result<S
         args.prompt
     );
     Ok(text(fits))
-}
-
-fn user(text: String) -> ChatMessage {
-    ChatMessage {
-        role: "user".into(),
-        content: text.into(),
-        ..ChatMessage::default()
-    }
 }
 
 /// Runs the episodes of a batch and waits for its update.
@@ -232,7 +227,7 @@ async fn step(args: &Args, swarm: &SwarmClient, prompts: &[String]) -> anyhow::R
 async fn play(args: &Args, swarm: &SwarmClient, task: usize, prompt: &str, reward: f64) -> anyhow::Result<()> {
     let episode = swarm.begin_episode(&BeginEpisode::default()).await?;
     let request = ChatRequest {
-        messages: vec![user(prompt.to_owned())],
+        messages: vec![ChatMessage::new("user", prompt)],
         max_tokens: Some(args.tokens as u64),
         ..ChatRequest::default()
     };

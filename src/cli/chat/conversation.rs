@@ -75,29 +75,21 @@ impl Conversation {
 
     /// Adds the user's message.
     pub fn ask(&mut self, text: String) {
-        self.turns.push(message("user", text));
+        self.turns.push(ChatMessage::new("user", text));
     }
 
     /// Adds the model's answer; without one, the question is taken back.
     pub fn answered(&mut self, text: String) {
         match text.is_empty() {
             true => drop(self.turns.pop()),
-            false => self.turns.push(message("assistant", text)),
+            false => self.turns.push(ChatMessage::new("assistant", text)),
         }
     }
 
     /// Returns the messages of a request.
     pub fn messages(&self) -> Vec<ChatMessage> {
-        let system = self.system.iter().map(|text| message("system", text.clone()));
+        let system = self.system.iter().map(|text| ChatMessage::new("system", text.clone()));
         system.chain(self.turns.iter().cloned()).collect()
-    }
-}
-
-fn message(role: &str, text: String) -> ChatMessage {
-    ChatMessage {
-        role: role.into(),
-        content: text.into(),
-        ..ChatMessage::default()
     }
 }
 

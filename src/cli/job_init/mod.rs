@@ -62,7 +62,7 @@ enum Reward {
     Contains,
     /// Normalised edit distance.
     Similarity,
-    /// What the agent says.
+    /// The reward that the agent returns.
     FromAgent,
     /// Another model's score.
     LlmJudge,

@@ -96,11 +96,7 @@ impl AnswerWriter {
         );
         let opened = parser.push(&prompt.opening);
         let mut answer = Answer {
-            message: ChatMessage {
-                role: "assistant".into(),
-                content: Value::Null,
-                ..ChatMessage::default()
-            },
+            message: ChatMessage::new("assistant", Value::Null),
             not_shown: request.opening.clone().unwrap_or_default(),
             ..Answer::default()
         };

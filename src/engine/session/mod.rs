@@ -321,11 +321,7 @@ impl Session {
         }
         let choice = |index| Choice {
             index,
-            message: ChatMessage {
-                role: "assistant".into(),
-                content: content.into(),
-                ..ChatMessage::default()
-            },
+            message: ChatMessage::new("assistant", content),
             finish_reason: Some(FinishReason::Length),
             ..Choice::default()
         };

@@ -85,7 +85,10 @@ impl Chat {
     /// The messages before the first turn.
     fn opening(&self, task: &Task) -> Result<Vec<ChatMessage>, AgentError> {
         let system = self.system.as_ref().map(|system| system.render(task)).transpose()?;
-        let mut messages: Vec<_> = system.map(|text| message("system", text)).into_iter().collect();
+        let mut messages: Vec<_> = system
+            .map(|text| ChatMessage::new("system", text))
+            .into_iter()
+            .collect();
         messages.extend(task.init_messages.iter().cloned());
         Ok(messages)
     }
@@ -94,7 +97,7 @@ impl Chat {
     pub(super) fn prompt(&self, task: &Task) -> Option<Vec<ChatMessage>> {
         let mut messages = self.opening(task).ok()?;
         let first = self.questions().into_iter().next()?.text(task, &Answers::new()).ok()?;
-        messages.extend(first.map(|text| message("user", text)));
+        messages.extend(first.map(|text| ChatMessage::new("user", text)));
         Some(messages)
     }
 
@@ -182,7 +185,9 @@ impl Chat {
                 ..Conversation::default()
             });
             let text = question.text(task, &answers)?;
-            conversation.messages.extend(text.map(|text| message("user", text)));
+            conversation
+                .messages
+                .extend(text.map(|text| ChatMessage::new("user", text)));
             let has_answered = self.answer(conversation, task, &access, directory).await?;
             answers.insert(name.to_owned(), conversation.output().to_owned());
             last = Some(name.to_owned());
@@ -215,7 +220,7 @@ impl Chat {
                 conversation.tool_errors += u64::from(result.is_error);
                 conversation.messages.push(ChatMessage {
                     tool_call_id: Some(call.id),
-                    ..message("tool", result.text)
+                    ..ChatMessage::new("tool", result.text)
                 });
             }
         }
@@ -290,14 +295,6 @@ fn rollout(mut conversations: IndexMap<String, Conversation>, last: Option<&str>
         answers: last.answers,
         messages: last.messages,
         ..Rollout::default()
-    }
-}
-
-fn message(role: &str, text: String) -> ChatMessage {
-    ChatMessage {
-        role: role.into(),
-        content: text.into(),
-        ..ChatMessage::default()
     }
 }
 
@@ -458,7 +455,7 @@ mod tests {
             ..Task::default()
         };
         let dialogue = Task {
-            init_messages: vec![message("user", "hi".into()), message("assistant", "hello".into())],
+            init_messages: vec![ChatMessage::new("user", "hi"), ChatMessage::new("assistant", "hello")],
             ..query.clone()
         };
         let roles = |chat: &Chat, task: &Task| -> Vec<String> {

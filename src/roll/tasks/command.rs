@@ -89,7 +89,7 @@ mod tests {
         for (script, told) in [
             (
                 "echo '{}'; echo loading",
-                "line 2 that \"sh\" printed is not a task: not JSON",
+                "line 2 of the output of \"sh\" is not a task: not JSON",
             ),
             ("true", "what \"sh\" printed for validation contains no task"),
             ("echo '{}'; echo oh no >&2; exit 3", "oh no"),

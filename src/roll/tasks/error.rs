@@ -173,7 +173,7 @@ pub enum TaskError {
     #[error("the task program failed: {0}")]
     Program(#[from] ProgramError),
     /// A program that prints tasks printed something else.
-    #[error("line {line} that {program:?} printed is not a task: {reason}")]
+    #[error("line {line} of the output of {program:?} is not a task: {reason}")]
     Printed {
         /// The program.
         program: String,

@@ -54,15 +54,7 @@ pub fn get<T: 'static>(
     answer: Kind,
     summary: &'static str,
 ) -> Route {
-    Route {
-        method: Method::GET,
-        path,
-        summary,
-        query: &[],
-        body: None,
-        answer,
-        handler: on(MethodFilter::GET, handler),
-    }
+    without_body((Method::GET, MethodFilter::GET), path, handler, answer, summary)
 }
 
 /// Creates a POST route that reads a body.
@@ -86,15 +78,7 @@ pub fn delete<T: 'static>(
     answer: Kind,
     summary: &'static str,
 ) -> Route {
-    Route {
-        method: Method::DELETE,
-        path,
-        summary,
-        query: &[],
-        body: None,
-        answer,
-        handler: on(MethodFilter::DELETE, handler),
-    }
+    without_body((Method::DELETE, MethodFilter::DELETE), path, handler, answer, summary)
 }
 
 /// Creates a POST route that ignores the body.
@@ -104,13 +88,23 @@ pub fn post_without_body<T: 'static>(
     answer: Kind,
     summary: &'static str,
 ) -> Route {
+    without_body((Method::POST, MethodFilter::POST), path, handler, answer, summary)
+}
+
+fn without_body<T: 'static>(
+    (method, filter): (Method, MethodFilter),
+    path: &'static str,
+    handler: impl Handler<T, Arc<Shared>>,
+    answer: Kind,
+    summary: &'static str,
+) -> Route {
     Route {
-        method: Method::POST,
-        handler: on(MethodFilter::POST, handler),
+        method,
         path,
         summary,
         query: &[],
         body: None,
         answer,
+        handler: on(filter, handler),
     }
 }

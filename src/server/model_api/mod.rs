@@ -17,8 +17,8 @@ use serde_json::Value;
 
 use super::http::error::Error;
 use crate::protocol::openai::{
-    ChatCompletion, ChatCompletionChunk, ChatMessage, ChunkChoice, Delta, ErrorObject, FunctionCall, FunctionCallDelta,
-    ToolCall, ToolCallDelta,
+    ChatCompletion, ChatCompletionChunk, ChunkChoice, Delta, ErrorObject, FunctionCall, FunctionCallDelta, ToolCall,
+    ToolCallDelta,
 };
 
 /// Builds one answer in an API's own format.
@@ -102,14 +102,6 @@ fn whole_call(delta: ToolCallDelta) -> ToolCall {
 /// Returns the hexadecimal part of `chatcmpl-…`, from which the ids of the other APIs are made.
 fn id_tail(chat_id: &str) -> &str {
     chat_id.strip_prefix("chatcmpl-").unwrap_or(chat_id)
-}
-
-fn message(role: &str, content: impl Into<Value>) -> ChatMessage {
-    ChatMessage {
-        role: role.to_owned(),
-        content: content.into(),
-        ..ChatMessage::default()
-    }
 }
 
 /// Returns the text of a message's content: a string, null, or a list of parts of these kinds, joined by line breaks.

@@ -8,7 +8,7 @@ use crate::protocol::openai::{
     ChatMessage, ChatRequest, FunctionCall, ResponseFormat, StopStrings, StreamOptions, ToolCall,
 };
 use crate::server::http::error::Error;
-use crate::server::model_api::{message, text_of, text_part, wrong};
+use crate::server::model_api::{text_of, text_part, wrong};
 
 /// Claude Code's first system block: a line for Anthropic's accounting that changes with every request. Like Anthropic,
 /// we remove it before the model sees it: otherwise no turn could continue the tokens of the one before.
@@ -22,7 +22,7 @@ pub fn chat_request(request: &MessagesRequest) -> Result<ChatRequest, Error> {
     let stream = request.stream.unwrap_or(false);
     let system = system_text(&request.system)?;
     let mut messages: Vec<ChatMessage> = Vec::new();
-    messages.extend((!system.is_empty()).then(|| message("system", system)));
+    messages.extend((!system.is_empty()).then(|| ChatMessage::new("system", system)));
     for (at, given) in request.messages.iter().enumerate() {
         add_message(&mut messages, given, at)?;
     }
@@ -148,7 +148,10 @@ fn add_message(messages: &mut Vec<ChatMessage>, given: &MessageParam, at: usize)
             Ok(())
         }
         "system" => {
-            messages.push(message("system", text_of(&given.content, &["text"], &content_at)?));
+            messages.push(ChatMessage::new(
+                "system",
+                text_of(&given.content, &["text"], &content_at)?,
+            ));
             Ok(())
         }
         other => {
@@ -161,7 +164,7 @@ fn add_message(messages: &mut Vec<ChatMessage>, given: &MessageParam, at: usize)
 /// Adds a user turn: one message per tool result, and the user's own text.
 fn add_user(messages: &mut Vec<ChatMessage>, content: &Value, at: &str) -> Result<(), Error> {
     let Value::Array(blocks) = content else {
-        messages.push(message("user", text_of(content, &["text"], at)?));
+        messages.push(ChatMessage::new("user", text_of(content, &["text"], at)?));
         return Ok(());
     };
     let mut said: Vec<&str> = Vec::new();
@@ -176,19 +179,19 @@ fn add_user(messages: &mut Vec<ChatMessage>, content: &Value, at: &str) -> Resul
         let id = id.ok_or_else(|| wrong(&format!("{at}.tool_use_id"), "is missing"))?;
         messages.push(ChatMessage {
             tool_call_id: Some(id.to_owned()),
-            ..message("tool", text_of(&block["content"], &["text"], &format!("{at}.content"))?)
+            ..ChatMessage::new("tool", text_of(&block["content"], &["text"], &format!("{at}.content"))?)
         });
         answered = true;
     }
     if !said.is_empty() || !answered {
-        messages.push(message("user", said.join("\n")));
+        messages.push(ChatMessage::new("user", said.join("\n")));
     }
     Ok(())
 }
 
 fn assistant(content: &Value, at: &str) -> Result<ChatMessage, Error> {
     let Value::Array(blocks) = content else {
-        return Ok(message("assistant", text_of(content, &["text"], at)?));
+        return Ok(ChatMessage::new("assistant", text_of(content, &["text"], at)?));
     };
     let (mut texts, mut thinking, mut calls) = (Vec::new(), Vec::new(), Vec::new());
     for (number, block) in blocks.iter().enumerate() {
@@ -220,6 +223,6 @@ fn assistant(content: &Value, at: &str) -> Result<ChatMessage, Error> {
     Ok(ChatMessage {
         reasoning_content: (!thinking.is_empty()).then(|| thinking.join("\n")),
         tool_calls: (!calls.is_empty()).then_some(calls),
-        ..message("assistant", content)
+        ..ChatMessage::new("assistant", content)
     })
 }

@@ -13,7 +13,7 @@ use crate::protocol::responses::{
     Event, Failure, IncompleteDetails, InputDetails, OutputDetails, OutputItem, Part, Response, ResponsesRequest,
     StreamEvent, Usage,
 };
-use crate::server::model_api::{AnswerWriter, ServerEvent, id_tail, message, whole_call};
+use crate::server::model_api::{AnswerWriter, ServerEvent, id_tail, whole_call};
 
 /// Builds a [`Response`] or the events of its stream.
 pub struct ResponseWriter {
@@ -391,7 +391,7 @@ impl AnswerWriter for ResponseWriter {
         let items: Vec<Value> = self.response.output.iter().map(|item| json!(item)).collect();
         let mut answer = messages_of(&items).ok()?; // our own items are valid
         if answer.is_empty() {
-            answer.push(message("assistant", ""));
+            answer.push(ChatMessage::new("assistant", ""));
         }
         let mut response = self.answer();
         response["output"] = Value::Null; // stored separately

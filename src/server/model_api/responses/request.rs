@@ -8,7 +8,7 @@ use super::tools::{flat_name, functions};
 use crate::protocol::openai::{ChatMessage, ChatRequest, FunctionCall, ResponseFormat, StreamOptions, ToolCall};
 use crate::protocol::responses::{ResponsesRequest, TextFormat};
 use crate::server::http::error::Error;
-use crate::server::model_api::{message, text_of, wrong};
+use crate::server::model_api::{text_of, wrong};
 
 /// Types of text parts.
 const TEXTS: [&str; 6] = [
@@ -34,7 +34,7 @@ pub struct ChatInput {
 /// Names the invalid field.
 pub fn chat_input(request: &ResponsesRequest, earlier: Vec<ChatMessage>) -> Result<ChatInput, Error> {
     let new_messages = match &request.input {
-        Value::String(text) => vec![message("user", text.as_str())],
+        Value::String(text) => vec![ChatMessage::new("user", text.as_str())],
         Value::Array(items) => messages_of(items)?,
         Value::Null => Vec::new(),
         other => {
@@ -45,7 +45,7 @@ pub fn chat_input(request: &ResponsesRequest, earlier: Vec<ChatMessage>) -> Resu
         }
     };
     let system = request.instructions.as_deref().filter(|text| !text.is_empty());
-    let system = system.map(|text| message("system", text));
+    let system = system.map(|text| ChatMessage::new("system", text));
     let stream = request.stream.unwrap_or(false);
     let (tools, _) = functions(request.tools.as_deref().unwrap_or_default())?;
     let request = ChatRequest {
@@ -136,7 +136,7 @@ pub fn messages_of(items: &[Value]) -> Result<Vec<ChatMessage>, Error> {
     let mut reasoning = None;
     let only_reasoning = |text: String| ChatMessage {
         reasoning_content: Some(text),
-        ..message("assistant", "")
+        ..ChatMessage::new("assistant", "")
     };
     for (number, item) in items.iter().enumerate() {
         let at = format!("input[{number}]");
@@ -160,7 +160,7 @@ pub fn messages_of(items: &[Value]) -> Result<Vec<ChatMessage>, Error> {
                 let text = text_of(&item["content"], &TEXTS, &format!("{at}.content"))?;
                 messages.push(ChatMessage {
                     reasoning_content: reasoning.take(), // other roles have none
-                    ..message(role, text)
+                    ..ChatMessage::new(role, text)
                 });
             }
             "reasoning" => {
@@ -205,7 +205,7 @@ fn tool_message(item: &Value, output: &Value, at: &str) -> Result<ChatMessage, E
     let id = id.ok_or_else(|| wrong(&format!("{at}.call_id"), "is missing"))?;
     Ok(ChatMessage {
         tool_call_id: Some(id.to_owned()),
-        ..message("tool", text_of(output, &TEXTS, &format!("{at}.output"))?)
+        ..ChatMessage::new("tool", text_of(output, &TEXTS, &format!("{at}.output"))?)
     })
 }
 
@@ -233,7 +233,7 @@ fn add_call(messages: &mut Vec<ChatMessage>, reasoning: Option<String>, call: To
         _ => messages.push(ChatMessage {
             reasoning_content: reasoning,
             tool_calls: Some(vec![call]),
-            ..message("assistant", Value::Null)
+            ..ChatMessage::new("assistant", Value::Null)
         }),
     }
 }

@@ -6,10 +6,10 @@ use super::{KeptResponses, ResponseWriter, chat_input, resolve_references};
 use crate::protocol::openai::{ChatCompletion, ChatMessage, Choice, ErrorObject, FinishReason, FunctionCall, ToolCall};
 use crate::protocol::responses::ResponsesRequest;
 use crate::server::http::error::Error;
+use crate::server::model_api::Translator;
 use crate::server::model_api::testing::{
     Answered, answered, any_json, stream_bytes, translated_stream, translated_whole,
 };
-use crate::server::model_api::{Translator, message};
 
 fn request(extra: Value) -> ResponsesRequest {
     let mut body = json!({"model": "m", "input": "hi"});
@@ -18,7 +18,7 @@ fn request(extra: Value) -> ResponsesRequest {
 }
 
 fn writer(extra: Value) -> ResponseWriter {
-    ResponseWriter::new(&request(extra), vec![message("user", "hi")])
+    ResponseWriter::new(&request(extra), vec![ChatMessage::new("user", "hi")])
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn items_become_a_chat() {
         "tool_choice": {"type": "function", "name": "f"}, "parallel_tool_calls": false,
         "max_output_tokens": 7, "temperature": 0.5, "stream": true, "include": ["reasoning.encrypted_content"],
     }));
-    let earlier = vec![message("user", "before"), message("assistant", "yes")];
+    let earlier = vec![ChatMessage::new("user", "before"), ChatMessage::new("assistant", "yes")];
     let chat = chat_input(&request, earlier).unwrap();
     let call = |id: &str, name: &str, arguments: &str| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
     let new = json!([
@@ -217,7 +217,7 @@ proptest! {
         prop_assert!(translator.kept().is_none());
         translator.push(&stream_bytes(&answered.chunks)).unwrap();
         let kept = translator.kept().unwrap();
-        prop_assert_eq!(&kept.messages, &[message("user", "hi"), said.clone()]);
+        prop_assert_eq!(&kept.messages, &[ChatMessage::new("user", "hi"), said.clone()]);
 
         let whole = translated_whole(writer(extra), &answered.whole);
         let items = chat_input(&request(json!({"input": whole["output"]})), Vec::new()).unwrap().new_messages;
@@ -231,7 +231,7 @@ fn a_kept_answer_leads_back_to_the_first() {
     let turn = |id: &str, previous: Option<&str>| super::Kept {
         id: id.into(),
         previous: previous.map(str::to_owned),
-        messages: vec![message("user", id), message("assistant", id)],
+        messages: vec![ChatMessage::new("user", id), ChatMessage::new("assistant", id)],
         response: json!({}),
         output: Vec::new(),
     };
@@ -290,7 +290,7 @@ fn what_is_kept_is_bounded_and_items_outlive_conversations() {
         kept.keep(super::Kept {
             id: format!("resp_{number}"),
             previous: None,
-            messages: vec![message("user", "x".repeat(1 << 20))],
+            messages: vec![ChatMessage::new("user", "x".repeat(1 << 20))],
             response: json!({}),
             output: vec![json!({"id": format!("msg_{number}_0")})],
         });
@@ -444,7 +444,7 @@ fn a_custom_tools_grammar_is_told() {
 fn answer_with(call: ToolCall) -> ChatCompletion {
     let message = ChatMessage {
         tool_calls: Some(vec![call]),
-        ..message("assistant", Value::Null)
+        ..ChatMessage::new("assistant", Value::Null)
     };
     ChatCompletion {
         id: "chatcmpl-00".into(),
