@@ -6,7 +6,7 @@ use super::product::{PackedMatrix, RowScratch};
 use super::threads::{Pool, SharedMut};
 use super::vector::{Vector, exp, load, store, vectors};
 
-/// Numbers of one task.
+/// Elements per task.
 const CHUNK: usize = 8 * 1024;
 
 /// Activation of the gate.
@@ -18,7 +18,7 @@ pub enum Activation {
     GeluTanh,
 }
 
-/// What the logistic function is taken of.
+/// Argument of the logistic function, as a function of the gate.
 ///
 /// # Safety
 /// The machine has the instruction set of `V`.
@@ -117,7 +117,7 @@ impl Activation {
     }
 }
 
-/// y = act(gate) · up.
+/// Computes y = act(gate) ⊙ up (GLU variants: Shazeer 2020).
 ///
 /// # Panics
 /// Panics if the lengths differ.
@@ -130,7 +130,7 @@ pub fn glu(pool: &Pool, activation: Activation, gate: &[f32], up: &[f32], y: &mu
     });
 }
 
-/// Given the gradient `g` of the result, gate and up become their gradients.
+/// Overwrites gate and up with their gradients, from the gradient `g` of the result.
 ///
 /// # Panics
 /// Panics if the lengths differ.
@@ -149,7 +149,7 @@ pub fn glu_backward(pool: &Pool, activation: Activation, gate: &mut [f32], up: &
     });
 }
 
-/// act(x · gateᵀ) ⊙ (x · upᵀ) for every row of `x`, to `y` (rows × outputs); `scratch` is as long as `y`.
+/// Computes act(x · gateᵀ) ⊙ (x · upᵀ) for every row of `x` into `y` (rows × outputs); `scratch` is as long as `y`.
 ///
 /// # Panics
 /// Panics if the shapes do not fit.

@@ -23,10 +23,10 @@ impl AttentionScores {
     }
 }
 
-/// Numbers of one task.
+/// Elements per task.
 const CHUNK: usize = 8 * 1024;
 
-/// From hidden · headᵀ to logits, or to logits over a temperature.
+/// Scaling of hidden · headᵀ to logits, or to logits over a temperature.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LogitScaling {
     /// Factor of the products.

@@ -114,7 +114,7 @@ pub(super) unsafe fn dot<V: Vector>(a: *const f32, b: *const f32, len: usize) ->
     sum.reduce_add()
 }
 
-/// e^x to within 2 units in the last place; 0 below −87, finite above 88, NaN for NaN.
+/// Returns e^x to within 2 units in the last place; 0 below −87, finite above 88, NaN for NaN.
 ///
 /// # Safety
 /// The machine has the instruction set of `V`.

@@ -16,7 +16,7 @@ use crate::model::config::ModelConfig;
 use crate::model::kernels::AttentionScores;
 use crate::model::packed::PackedBatch;
 
-/// Most scores held at a time: 256 MB in f32.
+/// Maximum number of scores held at a time: 256 MB in f32.
 const SCORES: usize = 64 << 20;
 
 /// q tokens × (heads · head_dim), k and v tokens × (kv heads · head_dim) → like q. Softmax in f32.

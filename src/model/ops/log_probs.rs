@@ -10,12 +10,12 @@ use super::{soft_cap, soft_cap_slopes};
 use crate::model::kernels::LogitScaling;
 use crate::model::token_set::Allowed;
 
-/// Most logits held at a time: 256 MB in f32, and three or four tensors of that size at once. 441 rows of a vocabulary
-/// of 152 k: enough for a product to be bound by arithmetic.
+/// Maximum number of logits held at a time: 256 MB in f32, and three or four tensors of that size at once. 441 rows of
+/// a vocabulary of 152 k: enough for a product to be bound by arithmetic.
 const LOGITS: usize = 64 << 20;
 
 /// Log-probabilities of `targets`, then entropies, under the softmax of scaled hidden·headᵀ: 2 × tokens, in f32 from
-/// the logits on. The backward pass computes the logits again: 8·tokens·width·vocabulary operations in all where the
+/// the logits on. The backward pass computes the logits again: 8·tokens·width·vocabulary operations in total if the
 /// head is trained, against 6 with every logit kept.
 pub(super) fn log_probs(
     hidden: &Tensor,
