@@ -109,9 +109,9 @@ fn run_inference(args: InferenceArgs) -> anyhow::Result<ExitCode> {
         prompt + tokens <= longest,
         "`--prompt` {prompt} plus `--tokens` {tokens} exceed the model's context length of {longest} tokens"
     );
-    let ceilings = bench::ceilings(&weights, &ajet)?;
+    let (products, ceilings) = (bench::products(&weights, &ajet)?, bench::ceilings(&weights, &ajet)?);
     if !args.json {
-        print_head(&ceilings);
+        print_head(&products, &ceilings);
     }
     let plan = Plan {
         batches: batch.clone(),
@@ -121,13 +121,18 @@ fn run_inference(args: InferenceArgs) -> anyhow::Result<ExitCode> {
         grammar: args.grammar.then(|| bench::list_grammar(&grammars)).transpose()?,
     };
     bench::run(&weights, &ajet, &plan, ceilings, |measurement| match args.json {
-        true => say!("{}", serde_json::json!(measurement)),
+        true => {
+            let mut line = serde_json::json!(measurement);
+            line["products"] = products.as_str().into();
+            say!("{line}");
+        }
         false => print_line(&measurement),
     })?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_head(ceilings: &Ceilings) {
+fn print_head(products: &str, ceilings: &Ceilings) {
+    say!("products   {products}");
     say!("memory     {:8.1} GB/s", ceilings.memory_bytes_per_s / 1e9);
     say!("arithmetic {:8.1} GFLOP/s", ceilings.arithmetic_flops / 1e9);
     say!("");

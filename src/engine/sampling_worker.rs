@@ -9,7 +9,7 @@ use super::worker::ModelInfo;
 use crate::config::schema::Ajet;
 use crate::inference::{SampleRequest, Scheduler};
 use crate::model::load::load;
-use crate::model::{Trainable, Weights, device, peft};
+use crate::model::{Trainable, Weights, compute_pool, device, peft};
 use crate::train::TrainEpisode;
 
 /// Weights and scheduler.
@@ -41,10 +41,14 @@ impl SamplingWorker {
         if let (Some(dir), Some(lora)) = (adapter, &weights.lora) {
             peft::read_adapter(dir, lora).map_err(sentence)?;
         }
-        let scheduler = Scheduler::new(&weights, config).map_err(sentence)?;
+        let pool = compute_pool(&config.engine).map_err(sentence)?;
+        if device.is_cpu() {
+            hub.info(compute_pool::describe(&pool, &config.engine));
+        }
+        let scheduler = Scheduler::on_pool(&weights, config, pool.clone()).map_err(sentence)?;
         let info = ModelInfo {
             text,
-            device: device::name(&device),
+            device: device::described(&device, &pool),
             parameters: weights.parameter_count() as u64,
             trainable_parameters: 0,
             max_position_embeddings: weights.config.max_position_embeddings,

@@ -13,7 +13,7 @@ use crate::inference::{SampleRequest, Scheduler};
 use crate::model::kernels::Pool;
 use crate::model::load::{LoadedModel, ModelFiles, load};
 use crate::model::lora::LoraConfig;
-use crate::model::{Trainable, Weights, device, export, peft};
+use crate::model::{Trainable, Weights, compute_pool, device, export, peft};
 use crate::protocol::checkpoint::TRAINER_DIR;
 use crate::protocol::engine::DropReason;
 use crate::train::{TrainEpisode, Trainer, Untrained};
@@ -94,6 +94,9 @@ impl ModelWorker {
             None => Trainer::new(&weights, config),
         };
         let trainer = trainer.map_err(sentence)?.with_grammars(text.grammars().clone());
+        if device.is_cpu() {
+            hub.info(compute_pool::describe(trainer.pool(), &config.engine));
+        }
         // After the trainer, whose memory is not available for caches.
         let scheduler = Scheduler::on_pool(&weights, config, trainer.pool().clone()).map_err(sentence)?;
         let mut worker = Self {
@@ -109,7 +112,7 @@ impl ModelWorker {
         }
         let info = ModelInfo {
             text,
-            device: device::name(&device),
+            device: device::described(&device, worker.trainer.pool()),
             parameters: worker.weights.parameter_count() as u64,
             trainable_parameters: worker.weights.trainable_count() as u64,
             max_position_embeddings: worker.weights.config.max_position_embeddings,

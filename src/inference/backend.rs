@@ -10,7 +10,7 @@ use super::scheduler::{Limits, Scheduler};
 use super::settings::SamplingSettings;
 use crate::config::schema::{Dtype, Kernels};
 use crate::model::kernels::{Pool, Precision};
-use crate::model::{Weights, device, memory};
+use crate::model::{Weights, compute_pool, device, memory};
 
 /// Maximum number of prompt tokens per step on a CPU: enough for the kernels' full speed.
 const PREFILL_TOKENS: usize = 256;
@@ -28,11 +28,11 @@ impl Scheduler {
     /// before.
     ///
     /// # Errors
-    /// Fails if out of memory, if the cache cannot hold one sequence, or for bf16 on the CPU without importance
-    /// sampling correction.
+    /// Fails if out of memory, if the cache cannot hold one sequence, for an `AJET_ISA` that the machine lacks, or for
+    /// bf16 on the CPU without importance sampling correction.
     pub fn new(weights: &Weights, settings: impl Into<SamplingSettings>) -> Result<Self> {
         let settings = settings.into();
-        let pool = Arc::new(Pool::new(Pool::threads_for(settings.engine.threads)));
+        let pool = compute_pool(&settings.engine)?;
         Self::on_pool(weights, settings, pool)
     }
 
@@ -74,9 +74,8 @@ impl Scheduler {
 
 /// Returns the precision in which the CPU kernels store weights.
 fn precision(settings: &SamplingSettings) -> Result<Precision> {
-    match settings.engine.dtype {
-        Dtype::Auto | Dtype::F32 => Ok(Precision::F32),
-        Dtype::Bf16 if settings.corrected => Ok(Precision::Bf16),
-        Dtype::Bf16 => Err(InferenceError::Uncorrected),
+    match compute_pool::precision(settings.engine.dtype) {
+        Precision::Bf16 if !settings.corrected => Err(InferenceError::Uncorrected),
+        precision => Ok(precision),
     }
 }

@@ -15,8 +15,8 @@ use super::scheduler::Scheduler;
 use crate::config::Ajet;
 use crate::config::schema::Dtype;
 use crate::grammar::{AnswerGrammar, Content, GrammarError, Grammars, Matcher, Reasoning};
-use crate::model::kernels::{Pool, Precision, ceilings};
-use crate::model::{ModelConfig, Trainable, Weights, device, load};
+use crate::model::kernels::ceilings;
+use crate::model::{ModelConfig, Trainable, Weights, compute_pool, device, load};
 
 /// Parameters of the benchmark.
 #[derive(Clone)]
@@ -118,20 +118,13 @@ pub fn list_grammar(grammars: &Grammars) -> std::result::Result<Matcher, Grammar
     grammars.matcher(&grammar.text())
 }
 
-fn precision(ajet: &Ajet) -> Precision {
-    match ajet.engine.dtype {
-        Dtype::Bf16 => Precision::Bf16,
-        Dtype::Auto | Dtype::F32 => Precision::F32,
-    }
-}
-
 /// Measures the limits of the weights' device; on a CPU, with the configured threads and type.
 ///
 /// # Errors
 /// Fails if out of memory.
 pub fn ceilings(weights: &Weights, ajet: &Ajet) -> Result<Ceilings> {
     match weights.device() {
-        Device::Cpu => Ok(cpu_ceilings(ajet)),
+        Device::Cpu => cpu_ceilings(ajet),
         device => device_ceilings(&device, weights.dtype()),
     }
 }
@@ -165,12 +158,23 @@ pub fn gpu_mb(weights: &Weights) -> f64 {
     memory.map_or(0.0, |memory| (memory.total - memory.free) as f64 / 1e6)
 }
 
-fn cpu_ceilings(ajet: &Ajet) -> Ceilings {
-    let pool = Pool::new(Pool::threads_for(ajet.engine.threads));
-    Ceilings {
+fn cpu_ceilings(ajet: &Ajet) -> Result<Ceilings> {
+    let pool = compute_pool(&ajet.engine)?;
+    Ok(Ceilings {
         memory_bytes_per_s: ceilings::memory_bandwidth(&pool),
-        arithmetic_flops: ceilings::arithmetic(&pool, precision(ajet)),
-    }
+        arithmetic_flops: ceilings::arithmetic(&pool, compute_pool::precision(ajet.engine.dtype)),
+    })
+}
+
+/// Returns how matrix products are computed on the weights' device.
+///
+/// # Errors
+/// Fails for an `AJET_ISA` that the machine lacks.
+pub fn products(weights: &Weights, ajet: &Ajet) -> Result<String> {
+    Ok(match weights.device() {
+        Device::Cpu => compute_pool::describe(&*compute_pool(&ajet.engine)?, &ajet.engine),
+        device => format!("{} products with {}", weights.dtype().as_str(), device::name(&device)),
+    })
 }
 
 /// Takes the measurements one after the other; `each` receives each result.
@@ -205,7 +209,7 @@ impl Measurement {
     fn of(timing: &Timing, weights: &Weights, ajet: &Ajet, plan: &Plan, batch: usize, ceilings: Ceilings) -> Self {
         let config = &weights.config;
         let (weight_bytes, cache_bytes) = match weights.device() {
-            Device::Cpu => (precision(ajet).bytes(), size_of::<f32>()),
+            Device::Cpu => (compute_pool::precision(ajet.engine.dtype).bytes(), size_of::<f32>()),
             _ => (weights.dtype().size_in_bytes(), weights.dtype().size_in_bytes()),
         };
         let (prefill, decode) = (timing.prefill.as_secs_f64(), timing.decode.as_secs_f64());

@@ -3,6 +3,7 @@
 use candle_core::{DType, Device};
 
 use super::error::{ModelError, Result};
+use super::kernels::Pool;
 use crate::config::schema::Dtype;
 
 /// The driver's errors for the toolkit's stub library, and for a machine without a GPU.
@@ -106,6 +107,14 @@ pub fn name(device: &Device) -> String {
         candle_core::DeviceLocation::Cpu => "cpu".into(),
         candle_core::DeviceLocation::Cuda { gpu_id } => format!("cuda:{gpu_id}"),
         candle_core::DeviceLocation::Metal { .. } => "metal".into(),
+    }
+}
+
+/// Returns the device's name, on a CPU with the instruction set that computes, such as `cpu (avx2)`.
+pub fn described(device: &Device, pool: &Pool) -> String {
+    match device.is_cpu() {
+        true => format!("{} ({})", name(device), pool.isa().name()),
+        false => name(device),
     }
 }
 

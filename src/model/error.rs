@@ -17,6 +17,14 @@ pub enum ModelError {
         /// Names of built-in models.
         builtin: Vec<&'static str>,
     },
+    /// `AJET_ISA` names an instruction set that this machine does not have.
+    #[error("AJET_ISA is `{given}`, which this machine does not have\nhint: use one of {}", .available.join(", "))]
+    Isa {
+        /// Given name.
+        given: String,
+        /// Names of the machine's own.
+        available: Vec<&'static str>,
+    },
     /// `config.json` requires something unsupported.
     #[error("config.json: {0}")]
     Config(String),
@@ -111,6 +119,10 @@ mod tests {
             ModelError::NotFound { .. } => ModelError::NotFound {
                 path: "/models/none".into(),
                 builtin: vec!["tiny", "scripted"],
+            },
+            ModelError::Isa { .. } => ModelError::Isa {
+                given: "mmx".into(),
+                available: vec!["portable", "avx2"],
             },
             ModelError::Config(_) => ModelError::Config("unsupported model_type `mamba`".into()),
             ModelError::File { .. } => ModelError::file("/models/a/model.safetensors", "unexpected end of file"),

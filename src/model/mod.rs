@@ -3,6 +3,7 @@
 
 mod call_content;
 pub mod chat_template;
+pub mod compute_pool;
 pub mod config;
 mod config_fields;
 pub mod device;
@@ -25,6 +26,7 @@ pub mod transformer;
 pub mod weights;
 
 pub use chat_template::ChatTemplate;
+pub use compute_pool::compute_pool;
 pub use config::ModelConfig;
 pub use error::ModelError;
 pub use load::{ADDITIONAL_CHAT_TEMPLATES, LoadedModel, load};

@@ -30,7 +30,7 @@ use crate::config::schema::TrainerCommon;
 use crate::grammar::Grammars;
 use crate::model::kernels::Pool;
 use crate::model::memory::retry_smaller;
-use crate::model::{Transformer, Weights};
+use crate::model::{Transformer, Weights, compute_pool};
 
 /// Maximum number of rows named in a message.
 const NAMED_ROWS: usize = 8;
@@ -62,7 +62,8 @@ impl Trainer {
     /// current weights are copied as the reference.
     ///
     /// # Errors
-    /// Fails for an unknown KL estimator, without trainable parameters, or if out of memory.
+    /// Fails for an unknown KL estimator, without trainable parameters, for an `AJET_ISA` that the machine lacks, or if
+    /// out of memory.
     pub fn new(weights: &Weights, settings: impl Into<TrainSettings>) -> Result<Self> {
         let settings = settings.into();
         let reference = match Self::needs_reference(weights, &settings.common)? {
@@ -91,7 +92,7 @@ impl Trainer {
         let in_reward = common.use_kl_in_reward && common.kl_loss_coef != 0.0;
         let kl = parse_kl("ajet.trainer_common.kl_loss_type", &common.kl_loss_type)?;
         let penalty = parse_kl("ajet.trainer_common.kl_penalty_type", &common.kl_penalty_type)?;
-        let pool = Arc::new(Pool::new(Pool::threads_for(engine.threads)));
+        let pool = compute_pool(&engine)?;
         let backprop = Backprop::choose(weights, engine.kernels, engine.dtype, pool.clone())?;
         Ok(Self {
             optimizer: AdamW::new(weights, &common.optim)?,

@@ -4,6 +4,7 @@ mod access;
 mod endings;
 mod examples;
 mod hub;
+mod instruction_sets;
 mod judges;
 mod main_job;
 mod overwatch;

@@ -95,6 +95,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     ajet.data.max_response_length = args.tokens;
 
     let mut weights = bench::load_model(&args.model, &args.device, args.lora_rank)?;
+    let products = sampling::products(&weights, &ajet)?;
     let ceiling = sampling::ceilings(&weights, &ajet)?.arithmetic_flops;
     let plan = Plan {
         rows: args.rows,
@@ -109,9 +110,13 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         true => {
             let mut line = serde_json::json!(measured);
             line["gpu_mb"] = gpu_mb.into();
+            line["products"] = products.into();
             say!("{line}");
         }
-        false => print(&measured, ceiling, &weights, gpu_mb),
+        false => {
+            say!("products   {products}");
+            print(&measured, ceiling, &weights, gpu_mb);
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

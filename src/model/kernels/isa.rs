@@ -13,7 +13,10 @@ enum Kind {
     Avx2,
     #[cfg(target_arch = "x86_64")]
     Avx512,
-    /// AVX-512 with products of bfloat16 pairs.
+    /// AVX-512 with products of four bytes (VNNI).
+    #[cfg(target_arch = "x86_64")]
+    Avx512Vnni,
+    /// `Avx512Vnni` with products of bfloat16 pairs.
     #[cfg(target_arch = "x86_64")]
     Avx512Bf16,
     /// `Avx512Bf16` and AMX's tiles of bfloat16.
@@ -49,12 +52,17 @@ pub(super) enum Bf16Product {
 }
 
 impl Isa {
-    /// Returns the best instruction set of this machine.
+    /// Returns the newest instruction set of this machine. Which one is the fastest is measured: see `fastest.rs`.
     pub fn detect() -> Self {
         *Self::available().last().unwrap_or(&Self(Kind::Portable))
     }
 
-    /// Returns all instruction sets of this machine, the best last.
+    /// Returns the instruction set of a name such as `avx2`, if this machine has it.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::available().into_iter().find(|isa| isa.name() == name)
+    }
+
+    /// Returns all instruction sets of this machine, the newest last. Each includes those before it.
     pub fn available() -> Vec<Self> {
         let mut kinds = vec![Kind::Portable];
         #[cfg(target_arch = "x86_64")]
@@ -69,17 +77,26 @@ impl Isa {
                 && is_x86_feature_detected!("avx512dq");
             if avx512 && fma {
                 kinds.push(Kind::Avx512);
-                if is_x86_feature_detected!("avx512bf16") {
-                    kinds.push(Kind::Avx512Bf16);
-                    if amx::is_available() {
-                        kinds.push(Kind::Amx);
-                    }
-                }
+                let vnni = is_x86_feature_detected!("avx512vnni");
+                let bf16 = vnni && is_x86_feature_detected!("avx512bf16");
+                let further = [
+                    (vnni, Kind::Avx512Vnni),
+                    (bf16, Kind::Avx512Bf16),
+                    (bf16 && amx::is_available(), Kind::Amx),
+                ];
+                kinds.extend(further.into_iter().filter(|(has, _)| *has).map(|(_, kind)| kind));
             }
         }
         #[cfg(target_arch = "aarch64")]
         kinds.push(Kind::Neon);
         kinds.into_iter().map(Self).collect()
+    }
+
+    /// Returns all of x86-64, whether this machine has them or not.
+    #[cfg(all(test, target_arch = "x86_64"))]
+    pub(super) fn all_of_x86() -> [Self; 6] {
+        use Kind::*;
+        [Portable, Avx2, Avx512, Avx512Vnni, Avx512Bf16, Amx].map(Self)
     }
 
     /// Returns its name, such as `avx2`.
@@ -90,6 +107,8 @@ impl Isa {
             Kind::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512Vnni => "avx512-vnni",
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512Bf16 => "avx512-bf16",
             #[cfg(target_arch = "x86_64")]
@@ -106,7 +125,7 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => Vectors::Avx2,
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx512 | Kind::Avx512Bf16 | Kind::Amx => Vectors::Avx512,
+            Kind::Avx512 | Kind::Avx512Vnni | Kind::Avx512Bf16 | Kind::Amx => Vectors::Avx512,
             #[cfg(target_arch = "aarch64")]
             Kind::Neon => Vectors::Neon,
         }

@@ -9,6 +9,7 @@
 pub mod adamw;
 mod cached_attention;
 pub mod ceilings;
+mod fastest;
 pub mod forest_attention;
 mod glu;
 pub mod head;
@@ -28,6 +29,7 @@ mod threads;
 mod vector;
 
 pub use cached_attention::{AttentionRows, BLOCK_TOKENS, BlockLayout, attention};
+pub use fastest::{Choice, fastest};
 pub use glu::{Activation, gated_mlp, glu, glu_backward};
 pub use isa::Isa;
 pub use product::{Compute, Into, PackedMatrix, Precision, RowScratch};

@@ -22,7 +22,7 @@ use super::packing::MicroBatch;
 use crate::config::schema::{Dtype, Kernels};
 use crate::model::kernels::Compute;
 use crate::model::kernels::{Pool, Precision};
-use crate::model::{Transformer, Weights};
+use crate::model::{Transformer, Weights, compute_pool};
 use arena::Arena;
 
 /// Implementation of the passes, and the memory kept between them.
@@ -56,12 +56,8 @@ impl Backprop {
     /// Fails if threads cannot be started.
     pub fn choose(weights: &Weights, kernels: Kernels, dtype: Dtype, pool: Arc<Pool>) -> Result<Self> {
         let on_cpu = weights.device().is_cpu();
-        let precision = match dtype {
-            Dtype::Bf16 => Precision::Bf16,
-            Dtype::Auto | Dtype::F32 => Precision::F32,
-        };
         let method = match on_cpu && weights.dtype() == DType::F32 && kernels != Kernels::Plain {
-            true => Method::Kernels(precision),
+            true => Method::Kernels(compute_pool::precision(dtype)),
             false => Method::Autograd(on_cpu.then(|| candle_threads(pool.threads())).transpose()?),
         };
         Ok(Self::new(method, pool))
