@@ -32,7 +32,7 @@ enum What {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 \"of memory\" is the bandwidth used by reading weights and caches in decoding, \"of arithmetic\" the FLOP/s of the \
-prompts' matrix products, each as a share of a ceiling that is measured first with the same threads.
+prompts' matrix products and attention, each as a share of a ceiling that is measured first with the same threads.
 
 Example:
   ajet-swarm bench inference --model Qwen/Qwen2.5-0.5B-Instruct --batch 1,16 --json")]

@@ -64,7 +64,7 @@ pub struct Measurement {
     pub ttft_ms: f64,
     /// Bytes of weights and caches read while decoding, as a share of the memory limit.
     pub memory_ceiling_share: f64,
-    /// Operations of the prompts' matrix products, as a share of the arithmetic limit.
+    /// Operations of the prompts' matrix products and attention, as a share of the arithmetic limit.
     pub arithmetic_ceiling_share: f64,
     /// Peak memory of the process so far; 0 if the system does not report it.
     pub peak_rss_mb: f64,
@@ -221,6 +221,8 @@ impl Measurement {
             .filter(|(name, _)| name.contains(".layers."))
             .map(elements)
             .sum();
+        // Each token's queries with the keys up to its own, and as much with the values.
+        let attention = config.num_layers * config.num_heads * config.head_dim * (plan.prompt + 1);
         let head = config.vocab_size * config.hidden_size;
         let position = 2 * config.layers.len() * config.num_kv_heads * config.head_dim;
         let cached = batch as f64 * (plan.prompt as f64 + steps / 2.0) * position as f64;
@@ -231,7 +233,9 @@ impl Measurement {
             prefill_tokens_per_s: prompt_tokens / prefill,
             ttft_ms: timing.first_token.as_secs_f64() * 1e3,
             memory_ceiling_share: steps * step_bytes / decode / ceilings.memory_bytes_per_s,
-            arithmetic_ceiling_share: 2.0 * layers as f64 * prompt_tokens / prefill / ceilings.arithmetic_flops,
+            arithmetic_ceiling_share: 2.0 * (layers + attention) as f64 * prompt_tokens
+                / prefill
+                / ceilings.arithmetic_flops,
             peak_rss_mb: peak_rss_mb().unwrap_or(0.0),
             gpu_mb: gpu_mb(weights),
         }

@@ -25,7 +25,10 @@ fn each_is_used_for_sampling_and_training_when_it_is_forced() {
             let output = bench(isa.name(), &arguments);
             let text = String::from_utf8_lossy(&output.stdout);
             let expected = format!("{kind} products with {}, 1 threads; set by AJET_ISA", isa.name());
-            assert!(output.status.success() && text.contains(&expected), "{arguments}: {output:?}");
+            assert!(
+                output.status.success() && text.contains(&expected),
+                "{arguments}: {output:?}"
+            );
         }
     }
 }
@@ -35,6 +38,9 @@ fn one_that_the_machine_lacks_is_refused_with_those_it_has() {
     let output = bench("avx1024", "inference --model builtin:tiny --batch 1");
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
-    assert!(error.contains("AJET_ISA is `avx1024`, which this machine does not have"), "{error}");
+    assert!(
+        error.contains("AJET_ISA is `avx1024`, which this machine does not have"),
+        "{error}"
+    );
     assert!(error.contains("hint: use one of portable"), "{error}");
 }

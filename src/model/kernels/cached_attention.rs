@@ -2,13 +2,14 @@
 //!
 //! A block holds [`BLOCK_TOKENS`] positions of one sequence for all layers. For each layer and key-value head it has the
 //! keys as `[width][token]` and the values as `[token][width]`: both are what the matmul's register tile reads, so scores
-//! and sums run through it. Blocks are visited in order with a running softmax (Milakov & Gimelshein 2018), in
-//! segments of fixed length that are then put together in order ("Flash-Decoding", Dao et al. 2023): row by row the same
-//! whatever other rows are computed beside it, and whoever computes a segment.
+//! and sums run through it. Blocks are visited in order, a span of some at a time, with a running softmax (Milakov &
+//! Gimelshein 2018), in segments of fixed length that are then put together in order ("Flash-Decoding", Dao et al. 2023):
+//! row by row the same whatever other rows are computed beside it, and whoever computes a segment.
 
 use std::ops::Range;
 
 use super::isa::{Isa, kernel};
+use super::memory::{CACHE_LINE, prefetch};
 use super::product::{Ahead, Start, Tile};
 use super::scores::{AttentionScores, soft_cap};
 use super::threads::{Pool, SharedMut};
@@ -16,9 +17,19 @@ use super::vector::{Vector, exp, first};
 
 /// Positions of a cache block: a multiple of every panel's width.
 pub const BLOCK_TOKENS: usize = 32;
-/// Query rows (positions × heads of the group) that share one pass over the cache.
-const MAX_ROWS: usize = 48;
-/// Blocks after which a row's sums begin anew and are then put together, so that threads can share a long sequence.
+/// Most query rows (positions × heads of the group) that share one pass over the cache: their queries, scores and sums
+/// stay in the second-level cache.
+const MAX_ROWS: usize = 192;
+/// Fewer where threads would have nothing to do, down to these.
+const MIN_ROWS: usize = 48;
+/// Rows from which on values are put side by side before they are multiplied.
+const ROWS_TO_GATHER: usize = 24;
+/// Blocks whose scores become weights at once, so that the running sums are scaled less often.
+const SPAN_BLOCKS: usize = 4;
+/// Tokens of these.
+const SPAN: usize = SPAN_BLOCKS * BLOCK_TOKENS;
+/// Blocks after which a row's sums begin anew and are then put together, so that threads can share a long sequence;
+/// whole spans.
 const SEGMENT_BLOCKS: usize = 16;
 
 /// The shape of a block.
@@ -106,7 +117,11 @@ pub fn attention(
     out: &mut [f32],
 ) {
     let (isa, group) = (pool.isa(), heads / layout.kv_heads);
-    let rows_per_item = (MAX_ROWS / group).max(1);
+    let rows_per_item = rows_per_item(
+        pool.threads(),
+        sequences.iter().map(|s| s.rows),
+        (layout.kv_heads, group),
+    );
     let out_len = out.len();
     let out = SharedMut::new(out);
     let mut items = vec![];
@@ -160,6 +175,20 @@ pub fn attention(
     });
 }
 
+/// Positions that an item takes: as many as share a pass, fewer where there would not be two items for each thread.
+fn rows_per_item(
+    threads: usize,
+    rows: impl Iterator<Item = usize> + Clone,
+    (kv_heads, group): (usize, usize),
+) -> usize {
+    let items = |size: usize| kv_heads * rows.clone().map(|rows| rows.div_ceil(size)).sum::<usize>();
+    let mut size = (MAX_ROWS / group).max(1);
+    while size * group >= 2 * MIN_ROWS && items(size) < 2 * threads {
+        size /= 2;
+    }
+    size
+}
+
 /// For few sequences that are long: threads take segments of one, which are then put together in the same order as else.
 fn split_over_keys(pool: &Pool, items: &[Item]) {
     let isa = pool.isa();
@@ -198,8 +227,10 @@ struct Item<'a> {
 struct Scratch {
     /// Scaled queries, rows × head_dim.
     queries: Vec<f32>,
-    /// Scores, then weights, of one block: rows × BLOCK_TOKENS.
+    /// Scores, then weights, of one span: rows × SPAN.
     scores: Vec<f32>,
+    /// Values of one span side by side: SPAN × width.
+    values: Vec<f32>,
 }
 
 /// Attention of an item's rows to a part of their keys.
@@ -211,73 +242,162 @@ struct Part {
     running: Vec<(f32, f32)>,
 }
 
+/// Successive blocks whose scores become weights at once.
+struct Span<'a> {
+    blocks: &'a [&'a [f32]],
+    /// Blocks of the spans after it.
+    next: &'a [&'a [f32]],
+    /// Position of its first token.
+    start: usize,
+}
+
 /// Attention of an item's rows to the keys of a segment.
 ///
 /// # Safety
 /// Blocks and queries have the lengths that [`attention`] checks.
 unsafe fn attend(isa: Isa, item: &Item, segment: usize, scratch: &mut Scratch, part: &mut Part) {
-    let (layout, width, tile) = (item.layout, item.layout.width(), Tile::F32(isa));
-    let rows = item.rows * item.group;
+    let (width, rows) = (item.layout.width(), item.rows * item.group);
     item.gather_queries(&mut scratch.queries);
-    scratch.scores.resize(rows * BLOCK_TOKENS, 0.0);
+    scratch.scores.resize(rows * SPAN, 0.0);
     part.sums.clear();
     part.sums.resize(rows * width, 0.0);
     part.running.clear();
     part.running.resize(rows, (f32::NEG_INFINITY, 0.0));
 
-    let first_block = (segment * SEGMENT_BLOCKS).max(item.first_visible() / BLOCK_TOKENS);
-    let end_block = item.end().div_ceil(BLOCK_TOKENS).min((segment + 1) * SEGMENT_BLOCKS);
-    for (b, block) in item.sequence.blocks[first_block..end_block].iter().enumerate() {
-        let block_start = (first_block + b) * BLOCK_TOKENS;
-        let (keys, values) = (
-            layout.keys(item.layer, item.kv_head),
-            layout.values(item.layer, item.kv_head),
-        );
+    let all = &item.sequence.blocks[..item.end().div_ceil(BLOCK_TOKENS)];
+    // Whole spans, whatever of them is visible: a row's sums have the same order in every item.
+    let first_block = (segment * SEGMENT_BLOCKS).max(item.first_visible() / SPAN * SPAN_BLOCKS);
+    let segment_blocks = first_block..all.len().min((segment + 1) * SEGMENT_BLOCKS);
+    for first in segment_blocks.step_by(SPAN_BLOCKS) {
+        let (blocks, next) = all[first..].split_at(SPAN_BLOCKS.min(all.len() - first));
+        let start = first * BLOCK_TOKENS;
+        let span = Span { blocks, next, start };
         // SAFETY: queries, scratch and part are rows long, keys and values as the layout says.
         unsafe {
-            for half in (0..BLOCK_TOKENS).step_by(tile.width()) {
-                tiles(
-                    tile,
-                    rows,
-                    (scratch.queries.as_ptr(), layout.head_dim),
-                    (block.as_ptr().add(keys + half), BLOCK_TOKENS),
-                    layout.head_dim,
-                    (scratch.scores.as_mut_ptr().add(half), BLOCK_TOKENS),
-                    Start::Zero,
-                );
-            }
+            compute_scores(isa, item, &span, scratch);
             if let Some(cap) = item.scores.softcap {
                 soft_cap(isa, &mut scratch.scores, cap);
             }
-            update_softmax(isa, item, block_start, &mut scratch.scores, part);
-            let filled = (item.end() - block_start).min(BLOCK_TOKENS);
-            for column in (0..width).step_by(tile.width()) {
-                tiles(
-                    tile,
-                    rows,
-                    (scratch.scores.as_ptr(), BLOCK_TOKENS),
-                    (block.as_ptr().add(values + column), width),
-                    filled,
-                    (part.sums.as_mut_ptr().add(column), width),
-                    Start::Output,
-                );
+            update_softmax(isa, item, start, &mut scratch.scores, part);
+            match rows < ROWS_TO_GATHER {
+                true => add_values(isa, item, &span, scratch, part),
+                false => add_gathered_values(isa, item, &span, scratch, part),
+            }
+        }
+    }
+}
+
+/// Scores of a span's keys for the rows that see some of them. Asks for the values meanwhile.
+///
+/// # Safety
+/// As [`attend`], whose scratch this is.
+unsafe fn compute_scores(isa: Isa, item: &Item, span: &Span, scratch: &mut Scratch) {
+    let (layout, tile, rows) = (item.layout, Tile::F32(isa), item.rows * item.group);
+    let (dim, keys) = (layout.head_dim, layout.keys(item.layer, item.kv_head));
+    let (queries, scores) = (scratch.queries.as_ptr(), scratch.scores.as_mut_ptr());
+    for (b, block) in span.blocks.iter().enumerate() {
+        let first = item.first_row_seeing(span.start + b * BLOCK_TOKENS);
+        for column in (0..BLOCK_TOKENS).step_by(tile.width()) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let w = block.as_ptr().add(keys + column);
+                let values = block
+                    .as_ptr()
+                    .wrapping_add(layout.values(item.layer, item.kv_head) + column * dim);
+                for part in row_tiles(tile, first..rows) {
+                    let ahead = match part.start == first {
+                        true => Ahead::line_by_line(values, tile.width()),
+                        false => Ahead::none(w),
+                    };
+                    let x = (queries.add(part.start * dim).cast(), dim);
+                    let y = (scores.add(part.start * SPAN + b * BLOCK_TOKENS + column), SPAN);
+                    tile.run(part.len(), x, (w.cast(), BLOCK_TOKENS), dim, y, Start::Zero, ahead);
+                }
+            }
+        }
+    }
+}
+
+/// Adds the weighted values of a span block by block, and asks for the keys of the next span meanwhile.
+///
+/// # Safety
+/// As [`attend`], whose scratch and part these are.
+unsafe fn add_values(isa: Isa, item: &Item, span: &Span, scratch: &Scratch, part: &mut Part) {
+    let (layout, tile, rows) = (item.layout, Tile::F32(isa), item.rows * item.group);
+    let width = layout.width();
+    for (b, block) in span.blocks.iter().enumerate() {
+        let start = span.start + b * BLOCK_TOKENS;
+        for column in (0..width).step_by(tile.width()) {
+            let next = span.next.get(b).map(|next| {
+                let keys = layout.keys(item.layer, item.kv_head) + column * BLOCK_TOKENS;
+                next.as_ptr().wrapping_add(keys)
+            });
+            // SAFETY: the caller's promise.
+            unsafe {
+                let w = block.as_ptr().add(layout.values(item.layer, item.kv_head) + column);
+                let ahead = next.map_or(Ahead::none(w), |next| Ahead::line_by_line(next, tile.width()));
+                for rows in row_tiles(tile, item.first_row_seeing(start)..rows) {
+                    let seen = item.visible(rows.end - 1, start).end.min(BLOCK_TOKENS);
+                    let x = scratch.scores.as_ptr().add(rows.start * SPAN + b * BLOCK_TOKENS);
+                    let y = part.sums.as_mut_ptr().add(rows.start * width + column);
+                    tile.run(
+                        rows.len(),
+                        (x.cast(), SPAN),
+                        (w.cast(), width),
+                        seen,
+                        (y, width),
+                        Start::Output,
+                        ahead,
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// As [`add_values`], with the same sums, for so many rows that it is worth while to put the values side by side.
+///
+/// # Safety
+/// As [`add_values`].
+unsafe fn add_gathered_values(isa: Isa, item: &Item, span: &Span, scratch: &mut Scratch, part: &mut Part) {
+    let (layout, tile, rows) = (item.layout, Tile::F32(isa), item.rows * item.group);
+    let width = layout.width();
+    scratch.values.clear();
+    for (b, block) in span.blocks.iter().enumerate() {
+        let values = layout.values(item.layer, item.kv_head);
+        scratch
+            .values
+            .extend_from_slice(&block[values..][..width * BLOCK_TOKENS]);
+        if let Some(next) = span.next.get(b) {
+            let keys = &next[layout.keys(item.layer, item.kv_head)..][..layout.head_dim * BLOCK_TOKENS];
+            keys.iter()
+                .step_by(CACHE_LINE / size_of::<f32>())
+                .for_each(|line| prefetch(line));
+        }
+    }
+    for column in (0..width).step_by(tile.width()) {
+        // SAFETY: the caller's promise; no row sees more than the values gathered.
+        unsafe {
+            let w = scratch.values.as_ptr().add(column);
+            for rows in row_tiles(tile, item.first_row_seeing(span.start)..rows) {
+                let seen = item.visible(rows.end - 1, span.start).end;
+                let x = (scratch.scores.as_ptr().add(rows.start * SPAN).cast(), SPAN);
+                let y = (part.sums.as_mut_ptr().add(rows.start * width + column), width);
+                tile.run(rows.len(), x, (w.cast(), width), seen, y, Start::Output, Ahead::none(w));
             }
         }
     }
 }
 
 kernel! {
-    /// Turns the scores of a block, whose first token is at `block_start`, into weights against the rows' running maxima,
-    /// and brings what was summed so far to those.
-    fn update_softmax<V>(item: &Item<'_>, block_start: usize, scores: &mut [f32], part: &mut Part) {
-        let first_position = item.sequence.start + item.first;
+    /// Turns the scores of a span, whose first token is at `start`, into weights against the rows' running maxima, and
+    /// brings what was summed so far to those.
+    fn update_softmax<V>(item: &Item<'_>, start: usize, scores: &mut [f32], part: &mut Part) {
         let width = item.layout.width();
-        let rows = scores.chunks_exact_mut(BLOCK_TOKENS).zip(part.sums.chunks_exact_mut(width));
-        for (row, ((scores, sums), running)) in rows.zip(&mut part.running).enumerate() {
-            let position = first_position + row / item.group;
-            let seen = (position + 1).saturating_sub(block_start).min(BLOCK_TOKENS);
-            let hidden = item.scores.first_visible(position).saturating_sub(block_start).min(seen);
-            update_row::<V>(scores, hidden..seen, running, sums);
+        let rows = scores.chunks_exact_mut(SPAN).zip(part.sums.chunks_exact_mut(width));
+        let rows = rows.zip(&mut part.running).enumerate().skip(item.first_row_seeing(start));
+        for (row, ((scores, sums), running)) in rows {
+            update_row::<V>(scores, item.visible(row, start), running, sums);
         }
     }
 }
@@ -330,6 +450,19 @@ impl Item<'_> {
         self.scores.first_visible(self.sequence.start + self.first)
     }
 
+    /// The first of its rows that is not before the token at a position, if there is one.
+    fn first_row_seeing(&self, position: usize) -> usize {
+        let first = self.sequence.start + self.first;
+        (position.saturating_sub(first) * self.group).min(self.rows * self.group)
+    }
+
+    /// Tokens of the span that begins at `start` that a row sees.
+    fn visible(&self, row: usize, start: usize) -> Range<usize> {
+        let position = self.sequence.start + self.first + row / self.group;
+        let end = (position + 1).saturating_sub(start).min(SPAN);
+        self.scores.first_visible(position).saturating_sub(start).min(end)..end
+    }
+
     /// Segments with keys that its rows see.
     fn segments(&self) -> Range<usize> {
         const TOKENS: usize = SEGMENT_BLOCKS * BLOCK_TOKENS;
@@ -368,49 +501,34 @@ impl Item<'_> {
     }
 }
 
-/// One register tile after the other, over any number of rows.
-///
-/// # Safety
-/// As [`Tile::run`].
-unsafe fn tiles(
-    tile: Tile,
-    rows: usize,
-    x: (*const f32, usize),
-    w: (*const f32, usize),
-    length: usize,
-    y: (*mut f32, usize),
-    start: Start,
-) {
-    let (w, count) = ((w.0.cast(), w.1), rows.div_ceil(tile.rows()));
-    for number in 0..count {
-        let (from, to) = (rows * number / count, rows * (number + 1) / count);
-        // SAFETY: as the caller promises for all rows.
-        unsafe {
-            let (x, y) = ((x.0.add(from * x.1).cast(), x.1), (y.0.add(from * y.1), y.1));
-            tile.run(to - from, x, w, length, y, start, Ahead::none(w.0));
-        }
-    }
+/// Cuts rows into nearly equal register tiles.
+fn row_tiles(tile: Tile, rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let count = rows.len().div_ceil(tile.rows());
+    let bound = move |number: usize| rows.start + rows.len() * number / count;
+    (0..count).map(move |number| bound(number)..bound(number + 1))
 }
 
-/// Turns the scores of a block's `visible` tokens into weights against the running maximum, the rest to 0, and brings
+/// Turns the scores of a span's `visible` tokens into weights against the running maximum, the rest to 0, and brings
 /// what was summed so far to that maximum.
 #[inline(always)]
 unsafe fn update_row<V: Vector>(scores: &mut [f32], visible: Range<usize>, running: &mut (f32, f32), sums: &mut [f32]) {
     if visible.is_empty() {
         return scores.fill(0.0);
     }
+    let whole = visible.end.next_multiple_of(V::LANES);
     scores[..visible.start].fill(f32::NEG_INFINITY);
-    scores[visible.end..].fill(f32::NEG_INFINITY);
-    // SAFETY: scores are BLOCK_TOKENS and sums a multiple of it long, both whole vectors.
+    scores[visible.end..whole].fill(f32::NEG_INFINITY);
+    scores[whole..].fill(0.0);
+    // SAFETY: scores are SPAN and sums a multiple of BLOCK_TOKENS long, both whole vectors.
     unsafe {
         let p = scores.as_mut_ptr();
         let mut max = V::splat(running.0);
-        for i in (0..BLOCK_TOKENS).step_by(V::LANES) {
+        for i in (0..whole).step_by(V::LANES) {
             max = max.max(V::load(p.add(i)));
         }
         let max = max.reduce_max();
         let mut total = V::splat(0.0);
-        for i in (0..BLOCK_TOKENS).step_by(V::LANES) {
+        for i in (0..whole).step_by(V::LANES) {
             let weight = exp(V::load(p.add(i)).sub(V::splat(max)));
             weight.store(p.add(i));
             total = total.add(weight);
@@ -576,6 +694,22 @@ mod tests {
                 let cut = case.given(&Pool::with_isa(threads, isa), &cuts);
                 assert_eq!(cut, whole, "{:?}, {} cut at {cuts:?}", case.scores, isa.name());
             }
+        }
+    }
+
+    #[test]
+    fn items_are_large_where_there_are_enough_for_all_threads() {
+        let size = |threads, rows: &[usize], heads| rows_per_item(threads, rows.iter().copied(), heads);
+        for (threads, rows, heads, expected) in [
+            (2, &[256][..], (3, 3), 64),
+            (8, &[256], (3, 3), 32),
+            (64, &[256], (3, 3), 16),
+            (2, &[4096], (1, 1), 192),
+            (2, &[1; 16], (3, 3), 64),
+            (4, &[1], (8, 4), 12),
+            (2, &[32], (1, 300), 1),
+        ] {
+            assert_eq!(size(threads, rows, heads), expected, "{rows:?} on {threads} threads");
         }
     }
 

@@ -98,7 +98,11 @@ fn measure(candidates: &[Isa], precision: Precision) -> Vec<(Isa, f64)> {
         }
     }
     let operations = (2 * rows * columns * inner) as f64;
-    candidates.iter().zip(seconds).map(|(isa, seconds)| (*isa, operations / seconds)).collect()
+    candidates
+        .iter()
+        .zip(seconds)
+        .map(|(isa, seconds)| (*isa, operations / seconds))
+        .collect()
 }
 
 #[cfg(test)]

@@ -28,6 +28,14 @@ impl Ahead {
         }
     }
 
+    /// A line of so many numbers at each inner step, one behind the other from `from` on, which need not be valid.
+    pub fn line_by_line(from: *const f32, numbers: usize) -> Self {
+        Self {
+            from: from.cast(),
+            step: numbers * size_of::<f32>(),
+        }
+    }
+
     /// Asks for what belongs to `count` inner steps from k on, at most `most` bytes.
     #[inline(always)]
     pub(super) fn fetch(self, k: usize, count: usize, most: usize) {
