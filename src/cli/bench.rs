@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use anyhow::ensure;
 
 use crate::config::Ajet;
-use crate::config::schema::{Dtype, ImportanceMode, Kernels};
+use crate::config::schema::{Dtype, Kernels, Quantization};
 use crate::inference::bench::{self, BenchModel, Ceilings, Measurement, Plan};
 
 /// Measure sampling or training on this machine.
@@ -64,6 +64,9 @@ struct InferenceArgs {
     /// Pack weights as bf16.
     #[arg(long, conflicts_with = "plain")]
     bf16: bool,
+    /// Round weights and activations of layers to 8 bits.
+    #[arg(long, conflicts_with_all = ["plain", "bf16"])]
+    int8: bool,
     /// Constrain the answers by the grammar of a JSON schema, for comparison.
     #[arg(long)]
     grammar: bool,
@@ -100,7 +103,9 @@ fn run_inference(args: InferenceArgs) -> anyhow::Result<ExitCode> {
     ajet.engine.kernels = if args.plain { Kernels::Plain } else { Kernels::Auto };
     if args.bf16 {
         ajet.engine.dtype = Dtype::Bf16;
-        ajet.trainer_common.importance_sampling.mode = ImportanceMode::Token; // nothing is trained here
+    }
+    if args.int8 {
+        ajet.rollout.quantization = Quantization::Int8;
     }
 
     let BenchModel { weights, grammars } = bench::load_model(&args.model, &args.device, &mut |_, _| {})?;

@@ -1,6 +1,8 @@
 //! Values that follow from others where they are not set.
 
-use super::schema::{Ajet, Lora, PolicyLoss, TargetModules, TrainerCommon};
+use super::schema::{
+    Ajet, Dtype, ImportanceMode, ImportanceSampling, Lora, PolicyLoss, Quantization, TargetModules, TrainerCommon,
+};
 
 /// Value of `keep_best` that keeps no best checkpoint.
 const KEEP_NONE: &str = "none";
@@ -41,6 +43,18 @@ impl Ajet {
     pub fn max_response_length_in_one_turn(&self) -> usize {
         let set = self.rollout.max_response_length_in_one_turn;
         set.unwrap_or_else(|| self.data.max_response_length.min(4096))
+    }
+
+    /// The correction of differences between sampler and trainer, with its mode decided.
+    pub fn importance_sampling(&self) -> ImportanceSampling {
+        let fewer_bits = self.rollout.quantization != Quantization::None || self.engine.dtype == Dtype::Bf16;
+        let asked = self.trainer_common.importance_sampling.clone();
+        let mode = match asked.mode {
+            ImportanceMode::Auto if fewer_bits => ImportanceMode::Token,
+            ImportanceMode::Auto => ImportanceMode::Off,
+            mode => mode,
+        };
+        ImportanceSampling { mode, ..asked }
     }
 
     /// Episodes of a full batch, B·N.
@@ -110,6 +124,33 @@ impl Lora {
         match &self.target_modules {
             TargetModules::Name(name) => vec![name],
             TargetModules::List(names) => names.iter().map(String::as_str).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sampler_with_fewer_bits_is_corrected_unless_it_is_asked_not_to() {
+        use ImportanceMode::{Auto, Off, Sequence, Token};
+        let int8 = Quantization::Int8;
+        for (quantization, dtype, asked, expected) in [
+            (Quantization::None, Dtype::Auto, Auto, Off),
+            (Quantization::None, Dtype::F32, Sequence, Sequence),
+            (Quantization::None, Dtype::Bf16, Auto, Token),
+            (int8, Dtype::Auto, Auto, Token),
+            (int8, Dtype::Auto, Off, Off),
+            (int8, Dtype::Auto, Sequence, Sequence),
+        ] {
+            let mut ajet = Ajet::default();
+            ajet.rollout.quantization = quantization;
+            ajet.engine.dtype = dtype;
+            ajet.trainer_common.importance_sampling.mode = asked;
+            let found = ajet.importance_sampling();
+            assert_eq!(found.mode, expected, "{quantization:?}, {dtype:?}, {asked:?}");
+            assert_eq!(found.cap, ajet.trainer_common.importance_sampling.cap);
         }
     }
 }

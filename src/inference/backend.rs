@@ -8,7 +8,7 @@ use super::forward_cpu::CpuForward;
 use super::forward_plain::PlainForward;
 use super::scheduler::{Limits, Scheduler};
 use super::settings::SamplingSettings;
-use crate::config::schema::{Dtype, Kernels};
+use crate::config::schema::{Dtype, Kernels, Quantization};
 use crate::model::kernels::{Pool, Precision};
 use crate::model::{Weights, compute_pool, device, memory};
 
@@ -45,6 +45,9 @@ impl Scheduler {
         let on_kernels = weights.device().is_cpu() && settings.engine.kernels == Kernels::Auto;
         let forward: Box<dyn Forward> = match on_kernels {
             true => Box::new(CpuForward::new(weights, pool.clone(), precision(&settings)?)?),
+            false if settings.quantization != Quantization::None => {
+                return Err(InferenceError::Unquantized(device::name(&weights.device())));
+            }
             false if weights.device().is_cpu() && settings.engine.dtype == Dtype::Bf16 => {
                 return Err(InferenceError::PlainBf16);
             }
@@ -72,10 +75,14 @@ impl Scheduler {
     }
 }
 
-/// Returns the precision in which the CPU kernels store weights.
+/// Returns the precision in which the CPU kernels store the weights of layers.
 fn precision(settings: &SamplingSettings) -> Result<Precision> {
-    match compute_pool::precision(settings.engine.dtype) {
-        Precision::Bf16 if !settings.corrected => Err(InferenceError::Uncorrected),
+    let precision = match settings.quantization {
+        Quantization::None => compute_pool::precision(settings.engine.dtype),
+        Quantization::Int8 => Precision::Int8,
+    };
+    match precision {
+        Precision::Bf16 | Precision::Int8 if !settings.corrected => Err(InferenceError::Uncorrected),
         precision => Ok(precision),
     }
 }

@@ -13,9 +13,9 @@ use super::error::Result;
 use super::request::{Bias, SampleEvent, SampleRequest, SamplingParams};
 use super::scheduler::Scheduler;
 use crate::config::Ajet;
-use crate::config::schema::Dtype;
+use crate::config::schema::{Dtype, Quantization};
 use crate::grammar::{AnswerGrammar, Content, GrammarError, Grammars, Matcher, Reasoning};
-use crate::model::kernels::ceilings;
+use crate::model::kernels::{Precision, ceilings};
 use crate::model::{ModelConfig, Trainable, Weights, compute_pool, device, load};
 
 /// Parameters of the benchmark.
@@ -208,9 +208,18 @@ pub fn run(
 impl Measurement {
     fn of(timing: &Timing, weights: &Weights, ajet: &Ajet, plan: &Plan, batch: usize, ceilings: Ceilings) -> Self {
         let config = &weights.config;
-        let (weight_bytes, cache_bytes) = match weights.device() {
-            Device::Cpu => (compute_pool::precision(ajet.engine.dtype).bytes(), size_of::<f32>()),
-            _ => (weights.dtype().size_in_bytes(), weights.dtype().size_in_bytes()),
+        let (layer_bytes, head_bytes, cache_bytes) = match weights.device() {
+            Device::Cpu if ajet.rollout.quantization == Quantization::Int8 => {
+                (Precision::Int8.bytes(), Precision::F32.bytes(), size_of::<f32>())
+            }
+            Device::Cpu => {
+                let bytes = compute_pool::precision(ajet.engine.dtype).bytes();
+                (bytes, bytes, size_of::<f32>())
+            }
+            _ => {
+                let bytes = weights.dtype().size_in_bytes();
+                (bytes, bytes, bytes)
+            }
         };
         let (prefill, decode) = (timing.prefill.as_secs_f64(), timing.decode.as_secs_f64());
         let steps = (plan.tokens - 1) as f64;
@@ -222,11 +231,11 @@ impl Measurement {
             .map(elements)
             .sum();
         // Each token's queries with the keys up to its own, and as much with the values.
-        let attention = config.num_layers * config.num_heads * config.head_dim * (plan.prompt + 1);
+        let attention = config.layers.len() * config.num_heads * config.head_dim * (plan.prompt + 1);
         let head = config.vocab_size * config.hidden_size;
         let position = 2 * config.layers.len() * config.num_kv_heads * config.head_dim;
         let cached = batch as f64 * (plan.prompt as f64 + steps / 2.0) * position as f64;
-        let step_bytes = ((layers + head) * weight_bytes) as f64 + cached * cache_bytes as f64;
+        let step_bytes = (layers * layer_bytes + head * head_bytes) as f64 + cached * cache_bytes as f64;
         Self {
             batch,
             decode_tokens_per_s: steps * batch as f64 / decode,

@@ -63,12 +63,20 @@ pub enum InferenceError {
          hint: lower ajet.rollout.gpu_memory_utilization, which shrinks the caches, or ajet.rollout.max_model_len"
     )]
     NoMemory(Box<InferenceError>),
-    /// bf16 sampling differs from f32 training, without importance sampling to correct it.
+    /// Sampling in bf16 or int8 differs from f32 training, without importance sampling to correct it.
     #[error(
-        "ajet.engine.dtype bf16 samples with rounded weights on a CPU, while training computes in f32\n\
-         hint: set ajet.trainer_common.importance_sampling.mode to token or sequence to correct for it, or dtype to f32"
+        "ajet.engine.dtype bf16 and ajet.rollout.quantization int8 sample with rounded weights on a CPU, while training \
+         computes in f32\n\
+         hint: set ajet.trainer_common.importance_sampling.mode to auto, token or sequence to correct for it, or dtype to \
+         f32 and quantization to none"
     )]
     Uncorrected,
+    /// Quantised weights need the CPU kernels.
+    #[error(
+        "ajet.rollout.quantization int8 needs a CPU and its kernels, but this engine computes on {0} without them\n\
+         hint: set ajet.rollout.quantization to none, or ajet.engine.device to cpu and ajet.engine.kernels to auto"
+    )]
+    Unquantized(String),
     /// Plain kernels do not support bf16 on the CPU.
     #[error(
         "ajet.engine.kernels plain computes in f32 on a CPU, but ajet.engine.dtype is bf16\n\
@@ -128,6 +136,7 @@ mod tests {
             },
             InferenceError::NoMemory(_) => InferenceError::NoMemory(Box::new(InferenceError::Tensor(out_of_memory()))),
             InferenceError::Uncorrected => InferenceError::Uncorrected,
+            InferenceError::Unquantized(_) => InferenceError::Unquantized("cuda:0".into()),
             InferenceError::PlainBf16 => InferenceError::PlainBf16,
             InferenceError::Model(_) => InferenceError::Model(ModelError::Tensors("missing tensor `lm_head.weight`".into())),
             InferenceError::Tensor(_) => InferenceError::Tensor(out_of_memory()),

@@ -11,9 +11,9 @@ use super::forward_cpu::CpuForward;
 use super::forward_plain::PlainForward;
 use super::request::{Bias, SampleEvent, SampleRequest, SamplingParams};
 use super::scheduler::Scheduler;
-use crate::config::schema::{Dtype, Kernels};
+use crate::config::schema::{Dtype, ImportanceMode, Kernels, Quantization};
 use crate::config::{ALL_LINEAR, Ajet};
-use crate::model::kernels::{Pool, Precision};
+use crate::model::kernels::{Isa, Pool, Precision};
 use crate::model::lora::LoraConfig;
 use crate::model::param::Param;
 use crate::model::{ModelConfig, PackedBatch, Trainable, Transformer, Weights};
@@ -375,6 +375,65 @@ fn plain_kernels_refuse_bf16_on_a_cpu() {
                 !works && error.to_string().contains("set ajet.engine.kernels to auto"),
                 "{error}"
             ),
+        }
+    }
+}
+
+/// Rounding to 8 bits costs some precision: a mean error of a few per cent of the logits' spread.
+#[test]
+fn eight_bits_are_close_to_f32() {
+    for Fixture { weights, prompts } in fixtures() {
+        for isa in Isa::available() {
+            let pool = || Arc::new(Pool::with_isa(2, isa));
+            let mut int8 = CpuForward::new(&weights, pool(), Precision::Int8).unwrap();
+            let ids: Vec<&[u32]> = prompts.iter().map(|(ids, _)| &ids[..]).collect();
+            let together = last_logits(&mut int8, &ids, 7);
+            for ((ids, expected), found) in prompts.iter().zip(&together) {
+                let alone = last_logits(
+                    &mut CpuForward::new(&weights, pool(), Precision::Int8).unwrap(),
+                    &[&ids[..]],
+                    1,
+                );
+                assert_eq!(&alone[0], found, "a row depends on what is computed beside it");
+                let expected = &expected[expected.len() - found.len()..];
+                let rms = |x: &mut dyn Iterator<Item = f32>| {
+                    let (sum, count) = x.fold((0f32, 0f32), |(sum, count), x| (sum + x * x, count + 1.0));
+                    (sum / count).sqrt()
+                };
+                let error =
+                    rms(&mut found.iter().zip(expected).map(|(a, b)| a - b)) / rms(&mut expected.iter().copied());
+                assert!(error < 0.05, "{error} on {}", isa.name());
+            }
+        }
+    }
+}
+
+/// Sampling with rounded weights needs the CPU's kernels, and a trainer that corrects for it.
+#[test]
+fn eight_bits_are_refused_where_they_cannot_be_had_or_corrected() {
+    let weights = fixture("qwen2").weights;
+    for (kernels, mode, problem) in [
+        (Kernels::Auto, ImportanceMode::Auto, None),
+        (Kernels::Auto, ImportanceMode::Sequence, None),
+        (
+            Kernels::Auto,
+            ImportanceMode::Off,
+            Some("set ajet.trainer_common.importance_sampling.mode to auto"),
+        ),
+        (
+            Kernels::Plain,
+            ImportanceMode::Auto,
+            Some("set ajet.rollout.quantization to none"),
+        ),
+    ] {
+        let mut ajet = Ajet::default();
+        ajet.rollout.quantization = Quantization::Int8;
+        ajet.engine.kernels = kernels;
+        ajet.trainer_common.importance_sampling.mode = mode;
+        match (Scheduler::new(&weights, &ajet), problem) {
+            (Ok(_), None) => {}
+            (Err(error), Some(problem)) => assert!(error.to_string().contains(problem), "{error}"),
+            (found, _) => panic!("{kernels:?} and {mode:?}: {:?}", found.err()),
         }
     }
 }

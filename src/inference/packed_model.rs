@@ -54,13 +54,18 @@ pub struct PackedNorms {
 }
 
 impl PackedModel {
-    /// Packs the weights for the pool's instruction set, in the given precision.
+    /// Packs the weights for the pool's instruction set, those of layers in the given precision. The head decides between
+    /// tokens, so 8-bit integers are not for it: it stays in f32 then.
     ///
     /// # Errors
     /// Fails if a parameter is missing or out of memory.
     pub fn new(weights: &Weights, precision: Precision, pool: &Pool) -> Result<Self> {
         let c = &weights.config;
         let (q, kv) = (c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim);
+        let head_precision = match precision {
+            Precision::Int8 => Precision::F32,
+            precision => precision,
+        };
         let matrix = |outputs, inputs| PackedMatrix::new(pool.isa(), precision, outputs, inputs);
         let layer = |_| PackedLayer {
             norms: PackedNorms::default(),
@@ -76,7 +81,7 @@ impl PackedModel {
             embedding: plain(weights, EMBEDDING)?,
             layers: (0..c.layers.len()).map(layer).collect(),
             final_norm: vec![],
-            head: matrix(c.vocab_size, c.hidden_size),
+            head: PackedMatrix::new(pool.isa(), head_precision, c.vocab_size, c.hidden_size),
         };
         model.refresh(weights, pool)?;
         Ok(model)

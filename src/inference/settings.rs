@@ -1,12 +1,14 @@
 //! The part of a configuration that sampling depends on.
 
-use crate::config::schema::{Ajet, Engine, ImportanceMode};
+use crate::config::schema::{Ajet, Engine, ImportanceMode, Quantization};
 
 /// Settings of a sampler.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingSettings {
     /// `ajet.engine`: threads, kernels and type of the computation.
     pub engine: Engine,
+    /// `ajet.rollout.quantization`: what weights are rounded to.
+    pub quantization: Quantization,
     /// Whether the loss corrects the difference between the sampler's log-probabilities and the trainer's.
     pub corrected: bool,
     /// Maximum number of sequences in a batch.
@@ -21,7 +23,8 @@ impl From<&Ajet> for SamplingSettings {
     fn from(config: &Ajet) -> Self {
         Self {
             engine: config.engine.clone(),
-            corrected: config.trainer_common.importance_sampling.mode != ImportanceMode::Off,
+            quantization: config.rollout.quantization,
+            corrected: config.importance_sampling().mode != ImportanceMode::Off,
             max_num_seqs: config.rollout.max_num_seqs,
             max_model_len: config.max_model_len(),
             gpu_memory_utilization: config.rollout.gpu_memory_utilization,

@@ -35,7 +35,7 @@ pub fn compute_pool(engine: &Engine) -> Result<Arc<Pool>> {
 pub fn describe(pool: &Pool, engine: &Engine) -> String {
     let isa = pool.isa();
     let kind = match precision(engine.dtype) {
-        Precision::F32 => "f32",
+        Precision::F32 | Precision::Int8 => "f32",
         Precision::Bf16 => "bf16",
     };
     let forced = env::var_os(ISA_VARIABLE).is_some_and(|name| !name.is_empty());

@@ -77,6 +77,7 @@ pub fn loss_metrics(totals: &Totals, steps: usize, with_kl: bool) -> IndexMap<St
         ("ratio_mean", totals.ratio / tokens),
         ("ratio_max", totals.ratio_max),
         ("mismatch_kl", totals.mismatch_kl / tokens),
+        ("importance_truncated_share", totals.truncated / tokens),
     ];
     metrics.extend(by_token.map(|(name, value)| (name.to_owned(), value)));
     if with_kl {

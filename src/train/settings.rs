@@ -22,7 +22,10 @@ impl From<&Ajet> for TrainSettings {
     fn from(config: &Ajet) -> Self {
         let row_tokens = config.max_row_len();
         Self {
-            common: config.trainer_common.clone(),
+            common: TrainerCommon {
+                importance_sampling: config.importance_sampling(),
+                ..config.trainer_common.clone()
+            },
             engine: config.engine.clone(),
             limits: Limits {
                 row_tokens: config

@@ -92,7 +92,7 @@ impl Trainer {
         let in_reward = common.use_kl_in_reward && common.kl_loss_coef != 0.0;
         let kl = parse_kl("ajet.trainer_common.kl_loss_type", &common.kl_loss_type)?;
         let penalty = parse_kl("ajet.trainer_common.kl_penalty_type", &common.kl_penalty_type)?;
-        let pool = compute_pool(&engine)?;
+        let pool = compute_pool(engine)?;
         let backprop = Backprop::choose(weights, engine.kernels, engine.dtype, pool.clone())?;
         Ok(Self {
             optimizer: AdamW::new(weights, &common.optim)?,

@@ -24,7 +24,7 @@ const TASKS: usize = 2;
 const REPEATS: usize = 2;
 
 /// What a step reports, whatever happened in it.
-const REPORTED: [&str; 42] = [
+const REPORTED: [&str; 43] = [
     "global_step",
     "reward_mean",
     "reward_std",
@@ -53,6 +53,7 @@ const REPORTED: [&str; 42] = [
     "grad_norm",
     "lr",
     "mismatch_kl",
+    "importance_truncated_share",
     "dropped/aborted",
     "skipped_steps",
     "seconds/rolling",
@@ -356,6 +357,27 @@ async fn it_samples_trains_measures_and_writes_checkpoints() {
         "sampler and trainer disagree: {first}"
     );
     assert!(lines[1]["seconds/export"].is_number());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sampling_with_eight_bits_is_trained_on_with_a_correction() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut config, quantization) = (config("save_freq: 9", "{}"), "rollout: {quantization: int8, ");
+    assert!(config.contains("rollout: {"), "{config}");
+    config = config.replacen("rollout: {", quantization, 1);
+    let (mut engine, _) = Engine::start(dir.path(), &config).await;
+    engine.step(1).await;
+    engine.step(2).await;
+    engine.shut_down().await;
+    for line in metrics(dir.path()) {
+        let mismatch = line["mismatch_kl"].as_f64().unwrap();
+        assert!(
+            mismatch > 1e-6 && mismatch < 0.1,
+            "rounded weights sample a little differently: {line}"
+        );
+        assert!(line["importance_truncated_share"].as_f64().unwrap() < 0.1, "{line}");
+        assert!(line["grad_norm"].as_f64().unwrap() > 0.0, "{line}");
+    }
 }
 
 impl Engine {

@@ -13,7 +13,9 @@ use serde::{Deserialize, Serialize};
 
 pub use context_tracker::{CompareLevel, ContextTracker, TimelineMergingPolicy};
 pub use model::{Dtype, Engine, Kernels, Lora, Model, TargetModules};
-pub use rollout::{Data, LEAST_TEMPERATURE, MadnessCheck, MultiTurn, OnContextOverflow, Rollout, ValKwargs};
+pub use rollout::{
+    Data, LEAST_TEMPERATURE, MadnessCheck, MultiTurn, OnContextOverflow, Quantization, Rollout, ValKwargs,
+};
 pub use task_reader::{
     Generated, HuggingfaceDatRepo, JsonlDatasetFile, JsonlFile, RandomDummy, TaskCommands, TaskReader,
 };

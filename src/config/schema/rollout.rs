@@ -76,6 +76,9 @@ pub struct Rollout {
     pub ignore_eos: bool,
     /// Remove the tools from every request.
     pub force_disable_toolcalls: bool,
+    /// Sample on a CPU with weights and activations of fewer bits; training stays as it is. The log-probabilities as
+    /// sampled are recorded, and the trainer corrects the difference: see `ajet.trainer_common.importance_sampling`.
+    pub quantization: Quantization,
     /// Share of the GPU's memory for weights and caches.
     pub gpu_memory_utilization: f64,
     /// Number of GPUs that share one copy of the model; only 1 is supported.
@@ -110,6 +113,7 @@ impl Default for Rollout {
             agent_madness_reward: 0.0,
             ignore_eos: false,
             force_disable_toolcalls: false,
+            quantization: Quantization::default(),
             gpu_memory_utilization: 0.85,
             tensor_model_parallel_size: 1,
             default_system_prompt: None,
@@ -118,6 +122,18 @@ impl Default for Rollout {
             on_context_overflow: OnContextOverflow::default(),
         }
     }
+}
+
+/// What the sampler computes with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Quantization {
+    /// `ajet.engine.dtype`.
+    #[default]
+    #[serde(rename = "none")]
+    None,
+    /// 8-bit integers, with a scale for each output of a weight and for each token; head and norms in f32.
+    #[serde(rename = "int8")]
+    Int8,
 }
 
 /// Smallest temperature by which logits are divided; below it, log-probabilities leave the range of f32.

@@ -211,7 +211,7 @@ impl Default for Optim {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ImportanceSampling {
-    /// Correction per token, per sequence or off.
+    /// Weights tokens by how much more likely the trainer finds them than the sampler did.
     pub mode: ImportanceMode,
     /// Maximum correction weight.
     #[schemars(range(min = 0.0, max = 1e30))]
@@ -311,8 +311,11 @@ pub enum SingletonGroup {
 /// Correction for differences between sampler and trainer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ImportanceMode {
-    /// None.
+    /// `token` if the sampler computes in fewer bits than the trainer (bf16 or int8 on a CPU), or else `off`.
     #[default]
+    #[serde(rename = "auto")]
+    Auto,
+    /// None.
     #[serde(rename = "off")]
     Off,
     /// One weight per token.

@@ -43,6 +43,7 @@ pub const NAMES: &[(&str, &str)] = &[
     ("grad_norm", "global gradient norm before clipping"),
     ("lr", "learning rate of the step"),
     ("mismatch_kl", "KL divergence of the sampler's log-probabilities from the trainer's"),
+    ("importance_truncated_share", "share of computed tokens whose importance weight was cut to `importance_sampling.cap`"),
     ("advantage_mean", "mean of the batch's advantages"),
     ("advantage_std", "standard deviation of the batch's advantages"),
     ("optimizer_steps", "optimizer steps taken in this update"),

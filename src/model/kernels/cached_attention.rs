@@ -183,7 +183,7 @@ fn rows_per_item(
 ) -> usize {
     let items = |size: usize| kv_heads * rows.clone().map(|rows| rows.div_ceil(size)).sum::<usize>();
     let mut size = (MAX_ROWS / group).max(1);
-    while size * group >= 2 * MIN_ROWS && items(size) < 2 * threads {
+    while size > 1 && size * group >= 2 * MIN_ROWS && items(size) < 2 * threads {
         size /= 2;
     }
     size
@@ -706,8 +706,9 @@ mod tests {
             (64, &[256], (3, 3), 16),
             (2, &[4096], (1, 1), 192),
             (2, &[1; 16], (3, 3), 64),
-            (4, &[1], (8, 4), 12),
-            (2, &[32], (1, 300), 1),
+            (4, &[1], (8, 4), 48),
+            (5, &[1], (8, 4), 24),
+            (2, &[1], (1, 300), 1),
         ] {
             assert_eq!(size(threads, rows, heads), expected, "{rows:?} on {threads} threads");
         }

@@ -30,7 +30,8 @@ pub fn memory_bandwidth(pool: &Pool) -> f64 {
     MEMORY_BYTES as f64 / best
 }
 
-/// Operations a second of all threads of the pool in products of this precision, a multiply-add counted as two.
+/// Operations a second of all threads of the pool in products of this precision, a multiply-add counted as two. For
+/// 8-bit integers the ceiling of f32.
 pub fn arithmetic(pool: &Pool, precision: Precision) -> f64 {
     let tasks = 4 * pool.threads();
     let mut operations = 0;
@@ -47,7 +48,7 @@ pub fn arithmetic(pool: &Pool, precision: Precision) -> f64 {
 /// Returns how many operations it were.
 fn multiply_registers(isa: Isa, precision: Precision) -> usize {
     match (precision, isa.bf16_product()) {
-        (Precision::F32, _) | (_, Bf16Product::Widen) => multiply_adds(isa),
+        (Precision::F32 | Precision::Int8, _) | (_, Bf16Product::Widen) => multiply_adds(isa),
         // SAFETY: `isa` has these products, and only registers are touched.
         #[cfg(target_arch = "x86_64")]
         (_, Bf16Product::Dot) => unsafe { product::pairs::peak() },

@@ -29,7 +29,7 @@ pub struct Choice {
 /// Returns this machine's fastest instruction set for products of a precision. Measures it on the first call, which
 /// takes about ten milliseconds where there is more than one way to compute such products.
 pub fn fastest(precision: Precision) -> &'static Choice {
-    static CHOICES: [OnceLock<Choice>; 2] = [const { OnceLock::new() }; 2];
+    static CHOICES: [OnceLock<Choice>; 3] = [const { OnceLock::new() }; 3];
     CHOICES[precision as usize].get_or_init(|| {
         let candidates = candidates(&Isa::available(), precision);
         let measured = match candidates.len() {
@@ -48,7 +48,7 @@ pub fn fastest(precision: Precision) -> &'static Choice {
 fn candidates(available: &[Isa], precision: Precision) -> Vec<Isa> {
     let way = |isa: &Isa| -> (Vectors, Option<Bf16Product>) {
         let tiles_or_adds = |product| match precision {
-            Precision::F32 => is_tiles(product).then_some(product),
+            Precision::F32 | Precision::Int8 => is_tiles(product).then_some(product),
             Precision::Bf16 => Some(product),
         };
         (isa.vectors(), tiles_or_adds(isa.bf16_product()))

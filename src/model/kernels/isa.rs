@@ -51,6 +51,19 @@ pub(super) enum Bf16Product {
     Tiles,
 }
 
+/// How an instruction set multiplies 8-bit integers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Int8Product {
+    /// One by one.
+    Portable,
+    /// AVX2's products of unsigned and signed bytes, added in pairs of 16 bits.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// AVX-512's products of four unsigned and signed bytes, added to 32 bits.
+    #[cfg(target_arch = "x86_64")]
+    Vnni,
+}
+
 impl Isa {
     /// Returns the newest instruction set of this machine. Which one is the fastest is measured: see `fastest.rs`.
     pub fn detect() -> Self {
@@ -128,6 +141,17 @@ impl Isa {
             Kind::Avx512 | Kind::Avx512Vnni | Kind::Avx512Bf16 | Kind::Amx => Vectors::Avx512,
             #[cfg(target_arch = "aarch64")]
             Kind::Neon => Vectors::Neon,
+        }
+    }
+
+    /// Returns how it multiplies 8-bit integers.
+    pub(super) fn int8_product(self) -> Int8Product {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 | Kind::Avx512 => Int8Product::Avx2,
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512Vnni | Kind::Avx512Bf16 | Kind::Amx => Int8Product::Vnni,
+            _ => Int8Product::Portable,
         }
     }
 

@@ -19,7 +19,8 @@ pub fn importance_weights(old: &[f32], sampler: &[f32], config: &ImportanceSampl
     };
     let differences = old.iter().zip(sampler).map(difference);
     match config.mode {
-        ImportanceMode::Off => vec![1.0; old.len()],
+        // `auto` is decided by then: see `Ajet::importance_sampling`.
+        ImportanceMode::Off | ImportanceMode::Auto => vec![1.0; old.len()],
         ImportanceMode::Token => differences.map(weight).collect(),
         ImportanceMode::Sequence => vec![weight(differences.sum()); old.len()],
     }

@@ -4,7 +4,7 @@
 use super::importance::{importance_weights, mismatch_kl};
 use super::kl::Kl;
 use super::policy::{Clipped, PolicyLoss};
-use crate::config::schema::ImportanceSampling;
+use crate::config::schema::{ImportanceMode, ImportanceSampling};
 
 /// Loss of a token with weight w in the mini-batch:
 /// `scale · w · (importance · policy + kl_coefficient · KL − entropy_coefficient · entropy)`.
@@ -73,6 +73,8 @@ pub struct Totals {
     pub ratio_max: f64,
     /// Mismatch of sampler and trainer.
     pub mismatch_kl: f64,
+    /// Tokens whose importance weight was cut to its maximum.
+    pub truncated: f64,
 }
 
 impl Objective {
@@ -81,6 +83,7 @@ impl Objective {
     pub fn row(&self, row: &RowTokens, totals: &mut Totals) -> Option<RowSlopes> {
         let terms = self.policy.row(row.new, row.old, row.advantage);
         let importance = importance_weights(row.old, row.sampler, &self.importance);
+        let corrected = matches!(self.importance.mode, ImportanceMode::Token | ImportanceMode::Sequence);
         let weight = self.scale * row.weight;
         let mut slopes = RowSlopes::default();
         let mut sums = Totals {
@@ -104,6 +107,7 @@ impl Objective {
             sums.ratio += term.ratio;
             sums.ratio_max = sums.ratio_max.max(term.ratio);
             sums.mismatch_kl += mismatch_kl(row.old[t], row.sampler[t]);
+            sums.truncated += (corrected && importance[t] >= self.importance.cap) as u8 as f64;
             slopes.by_log_prob.push((weight * slope) as f32);
             slopes.by_entropy.push((-weight * self.entropy_coefficient) as f32);
         }
@@ -135,13 +139,14 @@ impl Totals {
         self.ratio += other.ratio;
         self.ratio_max = self.ratio_max.max(other.ratio_max);
         self.mismatch_kl += other.mismatch_kl;
+        self.truncated += other.truncated;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::schema::{ImportanceMode, TrainerCommon};
+    use crate::config::schema::TrainerCommon;
 
     fn objective() -> Objective {
         Objective {
@@ -177,6 +182,24 @@ mod tests {
         assert!((slopes.by_log_prob[0] as f64 - 0.5 * (-4.5 + 0.5 * (1.0 - k3))).abs() < 1e-6);
         assert!((slopes.by_entropy[0] + 0.05).abs() < 1e-7);
         assert_eq!(totals.ratio_max, 1.0);
+        assert_eq!(totals.truncated, 0.0);
+    }
+
+    #[test]
+    fn cut_importance_weights_are_counted() {
+        let (new, sampler) = ([-1.0; 4], [1.5f32, 1.9, 2.1, 50.0].map(|ratio| -1.0 - ratio.ln()));
+        let row = RowTokens {
+            advantage: 3.0,
+            weight: 0.25,
+            new: &new,
+            old: &new,
+            sampler: &sampler,
+            reference: &new,
+            entropy: &new,
+        };
+        let mut totals = Totals::default();
+        objective().row(&row, &mut totals).unwrap();
+        assert_eq!(totals.truncated, 2.0);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod amx;
+mod bytes;
 mod fma;
 mod gemm;
 mod matrix;
@@ -45,6 +46,9 @@ pub enum Precision {
     F32,
     /// Weights that are packed once are rounded to bfloat16; other operands where the machine has products of bfloat16.
     Bf16,
+    /// Weights that are packed once, and the rows that they multiply, are rounded to 8-bit multiples of a scale for each
+    /// output and for each row; products of other operands are as exact as f32.
+    Int8,
 }
 
 impl Precision {
@@ -53,6 +57,7 @@ impl Precision {
         match self {
             Self::F32 => 4,
             Self::Bf16 => 2,
+            Self::Int8 => 1,
         }
     }
 }
@@ -151,7 +156,7 @@ impl Product<'_> {
         // SAFETY: the panel lies within the matrix.
         let w = unsafe {
             self.panels
-                .add(panel * tile.panel_words(self.depth) + tile.panel_words(k))
+                .add(panel * tile.panel_len(self.depth) + tile.panel_words(k))
         };
         let tiles = rows.div_ceil(tile.rows());
         for number in 0..tiles {

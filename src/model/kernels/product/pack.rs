@@ -2,6 +2,7 @@
 
 use half::bf16;
 
+use super::bytes;
 use super::matrix::Matrix;
 #[cfg(target_arch = "x86_64")]
 use super::square::{Order, SQUARE, mask, square};
@@ -28,6 +29,7 @@ pub(super) fn panel(tile: Tile, columns: Matrix, scale: f32, into: &mut [u32]) {
             }
         }
         Tile::Widened(_) => round_pairs(columns, scale, into, tile.width()),
+        Tile::Bytes(isa) => bytes::panel(isa, columns, scale, into),
         #[cfg(target_arch = "x86_64")]
         Tile::Pairs => squares::<1>(Order::ByPair, columns, scale, into, tile.width()),
         #[cfg(target_arch = "x86_64")]
@@ -44,6 +46,7 @@ pub(super) fn panel(tile: Tile, columns: Matrix, scale: f32, into: &mut [u32]) {
 pub(super) fn rows(tile: Tile, rows: Matrix, into: &mut [u32], stride: usize) {
     match tile {
         Tile::F32(isa) | Tile::Widened(isa) => transpose(isa, rows.t(), 1.0, into, stride),
+        Tile::Bytes(isa) => bytes::rows(isa, rows, tile.depth(rows.columns()), into, stride),
         #[cfg(target_arch = "x86_64")]
         Tile::Pairs => squares::<1>(Order::ByLine, rows, 1.0, into, stride),
         #[cfg(target_arch = "x86_64")]

@@ -40,7 +40,7 @@ impl PackedMatrix {
             tile,
             outputs,
             inputs,
-            panels: Memory::zeroed(panels * tile.panel_words(tile.depth(inputs))),
+            panels: Memory::zeroed(panels * tile.panel_len(tile.depth(inputs))),
             bias: None,
         }
     }
@@ -56,7 +56,7 @@ impl PackedMatrix {
         let biases = bias.as_ref().map_or(outputs, Vec::len);
         assert_eq!(biases, outputs, "a bias for each output");
         self.bias = bias;
-        let words = tile.panel_words(tile.depth(inputs));
+        let words = tile.panel_len(tile.depth(inputs));
         pool.each(self.panels.chunks_exact_mut(words).enumerate(), |(number, panel)| {
             let columns = number * tile.width()..outputs.min((number + 1) * tile.width());
             let count = columns.len();
@@ -112,7 +112,7 @@ impl PackedMatrix {
                 count,
             };
         }
-        let stride = tile.row_words(tile.depth(inputs));
+        let stride = tile.row_len(tile.depth(inputs));
         let words = (count + ROWS_BEHIND) * stride;
         scratch.0.resize(scratch.0.len().max(words), 0);
         let at_once = (1 << 13) / inputs + 1;

@@ -25,18 +25,30 @@ fn rounded(x: &[f32]) -> Vec<f32> {
     x.iter().map(|&x| bf16::from_f32(x).to_f32()).collect()
 }
 
-/// What the products see: bfloat16 weights are rounded, and where the machine multiplies those, the rows too.
-fn seen(isa: Isa, precision: Precision, x: &[f32], w: &[f32]) -> (Vec<f32>, Vec<f32>) {
+/// Each line rounded to multiples of a 127th of its largest number.
+fn rounded_to_bytes(x: &[f32], inputs: usize) -> Vec<f32> {
+    let line = |line: &[f32]| -> Vec<f32> {
+        let largest = line.iter().fold(0f32, |most, x| most.max(x.abs()));
+        let round = |x: &f32| (x * (127.0 / largest)).round_ties_even() * (largest / 127.0);
+        line.iter().map(round).collect()
+    };
+    x.chunks(inputs).flat_map(line).collect()
+}
+
+/// What the products see: bfloat16 weights are rounded, and where the machine multiplies those, the rows too; with
+/// bytes both are.
+fn seen(isa: Isa, precision: Precision, x: &[f32], w: &[f32], inputs: usize) -> (Vec<f32>, Vec<f32>) {
     match (precision, isa.bf16_product()) {
         (Precision::F32, _) => (x.to_vec(), w.to_vec()),
+        (Precision::Int8, _) => (rounded_to_bytes(x, inputs), rounded_to_bytes(w, inputs)),
         (Precision::Bf16, Bf16Product::Widen) => (x.to_vec(), rounded(w)),
         (Precision::Bf16, _) => (rounded(x), rounded(w)),
     }
 }
 
 fn variants() -> impl Iterator<Item = (Isa, Precision)> {
-    let both = |isa| [(isa, Precision::F32), (isa, Precision::Bf16)];
-    Isa::available().into_iter().flat_map(both)
+    let each = |isa| [Precision::F32, Precision::Bf16, Precision::Int8].map(|precision| (isa, precision));
+    Isa::available().into_iter().flat_map(each)
 }
 
 const SHAPES: [(usize, usize); 7] = [(1, 1), (3, 7), (16, 5), (17, 64), (31, 33), (32, 16), (35, 1385)];
@@ -49,7 +61,7 @@ fn agrees_with_a_plain_loop_on_odd_shapes() {
         for (outputs, inputs) in SHAPES {
             for rows in [1, 2, 5, 13, 16, 25, 33, 75] {
                 let (x, w) = (random(rows * inputs, 1), random(outputs * inputs, 2));
-                let (seen_x, seen_w) = seen(isa, precision, &x, &w);
+                let (seen_x, seen_w) = seen(isa, precision, &x, &w, inputs);
                 let mut matrix = packed(&pool, isa, precision, &w, inputs);
                 for bias in [None, Some(random(outputs, 3))] {
                     matrix.pack(&pool, &[&w], bias.clone());

@@ -6,7 +6,7 @@ use super::amx;
 #[cfg(target_arch = "x86_64")]
 use super::pairs;
 use super::tile_input::{Ahead, MAX_TILE, Start};
-use super::{Precision, fma};
+use super::{Precision, bytes, fma};
 use crate::model::kernels::isa::{Bf16Product, Isa, Vectors};
 use crate::model::kernels::vector::{self, Vector};
 
@@ -18,7 +18,8 @@ const COLUMN_BYTES: usize = 1024;
 const BF16_DEPTH: usize = 32;
 /// Rows that a tile may read behind the last one.
 pub(super) const ROWS_BEHIND: usize = 31;
-/// How tiles are computed. Sums are f32, each one chain over the inner length.
+
+/// How tiles are computed. Sums are f32, each one chain over the inner length; those of bytes are integers.
 ///
 /// A panel is some columns of the second operand: for each inner step k (in bfloat16 for each pair of steps, the even
 /// one in the lower half of a word) the columns side by side. Rows are rows of the first operand, in words of 4 bytes.
@@ -28,6 +29,8 @@ pub(in crate::model::kernels) enum Tile {
     F32(Isa),
     /// f32 rows times bfloat16 panels, which are widened.
     Widened(Isa),
+    /// 8-bit integers with a scale for each row and each column.
+    Bytes(Isa),
     /// AVX-512's products of bfloat16 pairs: both operands are rounded.
     #[cfg(target_arch = "x86_64")]
     Pairs,
@@ -62,6 +65,7 @@ impl Tile {
     pub fn of_weights(isa: Isa, precision: Precision) -> Self {
         match (precision, isa.bf16_product()) {
             (Precision::F32, _) => Self::F32(isa),
+            (Precision::Int8, _) => Self::Bytes(isa),
             (Precision::Bf16, Bf16Product::Widen) => Self::Widened(isa),
             #[cfg(target_arch = "x86_64")]
             (Precision::Bf16, Bf16Product::Dot) => Self::Pairs,
@@ -75,13 +79,13 @@ impl Tile {
         match (precision, isa.bf16_product()) {
             (_, Bf16Product::Widen) => Self::F32(isa),
             #[cfg(target_arch = "x86_64")]
-            (Precision::F32, Bf16Product::Dot) => Self::F32(isa),
-            #[cfg(target_arch = "x86_64")]
             (Precision::Bf16, Bf16Product::Dot) => Self::Pairs,
             #[cfg(target_arch = "x86_64")]
-            (Precision::F32, Bf16Product::Tiles) => Self::Amx { parts: 3 },
+            (_, Bf16Product::Dot) => Self::F32(isa),
             #[cfg(target_arch = "x86_64")]
             (Precision::Bf16, Bf16Product::Tiles) => Self::Amx { parts: 1 },
+            #[cfg(target_arch = "x86_64")]
+            (_, Bf16Product::Tiles) => Self::Amx { parts: 3 },
         }
     }
 
@@ -94,6 +98,7 @@ impl Tile {
     pub fn rows(self) -> usize {
         match self {
             Self::F32(isa) | Self::Widened(isa) => of_vectors(isa).0,
+            Self::Bytes(isa) => bytes::shape(isa).0,
             #[cfg(target_arch = "x86_64")]
             Self::Pairs => pairs::ROWS,
             #[cfg(target_arch = "x86_64")]
@@ -116,6 +121,7 @@ impl Tile {
     pub fn width(self) -> usize {
         match self {
             Self::F32(isa) | Self::Widened(isa) => of_vectors(isa).1,
+            Self::Bytes(isa) => bytes::shape(isa).1,
             #[cfg(target_arch = "x86_64")]
             _ => MAX_TILE.1,
         }
@@ -138,15 +144,19 @@ impl Tile {
         }
     }
 
-    /// Maximum inner length of a pass over many rows.
+    /// Maximum inner length of a pass over many rows. Sums of bytes are scaled once, at the end.
     pub fn k_block(self) -> usize {
-        COLUMN_BYTES / self.weight_bytes() / BF16_DEPTH * BF16_DEPTH
+        match self {
+            Self::Bytes(_) => usize::MAX,
+            _ => COLUMN_BYTES / self.weight_bytes() / BF16_DEPTH * BF16_DEPTH,
+        }
     }
 
     /// Bytes of one weight in a panel.
     fn weight_bytes(self) -> usize {
         match self {
             Self::F32(_) => 4,
+            Self::Bytes(_) => 1,
             #[cfg(target_arch = "x86_64")]
             Self::Amx { parts } => 2 * parts,
             _ => 2,
@@ -160,6 +170,22 @@ impl Tile {
         } else {
             k * self.weight_bytes() / 4
         }
+    }
+
+    /// Words of a whole row of a depth.
+    pub fn row_len(self, depth: usize) -> usize {
+        let scale = matches!(self, Self::Bytes(_)) as usize;
+        self.row_words(depth) + scale
+    }
+
+    /// Words of a whole panel of a depth.
+    pub fn panel_len(self, depth: usize) -> usize {
+        let lines_behind = if matches!(self, Self::Bytes(_)) {
+            bytes::LINES_BEHIND
+        } else {
+            0
+        };
+        self.panel_words(depth) + lines_behind * self.width()
     }
 
     /// Words of a panel for `k` inner steps, which are whole pairs.
@@ -197,6 +223,7 @@ impl Tile {
             match self {
                 Self::F32(isa) => fma::tile::<f32>(isa, rows, plain, (w.0.cast(), w.1), length, y, start, ahead),
                 Self::Widened(isa) => fma::tile::<u32>(isa, rows, plain, w, length, y, start, ahead),
+                Self::Bytes(isa) => bytes::tile(isa, rows, x, w.0, length, y, start, ahead),
                 #[cfg(target_arch = "x86_64")]
                 Self::Pairs => pairs::tile(rows, x, w, length, y, start, ahead),
                 #[cfg(target_arch = "x86_64")]
@@ -218,7 +245,7 @@ impl Tile {
                 step: line,
             },
             _ => {
-                let next = w.cast::<u8>().wrapping_add(depth * line);
+                let next = w.wrapping_add(self.panel_len(depth)).cast::<u8>();
                 Ahead {
                     from: next.wrapping_add(length * line / tiles * tile),
                     step: line / tiles,
