@@ -191,7 +191,9 @@ mod tests {
 
     #[test]
     fn a_python_server_finds_what_it_insists_on() {
-        let yaml = dump_yaml(&configured("ajet: {model: {path: m}, lora: {lora_rank: 8}}"));
+        let yaml = dump_yaml(&configured(
+            "ajet: {model: {path: m}, lora: {lora_rank: 8}, trainer_common: {importance_sampling: {mode: 'off'}}}",
+        ));
         for line in [
             "defaults: [verl_default, ajet_default, _self_]",
             "  searchpath: [\"pkg://ajet/default_config\", \"pkg://ajet/default_config/verl\"]",

@@ -24,7 +24,11 @@ pub fn precision(dtype: Dtype) -> Precision {
 /// # Errors
 /// Fails if the variable names an instruction set that this machine does not have.
 pub fn compute_pool(engine: &Engine) -> Result<Arc<Pool>> {
-    let isa = match forced(env::var(ISA_VARIABLE).ok().as_deref())? {
+    start(engine, env::var(ISA_VARIABLE).ok().as_deref())
+}
+
+fn start(engine: &Engine, name: Option<&str>) -> Result<Arc<Pool>> {
+    let isa = match forced(name)? {
         Some(isa) => isa,
         None => fastest(precision(engine.dtype)).isa,
     };
@@ -74,12 +78,20 @@ mod tests {
 
     #[test]
     fn a_name_forces_its_instruction_set_and_an_unknown_one_is_refused() {
-        assert_eq!(forced(None).unwrap(), None);
-        assert_eq!(forced(Some("")).unwrap(), None);
-        for isa in Isa::available() {
-            assert_eq!(forced(Some(isa.name())).unwrap(), Some(isa));
+        for dtype in [Dtype::F32, Dtype::Bf16] {
+            let engine = Engine {
+                dtype,
+                ..Engine::default()
+            };
+            for name in [None, Some("")] {
+                assert_eq!(start(&engine, name).unwrap().isa(), fastest(precision(dtype)).isa);
+            }
+            for isa in Isa::available() {
+                assert_eq!(start(&engine, Some(isa.name())).unwrap().isa(), isa);
+            }
         }
-        let message = forced(Some("mmx")).unwrap_err().to_string();
+        let error = start(&Engine::default(), Some("mmx")).err();
+        let message = error.map(|error| error.to_string()).unwrap_or_default();
         assert!(message.starts_with("AJET_ISA is `mmx`, which this machine does not have\nhint: use one of portable"));
     }
 

@@ -707,7 +707,6 @@ mod tests {
             (2, &[4096], (1, 1), 192),
             (2, &[1; 16], (3, 3), 64),
             (4, &[1], (8, 4), 48),
-            (5, &[1], (8, 4), 24),
             (2, &[1], (1, 300), 1),
         ] {
             assert_eq!(size(threads, rows, heads), expected, "{rows:?} on {threads} threads");
