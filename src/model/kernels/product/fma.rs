@@ -71,6 +71,23 @@ impl Weights for u32 {
 }
 
 kernel! {
+    /// Widens a panel of bfloat16 to one of f32, for so many pairs of inner steps.
+    ///
+    /// # Safety
+    /// `w` is valid for the pairs, `into` for twice as many lines of two vectors.
+    pub(super) unsafe fn widen<V>(w: *const u32, pairs: usize, into: *mut f32) {
+        let width = 2 * V::LANES;
+        for pair in 0..pairs {
+            let (line, into) = (w.add(pair * width), into.add(2 * pair * width));
+            for half in [0, V::LANES] {
+                V::load_low_bf16(line.add(half)).store(into.add(half));
+                V::load_high_bf16(line.add(half)).store(into.add(width + half));
+            }
+        }
+    }
+}
+
+kernel! {
     /// # Safety
     /// As [`Tile::run`](super::tile::Tile::run).
     pub(super) unsafe fn tile<V, W: Weights>(

@@ -29,8 +29,8 @@ pub(super) use gemm::gemm;
 pub use gemm::{Compute, Into};
 pub(super) use matrix::Matrix;
 pub use packed_matrix::{PackedMatrix, RowScratch};
-use tile::ROWS_BEHIND;
 pub(super) use tile::Tile;
+use tile::{ROWS_BEHIND, WIDENED_STEPS};
 use tile_input::MAX_TILE;
 pub(super) use tile_input::{Ahead, Start};
 
@@ -38,6 +38,9 @@ pub(super) use tile_input::{Ahead, Start};
 const ROW_BLOCK: usize = 72;
 /// Rows up to which a panel is taken in one piece: decoding.
 const FEW_ROWS: usize = 24;
+
+/// Tiles over the same panel for which bfloat16 is widened once instead of by each of them.
+const TILES_TO_WIDEN: usize = 3;
 
 /// What operands are computed in. Sums are always f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,9 +162,20 @@ impl Product<'_> {
                 .add(panel * tile.panel_len(self.depth) + tile.panel_words(k))
         };
         let tiles = rows.div_ceil(tile.rows());
+        let stored = w;
+        let mut buffer = MaybeUninit::<[f32; WIDENED_STEPS * MAX_TILE.1]>::uninit();
+        let (tile, w) = match tile {
+            Tile::Widened(isa) if self.rows > FEW_ROWS && tiles >= TILES_TO_WIDEN => {
+                let into = buffer.as_mut_ptr().cast::<f32>();
+                // SAFETY: panels have room for whole pairs; a piece has at most the buffer's steps where there are many rows.
+                unsafe { fma::widen(isa, w, length.div_ceil(2), into) };
+                (Tile::F32(isa), into.cast_const().cast::<u32>())
+            }
+            tile => (tile, w),
+        };
         for number in 0..tiles {
             let part = self.tile_rows(rows, number, tiles);
-            let ahead = tile.ahead(w, self.depth, length, (number, tiles));
+            let ahead = self.tile.ahead(stored, self.depth, length, (number, tiles));
             // SAFETY: these rows are within x and y, the columns within y, k within the panel.
             unsafe {
                 let x = (x.0.add(part.start * x.1), x.1);

@@ -14,6 +14,8 @@ use crate::model::kernels::vector::{self, Vector};
 const PREFETCH_BYTES: usize = 4096;
 /// Bytes of a panel's column per pass where there are many rows, so that its piece stays in the first-level cache.
 const COLUMN_BYTES: usize = 1024;
+/// Inner steps of a panel that are widened at once, for several tiles: as many as f32 takes.
+pub(super) const WIDENED_STEPS: usize = COLUMN_BYTES / 4;
 /// What the inner length of bfloat16 is filled up to, with zeros: a step of AMX.
 const BF16_DEPTH: usize = 32;
 /// Rows that a tile may read behind the last one.
@@ -148,6 +150,7 @@ impl Tile {
     pub fn k_block(self) -> usize {
         match self {
             Self::Bytes(_) => usize::MAX,
+            Self::Widened(_) => WIDENED_STEPS,
             _ => COLUMN_BYTES / self.weight_bytes() / BF16_DEPTH * BF16_DEPTH,
         }
     }
