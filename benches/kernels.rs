@@ -5,8 +5,8 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use ajet_swarm::model::kernels::{
-    AttentionRows, BLOCK_TOKENS, BlockLayout, Isa, PackedMatrix, Pool, Precision, RowScratch, attention, exp_and_sum,
-    rms_norm,
+    AttentionRows, AttentionScores, BLOCK_TOKENS, BlockLayout, Isa, PackedMatrix, Pool, Precision, RowScratch,
+    attention, exp_and_sum, rms_norm,
 };
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
@@ -57,10 +57,15 @@ fn packing(c: &mut Criterion) {
 /// One decoding row, and a chunk of a prompt, behind so many tokens.
 fn attend(c: &mut Criterion) {
     let layout = BlockLayout::new(1, KV_HEADS, HEAD_DIM);
+    let scores = AttentionScores {
+        scale: 1.0 / (HEAD_DIM as f32).sqrt(),
+        softcap: None,
+        window: None,
+    };
     for isa in Isa::available() {
         let pool = Pool::with_isa(Pool::physical_cores(), isa);
         let mut group = c.benchmark_group(format!("attention {}", isa.name()));
-        for (rows, tokens) in [(1, 128), (1, 4096), (64, 128), (64, 4096)] {
+        for (rows, tokens) in [(1, 128), (1, 4096), (64, 128), (256, 4096)] {
             let block = numbers(layout.len());
             let queries = numbers(rows * HEADS * HEAD_DIM);
             let mut out = vec![0.0; queries.len()];
@@ -72,7 +77,7 @@ fn attend(c: &mut Criterion) {
             }];
             group.bench_function(format!("{rows} rows, {tokens} tokens"), |b| {
                 let queries = (black_box(&queries[..]), HEADS * HEAD_DIM);
-                b.iter(|| attention(&pool, layout, 0, HEADS, queries, &sequences, &mut out));
+                b.iter(|| attention(&pool, layout, 0, HEADS, scores, queries, &sequences, &mut out));
             });
         }
     }
