@@ -1,6 +1,6 @@
 """Whether the built-in model learns to reverse words with each estimator and loss, and how fast.
 
-    cargo build --release && python3 scripts/bench/learning.py [NAME ...]
+    cargo build --release && python3 scripts/bench/learning.py [NAME[:SEED] ...]
 
 Prints a line a variant: the mean reward of the first and of the last updates (over as many episodes each), and of the
 evaluations before and after. Exits with 1 where a reward does not rise. Needs PyYAML.
@@ -32,25 +32,28 @@ VARIANTS = {
     "gspo": dict(policy_loss="gspo"),
     "cispo": dict(policy_loss="cispo"),
     "dapo": DAPO,
+    "int8": dict(rollout=dict(quantization="int8")),
     "dr_grpo": dict(algorithm=dict(norm_adv_by_std_in_grpo=False), loss_agg_mode="seq-mean-token-sum-norm"),
 }
 
 
-def job(name, changes):
+def job(name, changes, seed):
+    changes = dict(changes)
+    rollout = dict(num_repeat=16, **changes.pop("rollout", {}))
     common = dict(
         optim=dict(lr=5.0e-4, lr_scheduler_type="linear", min_lr_ratio=0.1),
         total_training_steps=20,
         mini_batch_num=8,
         use_kl_loss=False,
-        seed=1,
+        seed=seed,
     )
     common.update(changes)
     return dict(
         ajet=dict(
-            experiment_name=name.replace(" ", "-"),
+            experiment_name=f"{name}-{seed}",
             model=dict(path="builtin:tiny"),
             data=dict(train_batch_size=128, max_prompt_length=64, max_response_length=32),
-            rollout=dict(num_repeat=16),
+            rollout=rollout,
             trainer_common=common,
             task_reader=dict(
                 type="reverse_text",
@@ -67,14 +70,14 @@ def job(name, changes):
     )
 
 
-def run(name, changes):
+def run(name, changes, seed):
     port = socket.socket()
     port.bind(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{port.getsockname()[1]}"
     port.close()
     with tempfile.TemporaryDirectory() as work:
         path = pathlib.Path(work) / "job.yaml"
-        path.write_text(yaml.safe_dump(job(name, changes)))
+        path.write_text(yaml.safe_dump(job(name, changes, seed)))
         begun = time.time()
         out = subprocess.run([PROGRAM, "roll", path, "--swarm-url", url, "--json"], cwd=work, stdout=subprocess.PIPE, check=True)
         seconds = time.time() - begun
@@ -89,7 +92,8 @@ failed = False
 chosen = sys.argv[1:] or list(VARIANTS)
 print(f"{'variant':30} {'first 3':>8} {'last 3':>8} {'eval before':>12} {'after':>6} {'seconds':>8}")
 for name in chosen:
-    rewards, evals, seconds = run(name, VARIANTS[name])
+    variant, _, seed = name.partition(":")
+    rewards, evals, seconds = run(variant, VARIANTS[variant], int(seed or 1))
     first, last = sum(rewards[:3]) / 3, sum(rewards[-3:]) / 3
     print(f"{name:30} {first:8.3f} {last:8.3f} {evals[0]:12.3f} {evals[1]:6.3f} {seconds:8.0f}", flush=True)
     failed |= last <= first or evals[1] <= evals[0]
