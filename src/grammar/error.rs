@@ -1,5 +1,8 @@
 //! Errors of grammars.
 
+/// Maximum number of characters quoted of a message of llguidance.
+const QUOTED: usize = 200;
+
 /// An error of a grammar. Messages are for the user.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum GrammarError {
@@ -28,7 +31,11 @@ pub enum GrammarError {
 /// Result with a [`GrammarError`].
 pub type Result<T> = std::result::Result<T, GrammarError>;
 
-/// Returns the first line of a message of llguidance; further ones quote the grammar.
-pub(super) fn first_line(message: &str) -> String {
-    message.lines().next().unwrap_or_default().trim().to_owned()
+/// Returns a message of llguidance in one line, without what it quotes of a long grammar.
+pub(super) fn one_line(message: &str) -> String {
+    let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(QUOTED) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
 }

@@ -6,7 +6,7 @@ use indexmap::IndexMap;
 use llguidance::ParserFactory;
 use llguidance::api::TopLevelGrammar;
 
-use super::error::{GrammarError, Result, first_line};
+use super::error::{GrammarError, Result, one_line};
 use super::matcher::Matcher;
 use super::vocabulary::parser_factory;
 use crate::model::Tokenizer;
@@ -67,7 +67,7 @@ impl Grammars {
         let parser = factory.create_parser(grammar);
         parser
             .map(Matcher::new)
-            .map_err(|error| GrammarError::Compile(first_line(&error.to_string())))
+            .map_err(|error| GrammarError::Compile(one_line(&error.to_string())))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use llguidance::TokenParser;
 
-use super::error::{GrammarError, Result, first_line};
+use super::error::{GrammarError, Result, one_line};
 use crate::model::token_set::TokenSet;
 
 /// A grammar and the tokens it has matched so far. A clone continues independently.
@@ -20,7 +20,7 @@ impl Matcher {
     /// Fails if the computation exceeds its limits, or the grammar is complete and there are no end tokens.
     pub fn allowed(&mut self) -> Result<TokenSet> {
         let mask = self.0.compute_mask_or_eos();
-        let mask = mask.map_err(|error| GrammarError::Mask(first_line(&error.to_string())))?;
+        let mask = mask.map_err(|error| GrammarError::Mask(one_line(&error.to_string())))?;
         Ok(TokenSet::from_words(mask.as_slice()))
     }
 

@@ -1,4 +1,4 @@
-"""A swarm server with the scripted model, and calls of the swarm API. Standard library only."""
+"""A swarm server, with the scripted model unless told otherwise, and calls of the swarm API. Standard library only."""
 
 import contextlib
 import json
@@ -39,20 +39,24 @@ class Episode:
         """A bare chat call: the whole answer."""
         return self.swarm.call("/v1/chat/completions", {"return_token_ids": True, **body}, key=self.key)
 
-    def end(self, reward=1.0):
-        """Ends the episode; what the engine's journal has of it."""
+    def finish(self, task, reward):
+        """Ends the episode of a task."""
         body = {
-            "client_uuid": "integration", "episode_uuid": self.uuid, "task_id": self.uuid,
-            "workflow_output": {"reward": reward, "metadata": {"task_id": self.uuid}},
+            "client_uuid": "integration", "episode_uuid": self.uuid, "task_id": task,
+            "workflow_output": {"reward": reward, "metadata": {"task_id": task}},
         }
         assert self.swarm.call("/end_episode", body)["success"], "the end was refused"
+
+    def end(self, reward=1.0):
+        """Ends the episode; what the engine's journal has of it."""
+        self.finish(self.uuid, reward)
         return self.swarm.journaled(self.uuid)
 
 
 class Swarm:
     """A running server whose engine samples."""
 
-    def __init__(self, directory, answers, rollout=None, prompt=200000, response=4000):
+    def __init__(self, directory, answers, rollout=None, prompt=200000, response=4000, model=None, tasks=1000):
         self.directory = pathlib.Path(directory)
         self.directory.mkdir(parents=True, exist_ok=True)
         script = self.directory / "answers.jsonl"
@@ -60,8 +64,8 @@ class Swarm:
         self.config = {
             "experiment_name": "integration",
             "experiment_dir": str(self.directory / "integration"),
-            "model": {"path": f"builtin:scripted:{script}"},
-            "data": {"train_batch_size": 1000, "max_prompt_length": prompt, "max_response_length": response},
+            "model": {"path": str(model or f"builtin:scripted:{script}")},
+            "data": {"train_batch_size": tasks, "max_prompt_length": prompt, "max_response_length": response},
             "rollout": {"max_num_seqs": 8, **(rollout or {})},
         }
         self.port = free_port()
