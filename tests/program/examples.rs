@@ -225,12 +225,12 @@ fn two_models() {
     let scratch = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let [writer, editor] = [0, 1].map(|place| Server::start(scratch[place].path(), &[]));
     let urls = [("WRITER_URL", writer.url.as_str()), ("EDITOR_URL", editor.url.as_str())];
-    let (step, succeeded) = update_at(&[], "two-models", "builtin:tiny", &urls);
-    assert!(succeeded, "{step}");
-    for (name, tolerance) in [("reward_mean", 1e-6), ("episodes", 0.0)] {
-        let [one, other] = [name.to_owned(), format!("editor/{name}")].map(|name| step[name].as_f64().unwrap());
-        assert!(one > 0.0 && (one - other).abs() <= tolerance, "{name}: {step}");
-    }
+    // The built-in model may get nothing right, of which nothing is learned; the update says so.
+    let (step, _) = update_at(&[], "two-models", "builtin:tiny", &urls);
+    let of_both = |name: &str| [name.to_owned(), format!("editor/{name}")].map(|name| step[name].as_f64().unwrap());
+    assert_eq!(of_both("episodes"), [4.0, 4.0], "{step}");
+    let [writer, editor] = of_both("reward_mean");
+    assert!((writer - editor).abs() < 1e-6, "{step}");
 }
 
 #[test]
