@@ -8,7 +8,7 @@ use super::episode::TrainEpisode;
 use super::error::Result;
 use super::trainer::Trainer;
 use crate::config::ALL_LINEAR;
-use crate::config::schema::{Ajet, Dtype};
+use crate::config::schema::{Ajet, Dtype, SingletonGroup};
 use crate::model::lora::LoraConfig;
 use crate::model::{ModelConfig, Trainable, Weights, device, load};
 use crate::timeline::Row;
@@ -89,7 +89,7 @@ pub fn run(
     ceiling: f64,
     peak_rss_mb: impl Fn() -> Option<f64>,
 ) -> Result<Measurement> {
-    let mut trainer = Trainer::new(weights, config)?;
+    let mut trainer = Trainer::new(weights, &with_a_signal(config))?;
     let operations = operations(&weights.config, weights.lora.is_none(), plan);
     let mut best: Option<Measurement> = None;
     for repeat in 0..plan.repeats.max(1) {
@@ -115,6 +115,14 @@ pub fn run(
     }
     // At least one repeat was made, so that there is a best one.
     Ok(best.expect("no repeat was made"))
+}
+
+/// Returns the configuration with an advantage for tasks of one row, whose reward has nothing to compare with: without a
+/// signal nothing would be computed.
+fn with_a_signal(config: &Ajet) -> Ajet {
+    let mut config = config.clone();
+    config.trainer_common.singleton_group = SingletonGroup::Raw;
+    config
 }
 
 fn state_mb(weights: &Weights) -> f64 {
@@ -147,7 +155,7 @@ fn episodes(plan: &Plan, vocabulary: u32, seed: u64) -> Vec<TrainEpisode> {
     let episode = |number: usize| TrainEpisode {
         episode_uuid: format!("{number:06}"),
         task_id: format!("{:06}", number / plan.group),
-        reward: (number % 2) as f64,
+        reward: (1 + number % 2) as f64,
         rows: vec![Row {
             token_ids: [&prompts[number / plan.group][..], &tokens(plan.tokens - plan.prompt)].concat(),
             loss_mask: (0..plan.tokens).map(|i| i >= plan.prompt).collect(),
@@ -157,4 +165,35 @@ fn episodes(plan: &Plan, vocabulary: u32, seed: u64) -> Vec<TrainEpisode> {
         }],
     };
     (0..plan.rows).map(episode).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::config::Family;
+    use crate::model::weights::random_tensors;
+
+    #[test]
+    fn every_row_is_computed_whatever_the_size_of_a_group() {
+        let config = ModelConfig::small(Family::Llama);
+        let tensors = random_tensors(&config, 0.3, 7).unwrap();
+        let mut weights = Weights::new(config, tensors, &Trainable::All).unwrap();
+        let mut config = Ajet::default();
+        config.trainer_common.share_prefixes = false;
+        for group in 1..4 {
+            let plan = Plan {
+                rows: 6,
+                tokens: 9,
+                prompt: 4,
+                group,
+                repeats: 1,
+            };
+            let found = run(&mut weights, &config, &plan, 1e9, || None).unwrap();
+            assert_eq!(
+                found.tokens_computed,
+                6 * 8,
+                "groups of {group}; the last token is only predicted"
+            );
+        }
+    }
 }
