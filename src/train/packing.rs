@@ -61,12 +61,18 @@ pub struct PackedRow {
     pub predictions: Vec<usize>,
 }
 
-/// Fills micro-batches in the order of the rows, each with at most `budget` distinct tokens (a longer row has its own).
-/// With `share`, rows with a common prefix become branches of a tree; otherwise they are independent.
+/// Fills micro-batches, each with at most `budget` distinct tokens (a longer row has its own). With `share`, rows with a
+/// common prefix become branches of a tree, and rows are sorted by their tokens, so that those with the longest common
+/// prefixes follow each other, whichever task they belong to; otherwise they are independent and in their order.
 pub fn pack(rows: &[RowView], budget: usize, share: bool) -> Vec<MicroBatch> {
     let mut full = Vec::new();
     let mut forest = Forest::default();
-    for (number, row) in rows.iter().enumerate() {
+    let mut order: Vec<usize> = (0..rows.len()).collect();
+    if share {
+        order.sort_by_key(|number| rows[*number].tokens);
+    }
+    for number in order {
+        let row = &rows[number];
         let Some(&last) = row.targets.last() else { continue };
         let fed = &row.tokens[..last];
         if !forest.tokens.is_empty() && forest.tokens.len() + fed.len() - forest.shared(fed, share).1 > budget {
@@ -310,7 +316,7 @@ mod tests {
         let parents: Vec<_> = batch.segments.iter().map(|s| (s.len, s.parent)).collect();
         assert_eq!(
             parents,
-            [(2, None), (1, Some(0)), (1, Some(1)), (1, Some(0)), (1, Some(1))]
+            [(2, None), (1, Some(0)), (1, Some(1)), (1, Some(1)), (1, Some(0))]
         );
     }
 
@@ -326,6 +332,24 @@ mod tests {
         assert_eq!(sizes(8, true), [8, 8]);
         assert_eq!(sizes(10, false), [10, 10, 10, 10]);
         assert_eq!(sizes(1, true), [5; 8]);
+    }
+
+    /// Two tasks with a system prompt in common, whose rows come in turn: a micro-batch has room for either task.
+    #[test]
+    fn rows_with_the_longest_common_prefix_are_computed_together() {
+        let row = |task: u32, answer: u32| (vec![1, 2, 10 + task, 20 + task, 30 + task, answer, 0], vec![6]);
+        let rows = [row(0, 40), row(1, 41), row(0, 42), row(1, 43)];
+        let micros = pack(&views(&rows), 7, true);
+        let found: Vec<(usize, Vec<usize>)> = micros
+            .iter()
+            .map(|micro| (micro.batch.len(), micro.rows.iter().map(|row| row.row).collect()))
+            .collect();
+        assert_eq!(found, [(7, vec![0, 2]), (7, vec![1, 3])]);
+        assert_eq!(
+            pack(&views(&rows), 12, true)[0].batch.len(),
+            12,
+            "the system prompt is there once"
+        );
     }
 
     proptest! {
@@ -349,6 +373,7 @@ mod tests {
                 prop_assert!(micro.batch.len() <= budget || micro.rows.len() == 1);
                 found.extend(seen(micro));
             }
+            found.sort_by_key(|(row, _)| *row);
             let expected: Vec<_> = rows
                 .iter()
                 .enumerate()
