@@ -4,19 +4,41 @@ use candle_core::{DType, Shape, Tensor};
 use indexmap::IndexMap;
 
 use super::error::Result;
+use crate::model::Weights;
 use crate::model::kernels::Into;
 use crate::model::kernels::Pool;
 use crate::model::kernels::sums;
-use crate::model::kernels::tensors::{Numbers, with_mut, zeros};
+use crate::model::kernels::tensors::{Numbers, with_mut, zeros, zeros_side_by_side};
 
 /// Gradients of the trained parameters in f32, in order of insertion.
 #[derive(Clone, Debug, Default)]
 pub struct Gradients {
     /// Gradients by parameter name, each of its parameter's shape.
     pub by_name: IndexMap<String, Tensor>,
+    /// Memory for gradients that are not there yet, with unspecified values.
+    spare: IndexMap<String, Tensor>,
 }
 
 impl Gradients {
+    /// Allocates memory for the gradients of all trained parameters, which kernels write in place.
+    ///
+    /// # Errors
+    /// Fails if out of memory.
+    pub fn with_memory(weights: &Weights, pool: &Pool) -> Result<Self> {
+        let (names, vars): (Vec<_>, Vec<_>) = weights.trainable().into_iter().unzip();
+        let memory = zeros_side_by_side(pool, vars.iter().map(|var| var.shape().clone()))?;
+        Ok(Self {
+            by_name: IndexMap::new(),
+            spare: names.into_iter().zip(memory).collect(),
+        })
+    }
+
+    /// Returns no gradients, with the memory of these for the next ones.
+    pub fn recycled(mut self) -> Self {
+        self.spare.extend(self.by_name.drain(..));
+        self
+    }
+
     /// Adds to a parameter's gradient.
     ///
     /// # Errors
@@ -31,8 +53,7 @@ impl Gradients {
         Ok(())
     }
 
-    /// Lends a parameter's gradient on the CPU to a kernel that adds to it or may overwrite it: it is zero the first
-    /// time.
+    /// Lends a parameter's gradient on the CPU to a kernel that adds to it, or overwrites it the first time.
     ///
     /// # Errors
     /// Fails if out of memory.
@@ -45,10 +66,32 @@ impl Gradients {
         if let Some(sum) = self.by_name.get(name) {
             return Ok(with_mut(sum, |sum| kernel(sum, Into::Add))?);
         }
-        let sum = zeros(shape)?;
+        let shape = shape.into();
+        let sum = match self.spare.swap_remove(name).filter(|spare| *spare.shape() == shape) {
+            Some(spare) => spare,
+            None => zeros(shape)?,
+        };
         with_mut(&sum, |sum| kernel(sum, Into::Replace))?;
         self.by_name.insert(name.to_string(), sum);
         Ok(())
+    }
+
+    /// Lends a parameter's gradient on the CPU, zero the first time, to a kernel that adds to it.
+    ///
+    /// # Errors
+    /// Fails if out of memory.
+    pub fn add_to(
+        &mut self,
+        name: &str,
+        shape: impl std::convert::Into<Shape>,
+        kernel: impl FnOnce(&mut [f32]),
+    ) -> Result<()> {
+        self.accumulate(name, shape, |sum, into| {
+            if into == Into::Replace {
+                sum.fill(0.0);
+            }
+            kernel(sum);
+        })
     }
 
     /// Adds rows to a matrix parameter's gradient: row i of `rows` to row `ids[i]`.
@@ -116,6 +159,31 @@ mod tests {
         assert_eq!(gradients.global_norm(&Pool::new(1)).unwrap(), 5.0);
         let all: Vec<&Tensor> = gradients.by_name.values().collect();
         assert_eq!(sum_of_squares(&all).unwrap(), 25.0, "as on a GPU");
+    }
+
+    #[test]
+    fn used_memory_gives_the_same_sums() {
+        let mut gradients = Gradients::default();
+        for _ in 0..2 {
+            for part in [1.0, 2.0] {
+                let overwrite = |sum: &mut [f32], into| match into {
+                    Into::Replace => sum.fill(part),
+                    Into::Add => sum.iter_mut().for_each(|x| *x += part),
+                };
+                gradients.accumulate("a", 3, overwrite).unwrap();
+                gradients.add_to("b", 2, |sum| sum[1] += part).unwrap();
+            }
+            let values = |name: &str| gradients.by_name[name].to_vec1::<f32>().unwrap();
+            assert_eq!((values("a"), values("b")), (vec![3.0; 3], vec![0.0, 3.0]));
+            gradients = gradients.recycled();
+            assert!(gradients.by_name.is_empty());
+        }
+        gradients.accumulate("a", 4, |sum, _| sum.fill(1.0)).unwrap();
+        assert_eq!(
+            gradients.by_name["a"].dims(),
+            [4],
+            "memory of another shape is not used"
+        );
     }
 
     #[test]

@@ -46,6 +46,8 @@ pub struct Trainer {
     schedule: Schedule,
     /// Locked while a micro-batch is in it.
     backprop: Mutex<Backprop>,
+    /// Memory of the last step's gradients, of which only that is used again.
+    gradients: Mutex<Option<Gradients>>,
     /// Maximum number of tokens in a micro-batch: as configured, reduced when memory was insufficient.
     micro_batch_tokens: usize,
     /// Compute threads on a CPU.
@@ -95,7 +97,7 @@ impl Trainer {
         let pool = compute_pool(engine)?;
         let backprop = Backprop::choose(weights, engine.kernels, engine.dtype, pool.clone())?;
         Ok(Self {
-            optimizer: AdamW::new(weights, &common.optim)?,
+            optimizer: AdamW::new(weights, &common.optim, &pool)?,
             updates: 0,
             objective: Objective {
                 policy: PolicyLoss::new(common),
@@ -111,6 +113,7 @@ impl Trainer {
             },
             schedule: Schedule::new(&common.optim, common.total_training_steps),
             backprop: Mutex::new(backprop),
+            gradients: Mutex::default(),
             micro_batch_tokens: common.ppo_max_token_len_per_gpu,
             reference: reference.filter(|_| Self::needs_reference(weights, common).unwrap_or(false)),
             pool,
@@ -260,9 +263,9 @@ impl Trainer {
         Ok((done, if unchanged { self.micro_batch_tokens } else { tokens }))
     }
 
-    /// What computes passes; whatever a panic left in its memory, the next pass overwrites.
+    /// What computes passes.
     fn backprop(&self) -> MutexGuard<'_, Backprop> {
-        self.backprop.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.backprop)
     }
 
     /// Packs the wanted rows into micro-batches of up to `tokens` tokens, or of one row.
@@ -341,6 +344,9 @@ impl Trainer {
         run.steps += 1;
         run.trained.extend(rows.iter().map(|row| row.episode));
         run.totals.add(&totals);
+        if self.backprop().writes_in_place() {
+            *lock(&self.gradients) = Some(gradients.recycled());
+        }
         Ok(())
     }
 
@@ -355,7 +361,7 @@ impl Trainer {
         run: &mut Run,
         progress: &mut dyn FnMut(&str),
     ) -> Result<Option<(Gradients, Totals)>> {
-        let mut gradients = Gradients::default();
+        let mut gradients = self.empty_gradients(weights)?;
         let mut totals = Totals::default();
         let micros = self.pack(rows, tokens, |row| self.has_signal(row));
         let count = micros.len();
@@ -369,6 +375,16 @@ impl Trainer {
             }
         }
         Ok(Some((gradients, totals)))
+    }
+
+    /// Returns no gradients, with the memory for them if kernels write them in place.
+    fn empty_gradients(&self, weights: &Weights) -> Result<Gradients> {
+        let used = lock(&self.gradients).take();
+        match used {
+            Some(gradients) => Ok(gradients),
+            None if self.backprop().writes_in_place() => Gradients::with_memory(weights, &self.pool),
+            None => Ok(Gradients::default()),
+        }
     }
 
     /// Adds a micro-batch's gradients. Returns the rows with non-finite values.
@@ -509,6 +525,11 @@ impl Run {
             names.join(", ")
         ));
     }
+}
+
+/// Locks memory for passes or gradients: whatever a panic left in it is overwritten.
+fn lock<T>(memory: &Mutex<T>) -> MutexGuard<'_, T> {
+    memory.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn parse_kl(key: &'static str, name: &str) -> Result<Kl> {

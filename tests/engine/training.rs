@@ -303,7 +303,7 @@ fn adamw_walks_the_way_of_pytorchs() {
     let mut optim = Ajet::default().trainer_common.optim;
     optim.betas = [number("beta1"), number("beta2")];
     (optim.eps, optim.weight_decay) = (number("eps"), number("weight_decay"));
-    let mut adamw = AdamW::new(&weights, &optim).unwrap();
+    let mut adamw = AdamW::new(&weights, &optim, &Pool::new(1)).unwrap();
     for step in 0..stored["weights"].dim(0).unwrap() {
         let mut gradients = Gradients::default();
         gradients

@@ -1,6 +1,6 @@
 //! LM head, log-softmax, the log-probability of a target and the entropy in one: the logits of a part of the vocabulary
-//! at a time, never tokens × vocabulary. So each part of the weight is packed and its gradient written once for many
-//! tokens.
+//! at a time. So each part of the weight is packed and its gradient written once for many tokens. Logits of tokens ×
+//! vocabulary are kept only where the caller has room for them.
 
 use std::ops::Range;
 
@@ -32,6 +32,8 @@ pub struct Head<'a> {
     pub scaling: LogitScaling,
     /// Computes the products.
     pub compute: Compute<'a>,
+    /// Whether the buffer keeps all logits from the forward to the backward pass, which otherwise computes them again.
+    pub keep: bool,
 }
 
 /// What is known about each token's distribution.
@@ -45,16 +47,21 @@ pub struct Distributions {
     log_sums: Vec<f32>,
 }
 
-/// Tokens and words whose logits are held.
+/// Tokens and words whose logits are computed together.
 struct Block {
     tokens: Range<usize>,
     words: Range<usize>,
+    /// Where in the buffer they begin.
+    start: usize,
 }
 
 impl Head<'_> {
     /// Numbers that the logits held at a time take.
     pub fn buffer_len(&self) -> usize {
-        self.targets.len().min(MOST_TOKENS) * self.stride()
+        let ends = self
+            .blocks()
+            .map(|block| block.start + block.tokens.len() * self.stride());
+        ends.max().unwrap_or(0)
     }
 
     /// Log-probabilities and entropies, given hidden states (tokens × width) and room for
@@ -72,6 +79,7 @@ impl Head<'_> {
         // Each token's sums and its target's logit.
         let mut found = vec![(LogitSums::default(), 0.0); self.targets.len()];
         for block in self.blocks() {
+            let buffer = &mut buffer[block.start..];
             self.allowed_logits(hidden, &block, buffer);
             let tokens = found[block.tokens.clone()].iter_mut().zip(&self.targets[block.tokens]);
             let rows = buffer.chunks(self.stride());
@@ -98,7 +106,8 @@ impl Head<'_> {
     }
 
     /// Given the gradients of a loss by each log-probability and entropy, overwrites `dx` with the gradient of the
-    /// hidden states, and puts that of the weight where `dw` says. Computes the logits again.
+    /// hidden states, and puts that of the weight where `dw` says. Of the buffer, which is overwritten, the logits are
+    /// used if they are kept.
     ///
     /// # Panics
     /// As [`forward`](Self::forward).
@@ -113,9 +122,12 @@ impl Head<'_> {
     ) {
         let (width, scale) = (self.width, self.scaling.scale as f32);
         for block in self.blocks() {
-            self.allowed_logits(hidden, &block, buffer);
+            let buffer = &mut buffer[block.start..];
+            if !self.keep {
+                self.allowed_logits(hidden, &block, buffer);
+            }
             self.to_gradients(found, by, &block, buffer);
-            let Block { tokens, words } = block;
+            let Block { tokens, words, .. } = block;
             let gradients = Matrix::strided(buffer, tokens.len(), words.len(), self.stride());
             let weight = Matrix::new(self.part(self.weight, &words), words.len(), width);
             let into = if words.start == 0 { Into::Replace } else { Into::Add };
@@ -190,11 +202,13 @@ impl Head<'_> {
                 .map(move |start| start..total.min(start + step))
         };
         let (vocabulary, step) = (self.vocabulary(), self.words());
-        parts(self.targets.len(), MOST_TOKENS).flat_map(move |tokens| {
-            parts(vocabulary, step).map(move |words| Block {
-                tokens: tokens.clone(),
-                words,
-            })
+        let blocks = parts(self.targets.len(), MOST_TOKENS)
+            .flat_map(move |tokens| parts(vocabulary, step).map(move |words| (tokens.clone(), words)));
+        let (keep, stride, mut end) = (self.keep, self.stride(), 0);
+        blocks.map(move |(tokens, words)| {
+            let start = if keep { end } else { 0 };
+            end += tokens.len() * stride;
+            Block { tokens, words, start }
         })
     }
 
@@ -204,7 +218,7 @@ impl Head<'_> {
 
     /// Logits over temperature of a block.
     fn logits(&self, hidden: &[f32], block: &Block, out: &mut [f32]) {
-        let Block { tokens, words } = block;
+        let Block { tokens, words, .. } = block;
         let x = &hidden[tokens.start * self.width..tokens.end * self.width];
         let x = Matrix::new(x, tokens.len(), self.width);
         let weight = Matrix::new(self.part(self.weight, words), words.len(), self.width);
@@ -249,6 +263,7 @@ mod tests {
                 softcap: None,
             },
             compute: Compute::new(&pool, Precision::F32),
+            keep: false,
         };
         head.forward(&[0.0; 2], &mut vec![0.0; head.buffer_len()]);
     }

@@ -1,6 +1,6 @@
 //! y = x·Wᵀ + bias, with a low-rank adapter where there is one, and backward passes that leave out what is frozen.
 
-use super::product::{Compute, Into, Matrix, gemm};
+use super::product::{Compute, Into, LowRank, Matrix, adapted_gemm, gemm};
 use super::sums::add_to_rows;
 
 /// A projection. Weights are out × in.
@@ -34,29 +34,34 @@ pub struct Adapter<'a> {
 }
 
 impl Linear<'_> {
-    /// y = x·Wᵀ + bias + scale·(x·Aᵀ)·Bᵀ, over what is in `y` or added to it.
+    /// y = x·(W + scale·B·A)ᵀ + bias, over what is in `y` or added to it.
     ///
     /// # Panics
     /// Panics if lengths do not match; likewise the other functions here.
     pub fn forward(&self, rows: &[f32], y: &mut [f32], into: Into) {
-        let x = self.rows_in(rows);
         let weight = Matrix::new(self.weight, self.outputs, self.inputs);
-        gemm(self.compute, (y, self.outputs), into, 1.0, x, weight.t());
+        let added = self.factors().map(|(a, b, scale)| LowRank {
+            left: a.t(),
+            right: b.t(),
+            scale,
+        });
+        let (y_rows, x) = ((&mut *y, self.outputs), self.rows_in(rows));
+        adapted_gemm(self.compute, y_rows, into, 1.0, x, (weight.t(), added));
         if let Some(bias) = self.bias {
             add_to_rows(self.compute.pool, y, bias);
         }
-        if let Some(adapter) = self.adapter {
-            let narrow = self.narrow(&adapter, rows);
-            let narrow = Matrix::new(&narrow, x.rows(), adapter.rank);
-            let b = Matrix::new(adapter.b, self.outputs, adapter.rank);
-            gemm(self.compute, (y, self.outputs), Into::Add, adapter.scale, narrow, b.t());
-        }
     }
 
-    /// The gradient of the input through the weight, given that of the result.
+    /// g·(W + scale·B·A): the gradient of the input, given that of the result.
     pub fn input_gradient(&self, g: &[f32], dx: &mut [f32], into: Into) {
         let weight = Matrix::new(self.weight, self.outputs, self.inputs);
-        gemm(self.compute, (dx, self.inputs), into, 1.0, self.rows_out(g), weight);
+        let added = self.factors().map(|(a, b, scale)| LowRank {
+            left: b,
+            right: a,
+            scale,
+        });
+        let dx = (dx, self.inputs);
+        adapted_gemm(self.compute, dx, into, 1.0, self.rows_out(g), (weight, added));
     }
 
     /// The gradient of the weight.
@@ -65,56 +70,57 @@ impl Linear<'_> {
         gemm(self.compute, (dw, self.inputs), into, 1.0, g.t(), x);
     }
 
-    /// x·Aᵀ, rows × rank.
-    pub fn narrow(&self, adapter: &Adapter, x: &[f32]) -> Vec<f32> {
-        let x = self.rows_in(x);
-        let mut narrow = vec![0.0; x.rows() * adapter.rank];
-        let a = Matrix::new(adapter.a, adapter.rank, self.inputs);
-        gemm(self.compute, (&mut narrow, adapter.rank), Into::Replace, 1.0, x, a.t());
-        narrow
-    }
-
-    /// scale·g·B, rows × rank: the gradient of [`narrow`](Self::narrow).
-    pub fn narrow_gradient(&self, adapter: &Adapter, g: &[f32]) -> Vec<f32> {
-        let g = self.rows_out(g);
-        let mut narrow = vec![0.0; g.rows() * adapter.rank];
+    /// The gradient of A: scale·(g·B)ᵀ·x.
+    pub fn a_gradient(&self, adapter: &Adapter, x: &[f32], g: &[f32], da: &mut [f32], into: Into) {
         let b = Matrix::new(adapter.b, self.outputs, adapter.rank);
-        gemm(
-            self.compute,
-            (&mut narrow, adapter.rank),
-            Into::Replace,
-            adapter.scale,
-            g,
-            b,
-        );
-        narrow
-    }
-
-    /// Adds the gradient of the input through the adapter, given that of [`narrow`](Self::narrow).
-    pub fn add_input_gradient(&self, adapter: &Adapter, narrow_g: &[f32], dx: &mut [f32]) {
-        let narrow_g = Matrix::new(narrow_g, narrow_g.len() / adapter.rank, adapter.rank);
-        let a = Matrix::new(adapter.a, adapter.rank, self.inputs);
-        gemm(self.compute, (dx, self.inputs), Into::Add, 1.0, narrow_g, a);
-    }
-
-    /// The gradient of A, given that of [`narrow`](Self::narrow).
-    pub fn a_gradient(&self, adapter: &Adapter, x: &[f32], narrow_g: &[f32], da: &mut [f32], into: Into) {
-        let narrow_g = Matrix::new(narrow_g, narrow_g.len() / adapter.rank, adapter.rank);
-        gemm(
-            self.compute,
-            (da, self.inputs),
-            into,
-            1.0,
-            narrow_g.t(),
+        let narrow = self.narrow(adapter, self.rows_out(g), b);
+        let (narrow, x) = (
+            Matrix::new(&narrow, narrow.len() / adapter.rank, adapter.rank),
             self.rows_in(x),
         );
+        gemm(self.compute, (da, self.inputs), into, 1.0, narrow.t(), x);
     }
 
-    /// The gradient of B, given [`narrow`](Self::narrow).
-    pub fn b_gradient(&self, adapter: &Adapter, narrow: &[f32], g: &[f32], db: &mut [f32], into: Into) {
-        let narrow = Matrix::new(narrow, narrow.len() / adapter.rank, adapter.rank);
-        let g = self.rows_out(g);
-        gemm(self.compute, (db, adapter.rank), into, adapter.scale, g.t(), narrow);
+    /// The gradient of B: scale·gᵀ·(x·Aᵀ), which is computed as its transpose, since g then stays where it is.
+    pub fn b_gradient(&self, adapter: &Adapter, x: &[f32], g: &[f32], db: &mut [f32], into: Into) {
+        let a = Matrix::new(adapter.a, adapter.rank, self.inputs);
+        let narrow = self.narrow(adapter, self.rows_in(x), a.t());
+        let (narrow, g) = (
+            Matrix::new(&narrow, narrow.len() / adapter.rank, adapter.rank),
+            self.rows_out(g),
+        );
+        let mut turned = vec![0.0; db.len()];
+        gemm(
+            self.compute,
+            (&mut turned, self.outputs),
+            Into::Replace,
+            1.0,
+            narrow.t(),
+            g,
+        );
+        for (output, row) in db.chunks_exact_mut(adapter.rank).enumerate() {
+            for (number, sum) in row.iter_mut().enumerate() {
+                let found = turned[number * self.outputs + output];
+                *sum = if into == Into::Add { *sum + found } else { found };
+            }
+        }
+    }
+
+    /// scale·rows·factor, rows × rank.
+    fn narrow(&self, adapter: &Adapter, rows: Matrix, factor: Matrix) -> Vec<f32> {
+        let mut narrow = vec![0.0; rows.rows() * adapter.rank];
+        let out = (&mut narrow[..], adapter.rank);
+        gemm(self.compute, out, Into::Replace, adapter.scale, rows, factor);
+        narrow
+    }
+
+    /// A, B and the scale of their product.
+    fn factors(&self) -> Option<(Matrix<'_>, Matrix<'_>, f32)> {
+        self.adapter.map(|adapter| {
+            let a = Matrix::new(adapter.a, adapter.rank, self.inputs);
+            let b = Matrix::new(adapter.b, self.outputs, adapter.rank);
+            (a, b, adapter.scale)
+        })
     }
 
     fn rows_in<'x>(&self, x: &'x [f32]) -> Matrix<'x> {

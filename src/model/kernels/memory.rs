@@ -7,6 +7,8 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use super::threads::Pool;
+
 /// Bytes of a cache line.
 pub(super) const CACHE_LINE: usize = 64;
 /// A huge page of x86-64 and of aarch64 with small pages.
@@ -146,6 +148,14 @@ pub fn prefer_huge_pages<T>(fresh: &[T]) {
     }
     #[cfg(not(target_os = "linux"))]
     let _ = (start, end);
+}
+
+/// Writes to every page of fresh zeros, on all threads: what writes to them later would otherwise wait for each page.
+pub(super) fn touch(pool: &Pool, zeros: &mut [f32]) {
+    const PAGE: usize = 4096;
+    pool.each(zeros.chunks_mut(HUGE_PAGE / size_of::<f32>()), |part| {
+        part.chunks_mut(PAGE / size_of::<f32>()).for_each(|page| page[0] = 0.0);
+    });
 }
 
 impl<T> Deref for Memory<T> {

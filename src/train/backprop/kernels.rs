@@ -3,6 +3,7 @@
 
 use super::arena::{Arena, Rest};
 use super::layer::{Kept, Layer, Norm, Pass, Scratch};
+use super::recompute;
 use crate::model::kernels::head::{Distributions, Head};
 use crate::model::kernels::sums::add_rows;
 use crate::model::kernels::tensors::Numbers;
@@ -22,21 +23,45 @@ pub(super) struct Forward<'a> {
     temperature: f64,
     compute: Compute<'a>,
     context: BatchContext,
-    /// Residual stream before each layer and after the last one.
+    /// Residual stream before each layer, and after the last one that of the predicting tokens.
     inputs: Vec<&'a mut [f32]>,
     /// Stored results of each layer; of the last layer only if layers are recomputed.
     kept: Vec<Kept<'a>>,
     scratch: Scratch<'a>,
     head: HeadMemory<'a>,
+    predicting: Predicting,
     /// Results of each prediction.
     pub found: Distributions,
 }
 
-/// Results of the head, for the tokens with a prediction.
+/// Results of the head, for each prediction.
 struct HeadMemory<'a> {
     /// Residual stream, its norm, and their gradients; each predictions × hidden.
     streams: [&'a mut [f32]; 4],
     logits: &'a mut [f32],
+    /// Whether all logits are stored.
+    keep: bool,
+}
+
+/// Tokens with a prediction; where rows branch, a token has several.
+struct Predicting {
+    /// Their indices in the batch, ascending.
+    tokens: Vec<u32>,
+    /// For each prediction, the index of its token among them.
+    places: Vec<u32>,
+}
+
+impl Predicting {
+    fn new(micro: &MicroBatch) -> Self {
+        let mut tokens: Vec<u32> = micro.predictions.iter().map(|(at, _)| *at as u32).collect();
+        tokens.sort_unstable();
+        tokens.dedup();
+        let place = |(at, _): &(usize, u32)| tokens.partition_point(|token| (*token as usize) < *at) as u32;
+        Self {
+            places: micro.predictions.iter().map(place).collect(),
+            tokens,
+        }
+    }
 }
 
 impl<'a> Forward<'a> {
@@ -55,13 +80,15 @@ impl<'a> Forward<'a> {
         let keeps = if recompute { layers.min(1) } else { layers };
         let inputs_size = (layers + 1) * config.hidden_size;
         let a_token = inputs_size + keeps * Kept::size(config) + Scratch::size(config);
-        let mut rest = arena.cut(tokens * a_token + HeadMemory::size(&model, micro, compute)?);
+        let keep_logits = !recompute && recompute::stores_logits(config, micro.predictions.len());
+        let mut rest = arena.cut(tokens * a_token + HeadMemory::size(&model, micro, compute, keep_logits)?);
         let mut pass = Self {
             context: model.context(&micro.batch)?,
             inputs: (0..=layers).map(|_| rest.take(tokens * config.hidden_size)).collect(),
             kept: (0..keeps).map(|_| Kept::cut(config, tokens, &mut rest)).collect(),
             scratch: Scratch::cut(config, tokens, &mut rest),
-            head: HeadMemory::cut(&model, micro, compute, &mut rest)?,
+            head: HeadMemory::cut(&model, micro, compute, keep_logits, &mut rest)?,
+            predicting: Predicting::new(micro),
             found: Distributions::default(),
             model,
             micro,
@@ -98,7 +125,8 @@ impl<'a> Forward<'a> {
     }
 
     fn layer_forward(&mut self, number: usize) -> Result<()> {
-        let (pass, model) = (pass(&self.model, self.micro, &self.context, self.compute)?, &self.model);
+        let pass = pass(&self.model, self.micro, &self.context, &self.predicting, self.compute)?;
+        let model = &self.model;
         let layer = Layer::read(model, number, self.compute)?;
         let kept = number.min(self.kept.len() - 1);
         let (before, after) = self.inputs.split_at_mut(number + 1);
@@ -107,13 +135,14 @@ impl<'a> Forward<'a> {
         Ok(())
     }
 
-    /// Computes the final norm and the head for the tokens with a prediction.
+    /// Computes the final norm and the head for each prediction.
     fn head_forward(&mut self) -> Result<()> {
         let width = self.model.weights().config.hidden_size;
-        let [stream, normed, ..] = &mut self.head.streams;
+        let HeadMemory { streams, logits, keep } = &mut self.head;
+        let [stream, normed, ..] = streams;
         if let Some(last) = self.inputs.last() {
-            for (row, (at, _)) in stream.chunks_exact_mut(width).zip(&self.micro.predictions) {
-                row.copy_from_slice(&last[at * width..][..width]);
+            for (row, place) in stream.chunks_exact_mut(width).zip(&self.predicting.places) {
+                row.copy_from_slice(&last[*place as usize * width..][..width]);
             }
         }
         final_norm(&self.model)?.forward(self.compute.pool, stream, normed);
@@ -121,8 +150,8 @@ impl<'a> Forward<'a> {
         let targets = targets(self.micro);
         let scaling = self.model.weights().config.logit_scaling(self.temperature);
         let allowed = &self.micro.allowed;
-        let head = head(&weight, &targets, allowed, width, scaling, self.compute)?;
-        self.found = head.forward(normed, self.head.logits);
+        let head = head(&weight, &targets, allowed, width, scaling, self.compute, *keep)?;
+        self.found = head.forward(normed, logits);
         Ok(())
     }
 
@@ -147,7 +176,7 @@ impl<'a> Forward<'a> {
             let ids = &self.micro.batch.token_ids;
             let shape = (weights.config.vocab_size, width);
             scale(flow, weights.config.embedding_scale);
-            gradients.accumulate(EMBEDDING, shape, |sum, _| {
+            gradients.add_to(EMBEDDING, shape, |sum| {
                 add_rows(self.compute.pool, sum, width, ids, flow)
             })?;
         }
@@ -159,13 +188,13 @@ impl<'a> Forward<'a> {
     fn head_backward(&mut self, by: (&[f32], &[f32]), flow: &mut [f32], gradients: &mut Gradients) -> Result<()> {
         let weights = self.model.weights();
         let width = weights.config.hidden_size;
-        let HeadMemory { streams, logits } = &mut self.head;
+        let HeadMemory { streams, logits, keep } = &mut self.head;
         let [stream, normed, by_normed, by_stream] = streams;
         let weight = Numbers::of(weights.head()?)?;
         let targets = targets(self.micro);
         let scaling = self.model.weights().config.logit_scaling(self.temperature);
         let allowed = &self.micro.allowed;
-        let head = head(&weight, &targets, allowed, width, scaling, self.compute)?;
+        let head = head(&weight, &targets, allowed, width, scaling, self.compute, *keep)?;
         let name = weights.head_name();
         match weights.is_trained(name) {
             true => gradients.accumulate(name, (weights.config.vocab_size, width), |sum, into| {
@@ -175,14 +204,15 @@ impl<'a> Forward<'a> {
         }
         by_stream.fill(0.0);
         final_norm(&self.model)?.backward(self.compute.pool, stream, by_normed, by_stream, gradients)?;
+        let flow = &mut flow[..self.predicting.tokens.len() * width];
         flow.fill(0.0);
-        let at: Vec<u32> = self.micro.predictions.iter().map(|(at, _)| *at as u32).collect();
-        add_rows(self.compute.pool, flow, width, &at, by_stream);
+        add_rows(self.compute.pool, flow, width, &self.predicting.places, by_stream);
         Ok(())
     }
 
     fn layer_backward(&mut self, number: usize, flow: &mut [f32], gradients: &mut Gradients) -> Result<()> {
-        let (pass, model) = (pass(&self.model, self.micro, &self.context, self.compute)?, &self.model);
+        let pass = pass(&self.model, self.micro, &self.context, &self.predicting, self.compute)?;
+        let model = &self.model;
         let layer = Layer::read(model, number, self.compute)?;
         let place = number.min(self.kept.len() - 1);
         let recompute = self.kept.len() < self.inputs.len() && number + 1 < self.inputs.len();
@@ -196,25 +226,26 @@ impl<'a> Forward<'a> {
 }
 
 impl<'a> HeadMemory<'a> {
-    fn size(model: &Transformer, micro: &MicroBatch, compute: Compute) -> Result<usize> {
+    fn size(model: &Transformer, micro: &MicroBatch, compute: Compute, keep: bool) -> Result<usize> {
         let (rows, width) = (micro.predictions.len(), model.weights().config.hidden_size);
-        Ok(4 * rows * width + Self::logits(model, micro, compute)?)
+        Ok(4 * rows * width + Self::logits(model, micro, compute, keep)?)
     }
 
-    fn cut(model: &Transformer, micro: &MicroBatch, compute: Compute, rest: &mut Rest<'a>) -> Result<Self> {
+    fn cut(model: &Transformer, micro: &MicroBatch, compute: Compute, keep: bool, rest: &mut Rest<'a>) -> Result<Self> {
         let (rows, width) = (micro.predictions.len(), model.weights().config.hidden_size);
         Ok(Self {
             streams: std::array::from_fn(|_| rest.take(rows * width)),
-            logits: rest.take(Self::logits(model, micro, compute)?),
+            logits: rest.take(Self::logits(model, micro, compute, keep)?),
+            keep,
         })
     }
 
-    fn logits(model: &Transformer, micro: &MicroBatch, compute: Compute) -> Result<usize> {
+    fn logits(model: &Transformer, micro: &MicroBatch, compute: Compute, keep: bool) -> Result<usize> {
         let weight = Numbers::of(model.weights().head()?)?;
         let targets = targets(micro);
         let config = &model.weights().config;
         let (width, scaling) = (config.hidden_size, config.logit_scaling(1.0));
-        Ok(head(&weight, &targets, &[], width, scaling, compute)?.buffer_len())
+        Ok(head(&weight, &targets, &[], width, scaling, compute, keep)?.buffer_len())
     }
 }
 
@@ -222,6 +253,7 @@ fn pass<'p>(
     model: &Transformer<'p>,
     micro: &'p MicroBatch,
     context: &'p BatchContext,
+    predicting: &'p Predicting,
     compute: Compute<'p>,
 ) -> Result<Pass<'p>> {
     let tables = |tables: &'p RopeTables| Ok((Numbers::of(&tables.cos)?, Numbers::of(&tables.sin)?));
@@ -230,6 +262,7 @@ fn pass<'p>(
         batch: &micro.batch,
         ropes: context.ropes.iter().map(tables).collect::<Result<_>>()?,
         compute,
+        predicting: &predicting.tokens,
     })
 }
 
@@ -255,6 +288,7 @@ fn head<'h>(
     width: usize,
     scaling: LogitScaling,
     compute: Compute<'h>,
+    keep: bool,
 ) -> Result<Head<'h>> {
     let vocabulary = weight.len() / width;
     if let Some(target) = targets.iter().find(|target| **target as usize >= vocabulary) {
@@ -268,5 +302,6 @@ fn head<'h>(
         allowed,
         scaling,
         compute,
+        keep,
     })
 }

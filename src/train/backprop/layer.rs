@@ -11,6 +11,7 @@ use crate::model::kernels::tensors::Numbers;
 use crate::model::kernels::{Compute, Into};
 use crate::model::kernels::{Pool, Rotation, glu, glu_backward, rms_norm, rms_norm_backward, rope_tokens};
 use crate::model::packed::PackedBatch;
+use crate::model::weights::EMBEDDING;
 use crate::model::{ModelConfig, Transformer};
 use crate::train::error::Result;
 use crate::train::gradients::Gradients;
@@ -22,11 +23,17 @@ pub(super) struct Pass<'a> {
     /// Cosines and sines of each rotary embedding, tokens × half of what is rotated of a head.
     pub ropes: Vec<(Numbers<'a>, Numbers<'a>)>,
     pub compute: Compute<'a>,
+    /// Tokens whose last residual stream is used, ascending; the last layer's MLP leaves out all others.
+    pub predicting: &'a [u32],
 }
 
 /// Borrowed weights of a layer.
 pub(super) struct Layer<'a> {
     number: usize,
+    /// Whether nothing before the layer is trained, so that its input needs no gradient.
+    frozen_input: bool,
+    /// Whether only predicting tokens need its MLP.
+    last: bool,
     before_attention: Option<Norm<'a>>,
     qkv: Projections<'a, 3>,
     head_norms: Option<(Norm<'a>, Norm<'a>)>,
@@ -98,6 +105,19 @@ pub(super) struct Scratch<'a> {
     fused: &'a mut [f32],
 }
 
+/// Memory of an MLP's forward and backward pass, with one row for each of its tokens.
+struct Mlp<'a> {
+    middle: &'a mut [f32],
+    raw: &'a mut [f32],
+    gate: &'a mut [f32],
+    up: &'a mut [f32],
+    normed: &'a mut [f32],
+    by_normed: &'a mut [f32],
+    inner: &'a mut [f32],
+    by_inner: &'a mut [f32],
+    fused: &'a mut [f32],
+}
+
 impl<'a> Kept<'a> {
     /// Returns the number of floats per token.
     pub fn size(config: &ModelConfig) -> usize {
@@ -148,6 +168,24 @@ impl<'a> Scratch<'a> {
             fused: take(fused_width(config)),
         }
     }
+}
+
+/// Moves the rows of the given tokens, which ascend, to the front.
+fn gather(rows: &mut [f32], width: usize, tokens: &[u32]) {
+    for (to, from) in tokens.iter().map(|token| *token as usize).enumerate() {
+        rows.copy_within(from * width..(from + 1) * width, to * width);
+    }
+}
+
+/// Moves the rows at the front back to the given tokens; all other rows become zero.
+fn scatter(rows: &mut [f32], width: usize, tokens: &[u32]) {
+    let mut end = rows.len();
+    for (from, to) in tokens.iter().map(|token| *token as usize).enumerate().rev() {
+        rows.copy_within(from * width..(from + 1) * width, to * width);
+        rows[(to + 1) * width..end].fill(0.0);
+        end = to * width;
+    }
+    rows[..end].fill(0.0);
 }
 
 /// Returns the widths of queries and of keys.
@@ -209,7 +247,7 @@ impl<'a> Norm<'a> {
             rms_norm_backward(pool, x, &self.weight, g, self.eps, dx, None);
             return Ok(());
         }
-        gradients.accumulate(&self.name, self.weight.len(), |sum, _| {
+        gradients.add_to(&self.name, self.weight.len(), |sum| {
             rms_norm_backward(pool, x, &self.weight, g, self.eps, dx, Some(sum))
         })
     }
@@ -257,6 +295,8 @@ impl<'a> Layer<'a> {
         };
         Ok(Self {
             number,
+            frozen_input: number == 0 && !model.weights().is_trained(EMBEDDING),
+            last: number + 1 == config.layers.len(),
             before_attention: config.norms.before_attention.map(norm).transpose()?,
             qkv: Projections::read(model, &name("self_attn"), &QKV, compute)?,
             head_norms: match config.qk_norm {
@@ -270,11 +310,10 @@ impl<'a> Layer<'a> {
         })
     }
 
-    /// Computes the stored results, and `output` if given: a recomputed layer has its output already.
+    /// Computes the stored results, and `output` if given: a recomputed layer has its output already. The last layer's is
+    /// that of the predicting tokens, one after the other.
     pub fn forward(&self, pass: &Pass, x: &[f32], kept: &mut Kept, scratch: &mut Scratch, output: Option<&mut [f32]>) {
-        let Scratch {
-            normed, inner, fused, ..
-        } = scratch;
+        let Scratch { normed, fused, .. } = scratch;
         let pool = pass.compute.pool;
         let (q, k) = match self.head_norms {
             Some(_) => (&mut *kept.raw_q, &mut *kept.raw_k),
@@ -296,20 +335,49 @@ impl<'a> Layer<'a> {
             (&mut *kept.attention_raw, &mut *normed),
             kept.middle,
         );
-        let input = entry(&self.before_mlp, pool, kept.middle, normed);
-        self.gate_up.forward(input, [&mut *kept.gate, &mut *kept.up], fused);
+        if self.last {
+            gather(kept.middle, pass.config.hidden_size, pass.predicting);
+        }
+        let mlp = self.mlp(pass, kept, scratch);
+        let input = entry(&self.before_mlp, pool, mlp.middle, mlp.normed);
+        self.gate_up.forward(input, [&mut *mlp.gate, &mut *mlp.up], mlp.fused);
         let exit = &self.mlp_exit;
         if output.is_none() && exit.norm.is_none() {
             return;
         }
-        glu(pool, pass.config.activation, kept.gate, kept.up, inner);
+        glu(pool, pass.config.activation, mlp.gate, mlp.up, mlp.inner);
         match output {
-            Some(output) => exit.forward(pool, inner, kept.middle, (&mut *kept.mlp_raw, &mut *normed), output),
-            None => exit.projection.linear().forward(inner, kept.mlp_raw, Into::Replace),
+            Some(output) => {
+                let output = &mut output[..mlp.middle.len()];
+                exit.forward(pool, mlp.inner, mlp.middle, (mlp.raw, mlp.normed), output);
+            }
+            None => exit.projection.linear().forward(mlp.inner, mlp.raw, Into::Replace),
         }
     }
 
-    /// Turns `flow`, the gradient of the layer's output, into that of its input. Overwrites the stored results.
+    /// The memory of the MLP's tokens: all of them or, in the last layer, those that predict, one after the other.
+    fn mlp<'m>(&self, pass: &Pass, kept: &'m mut Kept, scratch: &'m mut Scratch) -> Mlp<'m> {
+        let tokens = match self.last {
+            true => pass.predicting.len(),
+            false => pass.batch.len(),
+        };
+        let (width, inner) = (tokens * pass.config.hidden_size, tokens * pass.config.intermediate_size);
+        let raw = width.min(kept.mlp_raw.len());
+        Mlp {
+            middle: &mut kept.middle[..width],
+            raw: &mut kept.mlp_raw[..raw],
+            gate: &mut kept.gate[..inner],
+            up: &mut kept.up[..inner],
+            normed: &mut scratch.normed[..width],
+            by_normed: &mut scratch.by_normed[..width],
+            inner: &mut scratch.inner[..inner],
+            by_inner: &mut scratch.by_inner[..inner],
+            fused: &mut *scratch.fused,
+        }
+    }
+
+    /// Turns `flow`, the gradient of the layer's output, into that of its input (where nothing before the layer is
+    /// trained, into that between attention and MLP). Overwrites the stored results.
     ///
     /// # Errors
     /// Fails if out of memory.
@@ -322,48 +390,36 @@ impl<'a> Layer<'a> {
         flow: &mut [f32],
         gradients: &mut Gradients,
     ) -> Result<()> {
-        self.mlp_backward(pass, kept, scratch, flow, gradients)?;
+        let mlp = self.mlp(pass, kept, scratch);
+        let width = mlp.middle.len();
+        self.mlp_backward(pass, mlp, &mut flow[..width], gradients)?;
+        if self.last {
+            scatter(flow, pass.config.hidden_size, pass.predicting);
+        }
         self.attention_backward(pass, x, kept, scratch, flow, gradients)
     }
 
-    fn mlp_backward(
-        &self,
-        pass: &Pass,
-        kept: &mut Kept,
-        scratch: &mut Scratch,
-        flow: &mut [f32],
-        gradients: &mut Gradients,
-    ) -> Result<()> {
-        let Scratch {
-            normed,
-            by_normed,
-            inner,
-            by_inner,
-            fused,
-            ..
-        } = scratch;
+    fn mlp_backward(&self, pass: &Pass, mlp: Mlp, flow: &mut [f32], gradients: &mut Gradients) -> Result<()> {
         let (pool, activation) = (pass.compute.pool, pass.config.activation);
-        glu(pool, activation, kept.gate, kept.up, inner);
-        let exit = &self.mlp_exit;
-        exit.backward(
+        glu(pool, activation, mlp.gate, mlp.up, mlp.inner);
+        self.mlp_exit.backward(
             pool,
-            inner,
-            (&*kept.mlp_raw, &*flow),
-            [&mut *normed, &mut *by_normed],
-            by_inner,
+            mlp.inner,
+            (&*mlp.raw, &*flow),
+            [&mut *mlp.normed, &mut *mlp.by_normed],
+            mlp.by_inner,
             gradients,
         )?;
-        glu_backward(pool, activation, kept.gate, kept.up, by_inner);
-        let by = [&*kept.gate, &*kept.up];
+        glu_backward(pool, activation, mlp.gate, mlp.up, mlp.by_inner);
+        let by = [&*mlp.gate, &*mlp.up];
         let Some(norm) = &self.before_mlp else {
-            return self
-                .gate_up
-                .backward(kept.middle, by, (&mut *flow, Into::Add), fused, gradients);
+            let dx = Some((flow, Into::Add));
+            return self.gate_up.backward(mlp.middle, by, dx, mlp.fused, gradients);
         };
-        norm.forward(pool, kept.middle, normed);
-        self.gate_up
-            .backward(normed, by, (&mut *by_normed, Into::Replace), fused, gradients)?;
-        norm.backward(pool, kept.middle, by_normed, flow, gradients)
+        norm.forward(pool, mlp.middle, mlp.normed);
+        let dx = Some((&mut *mlp.by_normed, Into::Replace));
+        self.gate_up.backward(mlp.normed, by, dx, mlp.fused, gradients)?;
+        norm.backward(pool, mlp.middle, mlp.by_normed, flow, gradients)
     }
 
     fn attention_backward(
@@ -421,12 +477,17 @@ impl<'a> Layer<'a> {
             }
         }
         let by: [&[f32]; 3] = [by_q, by_k, by_v];
+        if self.frozen_input {
+            let input = entry(&self.before_attention, pool, x, normed);
+            return self.qkv.backward(input, by, None, fused, gradients);
+        }
         let Some(norm) = &self.before_attention else {
-            return self.qkv.backward(x, by, (&mut *flow, Into::Add), fused, gradients);
+            let dx = Some((flow, Into::Add));
+            return self.qkv.backward(x, by, dx, fused, gradients);
         };
         norm.forward(pool, x, normed);
-        self.qkv
-            .backward(normed, by, (&mut *by_normed, Into::Replace), fused, gradients)?;
+        let dx = Some((&mut **by_normed, Into::Replace));
+        self.qkv.backward(normed, by, dx, fused, gradients)?;
         norm.backward(pool, x, by_normed, flow, gradients)
     }
 }
@@ -478,15 +539,37 @@ impl Exit<'_> {
     ) -> Result<()> {
         let into = Into::Replace;
         if self.norm.is_none() && self.scale == 1.0 {
-            return self.projection.backward(x, flow, (by_x, into), gradients);
+            return self.projection.backward(x, flow, Some((by_x, into)), gradients);
         }
         scaled.fill(0.0);
         add_scaled(pool, scaled, flow, self.scale);
         let Some(norm) = &self.norm else {
-            return self.projection.backward(x, scaled, (by_x, into), gradients);
+            return self.projection.backward(x, scaled, Some((by_x, into)), gradients);
         };
         by_raw.fill(0.0);
         norm.backward(pool, raw, scaled, by_raw, gradients)?;
-        self.projection.backward(x, by_raw, (by_x, into), gradients)
+        self.projection.backward(x, by_raw, Some((by_x, into)), gradients)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_return_to_their_tokens() {
+        for tokens in [&[][..], &[0], &[2], &[1, 3], &[0, 1, 2, 3, 4], &[0, 4]] {
+            let before: Vec<f32> = (1..=10).map(|x| x as f32).collect();
+            let mut rows = before.clone();
+            gather(&mut rows, 2, tokens);
+            for (row, token) in rows.chunks(2).zip(tokens) {
+                assert_eq!(row, &before[*token as usize * 2..][..2]);
+            }
+            scatter(&mut rows, 2, tokens);
+            for (token, (row, before)) in rows.chunks(2).zip(before.chunks(2)).enumerate() {
+                let there = tokens.contains(&(token as u32));
+                assert_eq!(row, if there { before } else { &[0.0; 2] });
+            }
+        }
     }
 }

@@ -71,6 +71,11 @@ impl Backprop {
         }
     }
 
+    /// Returns whether passes write gradients into memory that can be used again.
+    pub fn writes_in_place(&self) -> bool {
+        matches!(self.method, Method::Kernels(_))
+    }
+
     /// Returns the log-probability of each prediction of a micro-batch.
     ///
     /// # Errors
@@ -135,8 +140,8 @@ impl Forward<'_> {
     }
 
     /// Adds to the gradients of the trained parameters, given the gradients of the loss with respect to log-probability
-    /// and entropy of each prediction. Returns the tokens of the batch whose embedding has a gradient that is not
-    /// finite.
+    /// and entropy of each prediction. Returns the tokens of the batch whose gradient at the lowest layer that it is
+    /// computed for is not finite.
     ///
     /// # Errors
     /// Fails if out of memory.

@@ -93,15 +93,17 @@ impl<'a, const N: usize> Projections<'a, N> {
         &self,
         x: &[f32],
         by: [&[f32]; N],
-        (dx, mut into): (&mut [f32], Into),
+        mut dx: Option<(&mut [f32], Into)>,
         fused: &mut [f32],
         gradients: &mut Gradients,
     ) -> Result<()> {
         match self {
             Self::Separate(projections) => {
                 for (projection, by) in projections.iter().zip(by) {
-                    projection.backward(x, by, (&mut *dx, into), gradients)?;
-                    into = Into::Add;
+                    let place = dx
+                        .as_mut()
+                        .map(|(dx, into)| (&mut **dx, std::mem::replace(into, Into::Add)));
+                    projection.backward(x, by, place, gradients)?;
                 }
                 Ok(())
             }
@@ -117,7 +119,7 @@ impl<'a, const N: usize> Projections<'a, N> {
                     }
                     start += width;
                 }
-                projection.backward(x, fused, (dx, into), gradients)
+                projection.backward(x, fused, dx, gradients)
             }
         }
     }
@@ -172,7 +174,7 @@ impl<'a> Projection<'a> {
     }
 
     /// Given the input and the gradient of the result, adds to the gradients of trained weights, and writes or adds the
-    /// gradient of the input to `dx`.
+    /// gradient of the input to `dx` where there is one.
     ///
     /// # Errors
     /// Fails if out of memory.
@@ -180,11 +182,13 @@ impl<'a> Projection<'a> {
         &self,
         x: &[f32],
         g: &[f32],
-        (dx, into): (&mut [f32], Into),
+        dx: Option<(&mut [f32], Into)>,
         gradients: &mut Gradients,
     ) -> Result<()> {
         let (linear, module) = (self.linear(), &self.module);
-        linear.input_gradient(g, dx, into);
+        if let Some((dx, into)) = dx {
+            linear.input_gradient(g, dx, into);
+        }
         if self.trained {
             let shape = (self.outputs, self.inputs);
             gradients.accumulate(&format!("{module}.weight"), shape, |sum, into| {
@@ -192,22 +196,14 @@ impl<'a> Projection<'a> {
             })?;
             if self.bias.is_some() {
                 let pool = self.compute.pool;
-                gradients.accumulate(&format!("{module}.bias"), self.outputs, |sum, _| {
-                    add_columns(pool, sum, g)
-                })?;
+                gradients.add_to(&format!("{module}.bias"), self.outputs, |sum| add_columns(pool, sum, g))?;
             }
         }
         if let Some(adapter) = linear.adapter {
-            let (narrow, narrow_g) = (linear.narrow(&adapter, x), linear.narrow_gradient(&adapter, g));
-            linear.add_input_gradient(&adapter, &narrow_g, dx);
             let (name, shape) = (format!("{module}.lora_A.weight"), (adapter.rank, self.inputs));
-            gradients.accumulate(&name, shape, |sum, into| {
-                linear.a_gradient(&adapter, x, &narrow_g, sum, into)
-            })?;
+            gradients.accumulate(&name, shape, |sum, into| linear.a_gradient(&adapter, x, g, sum, into))?;
             let (name, shape) = (format!("{module}.lora_B.weight"), (self.outputs, adapter.rank));
-            gradients.accumulate(&name, shape, |sum, into| {
-                linear.b_gradient(&adapter, &narrow, g, sum, into)
-            })?;
+            gradients.accumulate(&name, shape, |sum, into| linear.b_gradient(&adapter, x, g, sum, into))?;
         }
         Ok(())
     }

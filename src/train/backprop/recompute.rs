@@ -1,4 +1,4 @@
-//! Decides whether the results of layers are recomputed in the backward pass instead of stored.
+//! Decides whether the results of layers, and the logits, are recomputed in the backward pass instead of stored.
 
 use crate::config::schema::Recompute;
 use crate::model::{ModelConfig, Weights, device, memory};
@@ -7,6 +7,8 @@ use crate::model::{ModelConfig, Weights, device, memory};
 const DEFAULT_BYTES: f64 = 8e9;
 /// Maximum share of free memory for stored results under `auto`.
 const SHARE_OF_FREE: f64 = 0.3;
+/// Maximum share of free memory for stored logits.
+const SHARE_OF_FREE_FOR_LOGITS: f64 = 0.05;
 
 /// Returns whether to recompute in a pass over this number of tokens.
 pub fn wanted(setting: Recompute, weights: &Weights, tokens: usize) -> bool {
@@ -25,6 +27,17 @@ pub fn wanted(setting: Recompute, weights: &Weights, tokens: usize) -> bool {
     }
 }
 
+/// Returns whether the logits of so many predictions are stored on a CPU, where they save the head's product in the
+/// backward pass.
+pub fn stores_logits(config: &ModelConfig, predictions: usize) -> bool {
+    let free = memory::available().map_or(DEFAULT_BYTES, |free| free as f64);
+    logits_fit(config, predictions, free)
+}
+
+fn logits_fit(config: &ModelConfig, predictions: usize, free: f64) -> bool {
+    (predictions * config.vocab_size * size_of::<f32>()) as f64 <= free * SHARE_OF_FREE_FOR_LOGITS
+}
+
 /// Estimates the bytes that a forward pass stores: per token and layer, twelve results of the width of the residual
 /// stream or the heads, and four of the width of the MLP.
 fn kept_bytes(config: &ModelConfig, number_bytes: usize, tokens: usize) -> f64 {
@@ -37,6 +50,14 @@ fn kept_bytes(config: &ModelConfig, number_bytes: usize, tokens: usize) -> f64 {
 mod tests {
     use super::*;
     use crate::model::config::Family;
+
+    #[test]
+    fn logits_are_stored_where_they_are_a_small_part_of_free_memory() {
+        let mut config = ModelConfig::small(Family::Llama);
+        config.vocab_size = 50_000;
+        assert!(logits_fit(&config, 2048, 16e9), "0.4 of 0.8 GB");
+        assert!(!logits_fit(&config, 8192, 16e9), "1.6 of 0.8 GB");
+    }
 
     #[test]
     fn kept_results_grow_with_tokens_and_layers() {

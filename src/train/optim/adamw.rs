@@ -44,21 +44,20 @@ impl State {
 }
 
 impl AdamW {
-    /// Creates zero moments for every trained parameter.
+    /// Creates zero moments for every trained parameter. On a CPU the threads of `pool` write to their memory now, so
+    /// that the first step does not wait for the system to provide it.
     ///
     /// # Errors
     /// Fails if out of memory.
-    pub fn new(weights: &Weights, optim: &Optim) -> Result<Self> {
-        let slots = weights
-            .trainable()
-            .into_iter()
-            .map(|(name, var)| Ok((name, ParameterState::new(&var)?)));
+    pub fn new(weights: &Weights, optim: &Optim, pool: &Pool) -> Result<Self> {
+        let (names, vars): (Vec<_>, Vec<_>) = weights.trainable().into_iter().unzip();
+        let states = ParameterState::all(&vars, pool)?;
         Ok(Self {
             betas: optim.betas,
             eps: optim.eps,
             weight_decay: optim.weight_decay,
             steps: 0,
-            state: State::new(slots.collect::<Result<_>>()?)?,
+            state: State::new(names.into_iter().zip(states).collect())?,
         })
     }
 

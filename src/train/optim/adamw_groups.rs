@@ -225,8 +225,8 @@ mod tests {
             ..Optim::default()
         };
         let (mut kernel, mut grouped) = (
-            AdamW::new(&by_kernel, &optim).unwrap(),
-            AdamW::new(&narrow, &optim).unwrap(),
+            AdamW::new(&by_kernel, &optim, &Pool::new(1)).unwrap(),
+            AdamW::new(&narrow, &optim, &Pool::new(1)).unwrap(),
         );
         let pool = Pool::new(2);
         let start = grouped.slots().unwrap();

@@ -1,11 +1,11 @@
 //! AdamW's state of one parameter, and its step with the CPU kernel or in tensor operations.
 
-use candle_core::{DType, Device, Tensor, Var};
+use candle_core::{DType, Tensor, Var};
 
 use crate::model::ModelError;
 use crate::model::kernels::Pool;
 use crate::model::kernels::adamw::{AdamWStep, adamw};
-use crate::model::kernels::tensors::{Numbers, with_mut, zeros};
+use crate::model::kernels::tensors::{Numbers, with_mut, zeros_side_by_side};
 use crate::train::error::Result;
 
 /// Optimizer's state of one parameter, in f32.
@@ -20,24 +20,21 @@ pub struct ParameterState {
 }
 
 impl ParameterState {
-    /// Creates zero moments of a parameter.
+    /// Creates zero moments of all parameters, which are on one device.
     ///
     /// # Errors
     /// Fails if out of memory.
-    pub fn new(var: &Var) -> Result<Self> {
-        let zeros = || match var.device() {
-            Device::Cpu => zeros(var.shape()),
-            device => Tensor::zeros(var.shape(), DType::F32, device),
+    pub fn all(vars: &[Var], pool: &Pool) -> Result<Vec<Self>> {
+        let (first, second) = (zero_moments(vars, pool)?, zero_moments(vars, pool)?);
+        let moments = first.into_iter().zip(second);
+        let state = |(var, (first, second)): (&Var, (Tensor, Tensor))| -> Result<Self> {
+            let narrow = var.dtype() != DType::F32;
+            let master = narrow
+                .then(|| var.as_detached_tensor().to_dtype(DType::F32))
+                .transpose()?;
+            Ok(Self { first, second, master })
         };
-        let narrow = var.dtype() != DType::F32;
-        let master = narrow
-            .then(|| var.as_detached_tensor().to_dtype(DType::F32))
-            .transpose()?;
-        Ok(Self {
-            first: zeros()?,
-            second: zeros()?,
-            master,
-        })
+        vars.iter().zip(moments).map(state).collect()
     }
 
     /// Runs one step in place with the CPU kernel.
@@ -75,6 +72,17 @@ impl ParameterState {
         self.master = self.master.is_some().then(|| weight.clone());
         Ok(weight)
     }
+}
+
+/// Returns f32 zeros of the parameters' shapes on their device.
+fn zero_moments(vars: &[Var], pool: &Pool) -> Result<Vec<Tensor>> {
+    if vars.iter().all(|var| var.device().is_cpu()) {
+        return Ok(zeros_side_by_side(pool, vars.iter().map(|var| var.shape().clone()))?);
+    }
+    let zeros = vars
+        .iter()
+        .map(|var| Tensor::zeros(var.shape(), DType::F32, var.device()));
+    Ok(zeros.collect::<candle_core::Result<_>>()?)
 }
 
 /// Returns whether a parameter decays: one-dimensional ones, norms and biases, do not.

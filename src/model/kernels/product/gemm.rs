@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use super::matrix::Matrix;
-use super::{Precision, Product, ROW_BLOCK, Rows, Start, Tile, pack};
+use super::{Panels, Precision, Product, ROW_BLOCK, Rows, Start, Tile, pack};
 use crate::model::kernels::memory::Memory;
 use crate::model::kernels::threads::{Pool, SharedMut};
 
@@ -39,6 +39,10 @@ impl<'a> Compute<'a> {
         Tile::of_operands(self.pool.isa(), self.precision)
     }
 
+    fn threads(self) -> usize {
+        if self.one_thread { 1 } else { self.pool.threads() }
+    }
+
     fn run(self, tasks: usize, task: impl Fn(usize) + Sync) {
         match self.one_thread {
             true => (0..tasks).for_each(task),
@@ -60,25 +64,66 @@ pub enum Into {
 const MAX_WORDS: usize = 2 << 20;
 /// Columns of the result that a task computes at least, where rows alone do not make enough tasks.
 const LEAST_COLUMNS: usize = 128;
+/// Rows up to which the second operand is read where it is, if it can be: packing it would take longer than the product.
+const MOST_ROWS_IN_PLACE: usize = 48;
 /// Tasks for each thread where they cost nothing, so that one that is held up is waited for shortly.
 const TASKS: usize = 4;
 
+/// scale · left·right, which is added to a matrix of as many rows and columns.
+#[derive(Clone, Copy)]
+pub(in crate::model::kernels) struct LowRank<'a> {
+    pub left: Matrix<'a>,
+    pub right: Matrix<'a>,
+    pub scale: f32,
+}
+
+impl LowRank<'_> {
+    /// Some columns, by the first and their number.
+    fn columns(self, columns: (usize, usize)) -> Self {
+        Self {
+            right: self.right.part((0, self.right.rows), columns),
+            ..self
+        }
+    }
+}
+
 /// out = scale · a·b, or out += scale · a·b; the rows of `out` are `out_stride` apart.
 ///
-/// Rows of `a` whose numbers lie side by side are read where they are if tiles take f32; other operands are packed.
+/// Rows of `a` whose numbers lie side by side are read where they are if tiles take f32; so is `b` for few rows. Other
+/// operands are packed.
 ///
 /// # Panics
 /// Panics if shapes do not match or slices are too short.
 pub(in crate::model::kernels) fn gemm(
     compute: Compute,
-    (out, out_stride): (&mut [f32], usize),
+    out: (&mut [f32], usize),
     into: Into,
     scale: f32,
     a: Matrix,
     b: Matrix,
 ) {
+    adapted_gemm(compute, out, into, scale, a, (b, None));
+}
+
+/// As [`gemm`], with b + low rank instead of b. The sum is formed while b is packed, so that it costs an operation for
+/// each number of b and rank, whatever the number of rows of a.
+///
+/// # Panics
+/// As [`gemm`].
+pub(in crate::model::kernels) fn adapted_gemm(
+    compute: Compute,
+    (out, out_stride): (&mut [f32], usize),
+    into: Into,
+    scale: f32,
+    a: Matrix,
+    (b, low_rank): (Matrix, Option<LowRank>),
+) {
     let (m, n, k) = (a.rows, b.columns, a.columns);
     assert_eq!(k, b.rows, "inner sizes of a matrix product");
+    assert!(
+        low_rank.is_none_or(|added| (added.left.rows, added.right.columns) == (k, n)),
+        "shape of a product of low rank"
+    );
     assert!(
         a.extent() <= a.data.len() && b.extent() <= b.data.len(),
         "an operand is too short"
@@ -97,42 +142,79 @@ pub(in crate::model::kernels) fn gemm(
         return;
     }
     let tile = compute.tile();
-    let at_once = (MAX_WORDS / tile.panel_words(tile.depth(k))).max(1) * tile.width();
     let out = SharedMut::new(out);
+    let start = if into == Into::Add { Start::Output } else { Start::Zero };
+    let result = Block {
+        out: &out,
+        first: 0,
+        stride: out_stride,
+        columns: n,
+        start,
+    };
+    let panels_in_place = b.has_whole_rows() && n.is_multiple_of(tile.width()) && low_rank.is_none() && scale == 1.0;
+    if panels_in_place && m <= MOST_ROWS_IN_PLACE && tile == Tile::F32(compute.pool.isa()) {
+        return multiply(compute, a, Panels::InPlace(b.data, b.row_stride), &result);
+    }
+    let at_once = (MAX_WORDS / tile.panel_words(tile.depth(k))).max(1) * tile.width();
     for first in (0..n).step_by(at_once) {
-        let columns = b.part((0, k), (first, at_once.min(n - first)));
-        some_columns(compute, (&out, first, out_stride), into, scale, a, columns);
+        let columns = (first, at_once.min(n - first));
+        let mut packed = PACKED_COLUMNS.take();
+        let b = (b.part((0, k), columns), low_rank.map(|added| added.columns(columns)));
+        pack_panels(compute, scale, b, &mut packed);
+        let panels = Panels::Packed(&packed, tile.depth(k));
+        let result = Block {
+            first,
+            columns: columns.1,
+            ..result
+        };
+        multiply(compute, a, panels, &result);
+        PACKED_COLUMNS.set(packed);
     }
 }
 
-/// Packs the second operand and multiplies. The first number of the result is `first` behind the beginning of `out`,
-/// which has room for it.
-fn some_columns(
-    compute: Compute,
-    (out, first, out_stride): (&SharedMut<f32>, usize, usize),
-    into: Into,
-    scale: f32,
-    a: Matrix,
-    b: Matrix,
-) {
-    let (tile, inner, columns) = (compute.tile(), a.columns, b.columns);
+/// Some columns of the result, the first number of which is `first` behind the beginning of `out`.
+#[derive(Clone, Copy)]
+struct Block<'a> {
+    out: &'a SharedMut<f32>,
+    first: usize,
+    stride: usize,
+    columns: usize,
+    start: Start,
+}
+
+/// Packs scale · (b + low rank).
+fn pack_panels(compute: Compute, scale: f32, (b, low_rank): (Matrix, Option<LowRank>), packed: &mut Memory<u32>) {
+    let (tile, inner, columns) = (compute.tile(), b.rows, b.columns);
     let words = tile.panel_words(tile.depth(inner));
     let panels = columns.div_ceil(tile.width());
-    let mut packed = PACKED_COLUMNS.take();
     if packed.len() < panels * words {
-        packed = Memory::zeroed(panels * words);
+        *packed = Memory::zeroed(panels * words);
     }
-    let panel_words = SharedMut::new(&mut packed[..panels * words]);
+    let packed = SharedMut::new(&mut packed[..panels * words]);
     compute.run(panels, |panel| {
         // SAFETY: panels do not overlap, and each is one task's.
-        let panel_words = unsafe { std::slice::from_raw_parts_mut(panel_words.at(panel * words), words) };
+        let into = unsafe { std::slice::from_raw_parts_mut(packed.at(panel * words), words) };
         let column = panel * tile.width();
-        let lines = b.t().part((column, tile.width().min(columns - column)), (0, inner));
-        pack::panel(tile, lines, scale, panel_words);
+        let columns = (column, tile.width().min(columns - column));
+        let b = b.part((0, inner), columns);
+        match low_rank {
+            None => pack::panel(tile, b.t(), scale, into),
+            Some(added) => pack_sum(compute, b, added.columns(columns), scale, into),
+        }
     });
+}
+
+/// Multiplies all rows of `a` by the panels, which hold as many columns as the result.
+fn multiply(compute: Compute, a: Matrix, panels: Panels, result: &Block) {
+    let (tile, inner, columns) = (compute.tile(), a.columns, result.columns);
     let in_place = tile.takes_plain_rows() && a.has_whole_rows();
     let row_tiles = a.rows.div_ceil(tile.rows());
-    let (row_blocks, column_blocks) = tasks(compute, in_place, row_tiles, columns);
+    let count = columns.div_ceil(tile.width());
+    let (row_blocks, column_blocks) = match panels {
+        Panels::Packed(..) => tasks(compute, in_place, row_tiles, columns),
+        // A few rows: each thread reads columns of its own.
+        Panels::InPlace(..) => (1, compute.threads().min(count)),
+    };
     compute.run(row_blocks * column_blocks, |number| {
         let rows = share(row_tiles, row_blocks, number / column_blocks);
         let rows = rows.start * tile.rows()..a.rows.min(rows.end * tile.rows());
@@ -144,21 +226,57 @@ fn some_columns(
                 false => Rows::Packed(part),
             },
             rows: rows.len(),
-            panels: packed.as_ptr(),
-            depth: tile.depth(inner),
+            panels,
             length: tile.length(inner),
             bias: None,
-            // SAFETY: these rows are within the result.
-            y: (unsafe { out.at(first + rows.start * out_stride) }, out_stride),
+            y: (
+                // SAFETY: these rows are within the result.
+                unsafe { result.out.at(result.first + rows.start * result.stride) },
+                result.stride,
+            ),
             columns,
-            start: if into == Into::Add { Start::Output } else { Start::Zero },
+            start: result.start,
         };
         let mut scratch = PACKED_ROWS.take();
         // SAFETY: operands and result are as long as the fields say, and no other task has these rows and columns.
-        unsafe { product.run(share(panels, column_blocks, number % column_blocks), &mut scratch) }
+        unsafe { product.run(share(count, column_blocks, number % column_blocks), &mut scratch) }
         PACKED_ROWS.set(scratch);
     });
-    PACKED_COLUMNS.set(packed);
+}
+
+/// Packs the panel scale · (b + low rank): the sum is f32 first, also where tiles take something else.
+fn pack_sum(compute: Compute, b: Matrix, added: LowRank, scale: f32, panel: &mut [u32]) {
+    let (tile, plain) = (compute.tile(), Tile::F32(compute.pool.isa()));
+    if tile == plain {
+        return add_low_rank(compute, b, added, scale, panel);
+    }
+    let words = plain.panel_words(b.rows);
+    let mut sum = SUM.take();
+    if sum.len() < words {
+        sum = Memory::zeroed(words);
+    }
+    add_low_rank(compute, b, added, scale, &mut sum[..words]);
+    let lines = Matrix::strided(as_numbers(&mut sum), b.rows, b.columns, plain.width());
+    pack::panel(tile, lines.t(), 1.0, panel);
+    SUM.set(sum);
+}
+
+/// Packs a panel of f32 and adds to it.
+fn add_low_rank(compute: Compute, b: Matrix, added: LowRank, scale: f32, panel: &mut [u32]) {
+    let tile = Tile::F32(compute.pool.isa());
+    pack::panel(tile, b.t(), scale, panel);
+    let compute = Compute {
+        precision: Precision::F32,
+        ..compute.on_this_thread()
+    };
+    let out = (as_numbers(panel), tile.width());
+    gemm(compute, out, Into::Add, scale * added.scale, added.left, added.right);
+}
+
+/// The words of a panel of f32 as numbers.
+fn as_numbers(words: &mut [u32]) -> &mut [f32] {
+    // SAFETY: both have the same size and alignment, and all their bits are values.
+    unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), words.len()) }
 }
 
 /// Into how many blocks of rows and of columns the result is cut. They are as many for each thread, and alike.
@@ -184,6 +302,8 @@ thread_local! {
     /// A thread's buffers for packed operands, kept from one product to the next; taken while in use.
     static PACKED_ROWS: Cell<Memory<u32>> = Cell::default();
     static PACKED_COLUMNS: Cell<Memory<u32>> = Cell::default();
+    /// A panel of f32 before it is packed for other tiles.
+    static SUM: Cell<Memory<u32>> = Cell::default();
 }
 
 #[cfg(test)]

@@ -165,6 +165,64 @@ fn rows_do_not_depend_on_each_other_or_on_threads() {
     }
 }
 
+/// Few rows read the second operand where it is, many pack it.
+#[test]
+fn few_rows_give_the_bits_of_many() {
+    let (m, n, k, gap) = (MOST_ROWS_IN_PLACE + 1, 96, 700, 5);
+    let (a, b) = (values(m * k, 1), values(k * (n + gap), 2));
+    for (pool, precision, _) in ways() {
+        let compute = Compute::new(&pool, precision);
+        for into in [Into::Replace, Into::Add] {
+            let product = |rows: usize| {
+                let mut out = values(rows * n, 3);
+                let (a, b) = (Matrix::new(&a[..rows * k], rows, k), Matrix::strided(&b, k, n, n + gap));
+                gemm(compute, (&mut out, n), into, 1.0, a, b);
+                out
+            };
+            let all = product(m);
+            for rows in [1, 9, 16, MOST_ROWS_IN_PLACE] {
+                assert!(all[..rows * n] == product(rows), "{:?}, {rows} rows", compute.tile());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_product_of_low_rank_is_added_to_the_second_operand() {
+    let rank = 5;
+    for (pool, precision, tolerance) in ways() {
+        let compute = Compute::new(&pool, precision);
+        for (m, n, k, turned) in [(70, 45, 33, false), (70, 45, 33, true), (2, 600, 4000, true)] {
+            let (a, b) = (values(m * k, 1), values(k * n, 2));
+            let (left, right) = (values(k * rank, 3), values(rank * n, 4));
+            let added = LowRank {
+                left: matrix(&left, k, rank, turned),
+                right: matrix(&right, rank, n, turned),
+                scale: 0.7,
+            };
+            let (a, b) = (matrix(&a, m, k, false), matrix(&b, k, n, turned));
+            let at = |x: Matrix, i: usize, j: usize| f64::from(x.data[i * x.row_stride + j * x.column_stride]);
+            let sum: Vec<f32> = (0..k * n)
+                .map(|i| {
+                    let product = |r| at(added.left, i / n, r) * at(added.right, r, i % n);
+                    (at(b, i / n, i % n) + 0.7 * (0..rank).map(product).sum::<f64>()) as f32
+                })
+                .collect();
+            let [mut found, mut expected] = [values(m * n, 5), values(m * n, 5)];
+            adapted_gemm(compute, (&mut found, n), Into::Add, 0.5, a, (b, Some(added)));
+            gemm(compute, (&mut expected, n), Into::Add, 0.5, a, Matrix::new(&sum, k, n));
+            let limit = 10.0 * tolerance * (k as f64).sqrt();
+            let pairs = found.iter().zip(&expected);
+            let worst = pairs.map(|(x, y)| f64::from((x - y).abs())).fold(0.0, f64::max);
+            assert!(
+                worst < limit,
+                "{:?}, {m} × {n} × {k}, {turned}: {worst}",
+                compute.tile()
+            );
+        }
+    }
+}
+
 #[test]
 fn an_empty_product_is_zero_or_nothing() {
     for (pool, precision, _) in ways() {

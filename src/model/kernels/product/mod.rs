@@ -25,8 +25,8 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::memory::{CACHE_LINE, Memory, prefetch};
-pub(super) use gemm::gemm;
 pub use gemm::{Compute, Into};
+pub(super) use gemm::{LowRank, adapted_gemm, gemm};
 pub(super) use matrix::Matrix;
 pub use packed_matrix::{PackedMatrix, RowScratch};
 pub(super) use tile::Tile;
@@ -74,14 +74,49 @@ enum Rows<'a> {
     Packed(Matrix<'a>),
 }
 
+/// The second operand of a product.
+#[derive(Clone, Copy)]
+enum Panels<'a> {
+    /// One behind the other, with room for so many inner steps.
+    Packed(&'a [u32], usize),
+    /// f32 whose columns lie side by side, lines so many numbers apart; only whole panels.
+    InPlace(&'a [f32], usize),
+}
+
+impl Panels<'_> {
+    /// Where a panel's lines from an inner step on are, and from one line to the next.
+    ///
+    /// # Safety
+    /// The panel is within the operand.
+    unsafe fn at(self, tile: Tile, panel: usize, k: usize) -> (*const u32, usize) {
+        let width = tile.width();
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Self::Packed(words, depth) => {
+                    let at = panel * tile.panel_len(depth) + tile.panel_words(k);
+                    (words.as_ptr().add(at), width)
+                }
+                Self::InPlace(numbers, stride) => (numbers.as_ptr().add(panel * width + k * stride).cast(), stride),
+            }
+        }
+    }
+
+    fn ahead(self, tile: Tile, w: *const u32, length: usize, part: (usize, usize)) -> Ahead {
+        match self {
+            Self::Packed(_, depth) => tile.ahead(w, depth, length, part),
+            Self::InPlace(..) => Ahead::none(w),
+        }
+    }
+}
+
 /// Some panels times all rows.
 struct Product<'a> {
     tile: Tile,
     x: Rows<'a>,
     rows: usize,
-    panels: *const u32,
-    /// Inner length of panels, and how much of it is summed.
-    depth: usize,
+    panels: Panels<'a>,
+    /// How many inner steps are summed.
     length: usize,
     /// Added to each row; only where the sums do not start from the output.
     bias: Option<&'a [f32]>,
@@ -99,9 +134,10 @@ impl Product<'_> {
     /// Lengths are as the fields say; nothing else touches these columns of y meanwhile.
     unsafe fn run(&self, panels: Range<usize>, scratch: &mut Memory<u32>) {
         let _session = self.tile.begin();
-        let k_block = match self.rows <= FEW_ROWS {
-            true => self.length,
-            false => self.tile.k_block(),
+        let k_block = match self.panels {
+            Panels::Packed(..) if self.rows <= FEW_ROWS => self.length,
+            // Panels in place share their lines' pages, which are left one after the other.
+            _ => self.tile.k_block(),
         };
         let row_block = ROW_BLOCK / self.tile.rows() * self.tile.rows();
         for row in (0..self.rows).step_by(row_block) {
@@ -157,25 +193,22 @@ impl Product<'_> {
             .filter(|_| k == 0);
         let start = if k == 0 { self.start } else { Start::Output };
         // SAFETY: the panel lies within the matrix.
-        let w = unsafe {
-            self.panels
-                .add(panel * tile.panel_len(self.depth) + tile.panel_words(k))
-        };
+        let w = unsafe { self.panels.at(tile, panel, k) };
         let tiles = rows.div_ceil(tile.rows());
-        let stored = w;
+        let stored = w.0;
         let mut buffer = MaybeUninit::<[f32; WIDENED_STEPS * MAX_TILE.1]>::uninit();
         let (tile, w) = match tile {
             Tile::Widened(isa) if self.rows > FEW_ROWS && tiles >= TILES_TO_WIDEN => {
                 let into = buffer.as_mut_ptr().cast::<f32>();
                 // SAFETY: panels have room for whole pairs; a piece has at most the buffer's steps where there are many rows.
-                unsafe { fma::widen(isa, w, length.div_ceil(2), into) };
-                (Tile::F32(isa), into.cast_const().cast::<u32>())
+                unsafe { fma::widen(isa, w.0, length.div_ceil(2), into) };
+                (Tile::F32(isa), (into.cast_const().cast::<u32>(), width))
             }
             tile => (tile, w),
         };
         for number in 0..tiles {
             let part = self.tile_rows(rows, number, tiles);
-            let ahead = self.tile.ahead(stored, self.depth, length, (number, tiles));
+            let ahead = self.panels.ahead(self.tile, stored, length, (number, tiles));
             // SAFETY: these rows are within x and y, the columns within y, k within the panel.
             unsafe {
                 let x = (x.0.add(part.start * x.1), x.1);
@@ -184,7 +217,7 @@ impl Product<'_> {
                     self.prefetch_sums((y.0, y.1), part.len(), self.tile_rows(rows, number + 1, tiles).len());
                 }
                 if columns == width && part.len().is_multiple_of(tile.rows_multiple()) && bias.is_none() {
-                    tile.run(part.len(), x, (w, width), length, y, start, ahead);
+                    tile.run(part.len(), x, w, length, y, start, ahead);
                 } else {
                     let height = part.len();
                     Edge {
@@ -228,7 +261,7 @@ struct Edge<'a> {
 }
 
 impl Edge<'_> {
-    unsafe fn run(self, tile: Tile, x: (*const u32, usize), w: *const u32, length: usize, ahead: Ahead) {
+    unsafe fn run(self, tile: Tile, x: (*const u32, usize), w: (*const u32, usize), length: usize, ahead: Ahead) {
         let mut buffer = [MaybeUninit::<f32>::uninit(); MAX_TILE.0 * MAX_TILE.1];
         let (buffer, width) = (buffer.as_mut_ptr().cast::<f32>(), tile.width());
         // SAFETY: the buffer holds the tallest and widest tile; what of it was not written is computed with and thrown
@@ -245,7 +278,7 @@ impl Edge<'_> {
                 line.copy_from_nonoverlapping(from, self.columns);
                 start = Start::Output;
             }
-            tile.run(self.height, x, (w, width), length, (buffer, width), start, ahead);
+            tile.run(self.height, x, w, length, (buffer, width), start, ahead);
             for m in 0..self.height {
                 let line = self.y.0.add(m * self.y.1);
                 line.copy_from_nonoverlapping(buffer.add(m * width), self.columns);

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::matrix::Matrix;
 use super::tile::ROWS_BEHIND;
-use super::{Precision, Product, Rows, Start, Tile, pack};
+use super::{Panels, Precision, Product, Rows, Start, Tile, pack};
 use crate::model::kernels::isa::Isa;
 use crate::model::kernels::memory::Memory;
 use crate::model::kernels::threads::{Pool, SharedMut};
@@ -148,8 +148,7 @@ impl PackedMatrix {
             tile: self.tile,
             x: Rows::InPlace(x.words.as_ptr(), x.stride),
             rows: x.count,
-            panels: self.panels.as_ptr(),
-            depth: self.tile.depth(self.inputs),
+            panels: Panels::Packed(&self.panels, self.tile.depth(self.inputs)),
             length: self.tile.length(self.inputs),
             bias: self.bias.as_deref(),
             y: (y, self.outputs),
