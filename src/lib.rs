@@ -22,6 +22,8 @@ macro_rules! messages {
 
 pub mod cli;
 pub mod client;
+#[cfg(feature = "server")]
+pub mod collective;
 mod compare;
 pub mod config;
 #[cfg(feature = "server")]

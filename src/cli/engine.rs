@@ -3,16 +3,22 @@
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::log::LogArgs;
+use crate::collective::{Alone, Collective};
 use crate::engine::boot::{Options, Purpose, run as run_engine};
+use crate::engine::ranks;
 
 /// Maximum lifetime of an engine after its server is gone, whatever it is doing. Others wait for its directory, and the
 /// files on disk are consistent at any moment.
 pub(super) const ABANDONED: Duration = Duration::from_millis(300);
+
+/// How long the first rank waits for the others to end.
+const LEAVE: Duration = Duration::from_secs(3);
 
 /// Run an engine, as `start` does: load a model, sample and train. Ends when standard input closes.
 #[derive(Debug, clap::Args)]
@@ -32,6 +38,9 @@ pub struct Args {
     /// LoRA adapter on the model.
     #[arg(long, value_name = "DIR", requires = "sampling_only")]
     adapter: Option<PathBuf>,
+    /// Be one of the ranks that an MPI launcher has started.
+    #[arg(long, conflicts_with = "sampling_only")]
+    mpi: bool,
     /// Format of the log.
     #[command(flatten)]
     pub log: LogArgs,
@@ -54,7 +63,27 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     // Beyond the limit of `ulimit -f`, a write must fail as on a full disk instead of ending the process.
     let _handled = signal(SignalKind::from_raw(nix::libc::SIGXFSZ))?;
-    run_engine(options, standard_input_closed()?).await?;
+    let collective: Arc<dyn Collective> = match args.mpi {
+        true => ranks::join()?,
+        false => Arc::new(Alone),
+    };
+    if collective.rank() > 0 {
+        let rank = collective.clone();
+        let followed = tokio::task::spawn_blocking(move || ranks::follow(&rank)).await?;
+        if let Err(error) = followed {
+            // At once: the end of MPI would wait for the other ranks, and the launcher ends them when one fails.
+            tracing::error!("{error}");
+            std::process::exit(1);
+        }
+        collective.leave();
+        return Ok(ExitCode::SUCCESS);
+    }
+    run_engine(options, collective.clone(), standard_input_closed()?).await?;
+    // The model thread, and with it the links to the other ranks, ends when the last answer is gone.
+    let leaving = tokio::task::spawn_blocking(move || collective.leave());
+    if tokio::time::timeout(LEAVE, leaving).await.is_err() {
+        std::process::exit(0);
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,6 +58,9 @@ pub struct Args {
     /// Run engines from this program, an ajet-swarm built from other sources, unless training code was synced.
     #[arg(long, value_name = "PROGRAM")]
     engine: Option<PathBuf>,
+    /// Start every engine as several ranks, by a command such as `mpirun -np 4` or `srun --ntasks=4`.
+    #[arg(long, value_name = "COMMAND")]
+    launcher: Option<Words>,
     /// Maximum seconds without progress while an engine boots.
     #[arg(long, value_name = "SECONDS", default_value_t = 600.0)]
     boot_timeout: f64,
@@ -144,6 +148,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Some(program) => ChildLauncher::new(executable(program)?),
         None => ChildLauncher::of_this_program().context("cannot find the path of this program")?,
     };
+    let launcher = launcher.with_ranks(args.launcher.map_or_else(Vec::new, |words| words.0));
     Server::new(options, Arc::new(launcher))
         .serve(listener, shutdown_signal)
         .await?;
@@ -170,6 +175,22 @@ fn code_options(args: &Args) -> anyhow::Result<CodeOptions> {
         keep_selected: !args.no_synced_code,
         ..CodeOptions::default()
     })
+}
+
+/// The words of a command, at least one, split as a shell does.
+#[derive(Clone, Debug)]
+struct Words(Vec<String>);
+
+impl FromStr for Words {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match shell_words::split(text) {
+            Ok(words) if !words.is_empty() => Ok(Self(words)),
+            Ok(_) => Err("the command is empty".into()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
 }
 
 fn default_config(path: &Path) -> anyhow::Result<String> {

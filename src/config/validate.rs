@@ -52,41 +52,33 @@ pub fn warnings(ajet: &Ajet) -> Vec<String> {
              written instead"
         ));
     }
-    let single = [
-        ("ajet.trainer_common.nnodes", trainer.nnodes, "multi-node training"),
-        (
-            "ajet.rollout.tensor_model_parallel_size",
-            ajet.rollout.tensor_model_parallel_size,
-            "tensor parallelism",
-        ),
-    ];
-    for (key, given, what) in single.into_iter().filter(|(_, given, _)| *given > 1) {
+    if trainer.nnodes > 1 {
         warnings.push(format!(
-            "{key}: {what} is not supported here; using 1 instead of {given}"
+            "ajet.trainer_common.nnodes: {} has no effect; the server's --launcher decides how many ranks train and where",
+            trainer.nnodes
+        ));
+    }
+    let parallel = ajet.rollout.tensor_model_parallel_size;
+    if parallel > 1 {
+        warnings.push(format!(
+            "ajet.rollout.tensor_model_parallel_size: tensor parallelism is not supported here; using 1 instead of \
+             {parallel}"
         ));
     }
     warnings
 }
 
-/// Checks the number of GPUs configured against those present. A run on the CPU (`present` is `None`) only warns, since every AgentJet
-/// configuration has some.
-///
-/// # Errors
-/// Fails for a run on a GPU of a machine that has fewer of them.
-pub fn gpus(asked: usize, present: Option<usize>) -> Result<Option<String>, Problem> {
-    const KEY: &str = "ajet.trainer_common.n_gpus_per_node";
-    match present {
-        Some(present) if asked > present => Err(Problem::new(
-            KEY,
-            format!("{asked} is more than the {present} GPUs of this machine"),
+/// Compares the number of GPUs configured on a machine with the ranks that run there. Returns a warning where they differ:
+/// a configuration for more GPUs than there are runs on what there is, as every AgentJet configuration has some.
+pub fn gpus(asked: usize, on_gpus: bool, ranks: usize) -> Option<String> {
+    let key = "ajet.trainer_common.n_gpus_per_node";
+    match on_gpus {
+        _ if asked <= ranks => None,
+        true => Some(format!(
+            "{key}: {asked} GPUs are configured, and {ranks} train; hint: start the server with `--launcher \"mpirun -np \
+             {asked}\"` where it has them"
         )),
-        Some(_) if asked > 1 => Ok(Some(format!(
-            "{KEY}: training on several GPUs is not supported here; using 1 instead of {asked}"
-        ))),
-        None if asked > 1 => Ok(Some(format!(
-            "{KEY}: {asked} GPUs are configured, but this run uses the CPU"
-        ))),
-        _ => Ok(None),
+        false => Some(format!("{key}: {asked} GPUs are configured, but this run uses the CPU")),
     }
 }
 
@@ -504,7 +496,7 @@ mod tests {
             ),
             (
                 "trainer_common: {nnodes: 2}",
-                "nnodes: multi-node training is not supported here; using 1 instead of 2",
+                "nnodes: 2 has no effect; the server's --launcher decides how many ranks train and where",
             ),
             (
                 "rollout: {tensor_model_parallel_size: 4}",
@@ -531,13 +523,14 @@ mod tests {
 
     #[test]
     fn more_gpus_than_there_are() {
-        assert_eq!(
-            gpus(8, Some(1)).unwrap_err().to_string(),
-            "ajet.trainer_common.n_gpus_per_node: 8 is more than the 1 GPUs of this machine"
+        for (asked, on_gpus, ranks) in [(1, true, 1), (1, false, 1), (8, true, 8), (2, false, 4)] {
+            assert_eq!(gpus(asked, on_gpus, ranks), None);
+        }
+        assert!(
+            gpus(8, true, 2)
+                .unwrap()
+                .contains("8 GPUs are configured, and 2 train; hint: ")
         );
-        assert_eq!(gpus(1, Some(1)), Ok(None));
-        assert_eq!(gpus(1, None), Ok(None));
-        assert!(gpus(8, Some(8)).unwrap().unwrap().contains("using 1 instead of 8"));
-        assert!(gpus(8, None).unwrap().unwrap().contains("8 GPUs are configured"));
+        assert!(gpus(8, false, 1).unwrap().contains("but this run uses the CPU"));
     }
 }

@@ -19,6 +19,7 @@ use super::events::EventHub;
 use super::load;
 use super::metrics::step_log::{self, StepLog};
 use super::model_thread::{self, ModelThread};
+use super::ranks::FirstRank;
 use super::recorder::Recorder;
 use super::sampling_worker::SamplingWorker;
 use super::server::{App, End, router};
@@ -28,6 +29,7 @@ use super::storage::checkpoint::{Checkpoint, CheckpointStore};
 use super::storage::durable;
 use super::storage::lock::{self, DirectoryLock};
 use super::worker::{ModelInfo, ModelWorker};
+use crate::collective::Collective;
 use crate::config::from_json;
 use crate::config::schema::Ajet;
 use crate::config::small_file::{DOCUMENT_BYTES, read_text};
@@ -77,11 +79,16 @@ impl EngineError {
     }
 }
 
-/// Serves the engine contract until `POST /shutdown`, or until `abandoned` completes because the server is gone.
+/// Serves the engine contract until `POST /shutdown`, or until `abandoned` completes because the server is gone. It is the
+/// first rank of `collective`; the others [follow](super::ranks::follow) it.
 ///
 /// # Errors
 /// Fails if the engine cannot boot or continue; the event stream has reported the reason.
-pub async fn run(options: Options, abandoned: impl Future<Output = ()>) -> Result<(), EngineError> {
+pub async fn run(
+    options: Options,
+    collective: Arc<dyn Collective>,
+    abandoned: impl Future<Output = ()>,
+) -> Result<(), EngineError> {
     let config = read_config(&options.config)?;
     let listener = listen(&options.socket)?;
     let (end, mut ends) = mpsc::unbounded_channel();
@@ -99,7 +106,7 @@ pub async fn run(options: Options, abandoned: impl Future<Output = ()>) -> Resul
     let closing = CancellationToken::new();
     let serving = axum::serve(listener, router(app.clone())).with_graceful_shutdown(closing.clone().cancelled_owned());
     let serving = tokio::spawn(serving.into_future());
-    tokio::spawn(boot_or_fail(app.clone(), config, options.clone()));
+    tokio::spawn(boot_or_fail(app.clone(), config, options.clone(), collective));
 
     let why = tokio::select! {
         why = ends.recv() => why.unwrap_or(End::Abandoned), // unreachable: `app` holds a sender
@@ -143,8 +150,8 @@ fn listen(socket: &Path) -> Result<UnixListener, EngineError> {
     UnixListener::bind(socket).map_err(|e| EngineError(format!("cannot serve {}: {e}", socket.display())))
 }
 
-async fn boot_or_fail(app: Arc<App>, config: Ajet, options: Options) {
-    let booted = tokio::spawn(boot(app.clone(), config, options)).await;
+async fn boot_or_fail(app: Arc<App>, config: Ajet, options: Options, collective: Arc<dyn Collective>) {
+    let booted = tokio::spawn(boot(app.clone(), config, options, collective)).await;
     let failed = match booted {
         Ok(Ok(())) => return,
         Ok(Err(error)) => error.to_string(),
@@ -153,7 +160,12 @@ async fn boot_or_fail(app: Arc<App>, config: Ajet, options: Options) {
     let _ = app.end.send(End::Failed(failed)); // the engine is already ending
 }
 
-async fn boot(app: Arc<App>, mut config: Ajet, options: Options) -> Result<(), EngineError> {
+async fn boot(
+    app: Arc<App>,
+    mut config: Ajet,
+    options: Options,
+    collective: Arc<dyn Collective>,
+) -> Result<(), EngineError> {
     let Options {
         experiment_dir,
         purpose,
@@ -169,9 +181,12 @@ async fn boot(app: Arc<App>, mut config: Ajet, options: Options) -> Result<(), E
     let (build_config, build_hub) = (config.clone(), hub.clone());
     let records = purpose == Purpose::Training;
     let thread = match purpose {
-        Purpose::Training => {
-            model_thread::spawn(move || ModelWorker::build(&build_config, start.checkpoint.as_ref(), build_hub))
-        }
+        Purpose::Training if collective.is_alone() => model_thread::spawn(move || {
+            ModelWorker::build(collective, &build_config, start.checkpoint.as_ref(), build_hub)
+        }),
+        Purpose::Training => model_thread::spawn(move || {
+            FirstRank::build(&collective, &build_config, start.checkpoint.as_ref(), build_hub)
+        }),
         Purpose::Sampling { adapter } => {
             model_thread::spawn(move || SamplingWorker::build(&build_config, adapter.as_deref(), &build_hub))
         }

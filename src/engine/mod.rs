@@ -3,7 +3,7 @@
 //!
 //! [`boot`] assembles it: the model thread ([`model_thread`], [`worker`] or, without training, [`sampling_worker`]), the
 //! sessions of running episodes ([`session`]), the [`batch`], the files on disk ([`storage`]) and the [`metrics`].
-//! [`core`] implements the contract, [`server`] serves it over HTTP, `recorder` writes what dashboards read, [`events`]
+//! [`ranks`] lets several processes be one engine. [`core`] implements the contract, [`server`] serves it over HTTP, `recorder` writes what dashboards read, [`events`]
 //! and `load` report to the control plane.
 
 pub mod batch;
@@ -15,6 +15,7 @@ mod load;
 mod messages;
 pub mod metrics;
 pub mod model_thread;
+pub mod ranks;
 mod recorder;
 pub mod sampling_worker;
 pub mod served_model;

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use indexmap::IndexMap;
+use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use super::metrics::Metrics;
@@ -40,7 +41,7 @@ pub trait Worker {
 }
 
 /// Load of sampling. Totals count from the start of the engine.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SamplingLoad {
     /// Requests being sampled.
     pub running: usize,
@@ -64,6 +65,23 @@ impl SamplingLoad {
             totals: scheduler.totals(),
         }
     }
+
+    /// Combines the loads of several ranks, at least one: sums, and the mean use of their caches.
+    pub fn of_all(loads: impl Iterator<Item = Self>) -> Self {
+        let (mut all, mut ranks) = (Self::default(), 0);
+        for load in loads {
+            ranks += 1;
+            all.running += load.running;
+            all.waiting += load.waiting;
+            all.cache_usage += load.cache_usage;
+            all.totals.prompt_tokens += load.totals.prompt_tokens;
+            all.totals.cached_tokens += load.totals.cached_tokens;
+            all.totals.computed_tokens += load.totals.computed_tokens;
+            all.totals.preemptions += load.totals.preemptions;
+        }
+        all.cache_usage /= f64::from(ranks.max(1));
+        all
+    }
 }
 
 /// Result of an update.
@@ -82,7 +100,7 @@ pub struct UpdateOutcome {
 }
 
 enum Command {
-    Submit(SampleRequest),
+    Submit(Box<SampleRequest>),
     Update {
         global_step: u64,
         episodes: Vec<TrainEpisode>,
@@ -133,7 +151,7 @@ pub struct SamplingTotals {
 impl ModelHandle {
     /// Queues a request. Its events report progress, or a failure if the model thread has ended.
     pub fn submit(&self, request: SampleRequest) {
-        if let Err(unsent) = self.commands.send(Command::Submit(request))
+        if let Err(unsent) = self.commands.send(Command::Submit(Box::new(request)))
             && let Command::Submit(request) = unsent.0
         {
             let _ = request.events.send(SampleEvent::Failed(ModelGone.to_string())); // the requester may be gone too
@@ -238,7 +256,7 @@ fn serve<W: Worker>(worker: &mut W, inbox: &Receiver<Command>, shared: &Shared) 
             }
         };
         match command {
-            Some(Command::Submit(request)) => worker.submit(request),
+            Some(Command::Submit(request)) => worker.submit(*request),
             Some(Command::Update {
                 global_step,
                 episodes,
@@ -353,7 +371,7 @@ pub(crate) mod tests {
         }
     }
 
-    fn request(prompt: &[u32]) -> (SampleRequest, UnboundedReceiver<SampleEvent>) {
+    pub(crate) fn request(prompt: &[u32]) -> (SampleRequest, UnboundedReceiver<SampleEvent>) {
         let (events, receiver) = unbounded_channel();
         let params = SamplingParams {
             temperature: 1.0,

@@ -7,6 +7,7 @@ use super::events::EventHub;
 use super::model_thread::{SamplingLoad, UpdateOutcome, Worker};
 use super::session::{ChatModel, TextModel};
 use super::storage::checkpoint::Checkpoint;
+use crate::collective::Collective;
 use crate::config::schema::Ajet;
 use crate::config::validate;
 use crate::inference::{SampleRequest, Scheduler};
@@ -44,12 +45,17 @@ pub struct ModelInfo {
 }
 
 impl ModelWorker {
-    /// Loads the configured model and, if a checkpoint is given, its weights and trainer state. Errors are sentences.
-    pub fn build(config: &Ajet, resume: Option<&Checkpoint>, hub: Arc<EventHub>) -> Result<(Self, ModelInfo), String> {
+    /// Loads the configured model and, if a checkpoint is given, its weights and trainer state, as one of the ranks of
+    /// `collective`. Errors are sentences.
+    pub fn build(
+        collective: Arc<dyn Collective>,
+        config: &Ajet,
+        resume: Option<&Checkpoint>,
+        hub: Arc<EventHub>,
+    ) -> Result<(Self, ModelInfo), String> {
         let device = device::choose(&config.engine.device).map_err(sentence)?;
-        let present = device.is_cuda().then(device::gpu_count);
         let asked = config.trainer_common.n_gpus_per_node;
-        if let Some(warning) = validate::gpus(asked, present).map_err(sentence)? {
+        if let Some(warning) = validate::gpus(asked, device.is_cuda(), collective.size()) {
             hub.warn(warning);
         }
         let (threads, cpus) = (config.engine.threads, Pool::logical_cpus());
@@ -89,11 +95,14 @@ impl ModelWorker {
                 None,
             ),
         };
-        let trainer = match reference {
-            Some(reference) => Trainer::with_reference(&weights, config, Some(reference)),
-            None => Trainer::new(&weights, config),
+        let reference = match reference {
+            None if Trainer::needs_reference(&weights, &config.trainer_common).map_err(sentence)? => {
+                Some(weights.frozen_copy().map_err(sentence)?)
+            }
+            reference => reference,
         };
-        let trainer = trainer.map_err(sentence)?.with_grammars(text.grammars().clone());
+        let trainer = Trainer::among(collective, &weights, config, reference).map_err(sentence)?;
+        let trainer = trainer.with_grammars(text.grammars().clone());
         if device.is_cpu() {
             hub.info(compute_pool::describe(trainer.pool(), &config.engine));
         }
@@ -178,6 +187,9 @@ impl Worker for ModelWorker {
         if let Some(why) = self.not_finite()? {
             return Err(why);
         }
+        // Before any file is written, since all ranks take part, also where a disk is full.
+        let state = self.trainer.state().map_err(sentence)?;
+        let Some(state) = state else { return Ok(()) };
         match &self.weights.lora {
             Some(lora) => {
                 peft::write_adapter(dir, lora, &self.base).map_err(sentence)?;
@@ -192,7 +204,7 @@ impl Worker for ModelWorker {
                 export::write_directory(dir, &self.files, tensors, self.weights.dtype()).map_err(sentence)?;
             }
         }
-        self.trainer.save_state(&dir.join(TRAINER_DIR)).map_err(sentence)
+        state.write(&dir.join(TRAINER_DIR)).map_err(sentence)
     }
 
     fn weight_version(&self) -> u64 {
@@ -233,6 +245,7 @@ fn sentence(error: impl std::fmt::Display) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::collective::Alone;
     use crate::timeline::Row;
 
     // Seen with weights that an update had made infinite: every chat was a 500, and checkpoints of them were written.
@@ -256,7 +269,9 @@ mod tests {
         for lora_rank in [0, 4] {
             for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
                 config.lora.lora_rank = lora_rank;
-                let mut worker = ModelWorker::build(&config, None, Arc::default()).unwrap().0;
+                let mut worker = ModelWorker::build(Arc::new(Alone), &config, None, Arc::default())
+                    .unwrap()
+                    .0;
                 assert_eq!(worker.not_finite(), Ok(None));
                 let (name, broken) = worker.weights.trainable().pop().unwrap();
                 broken.set(&broken.as_tensor().affine(0.0, value).unwrap()).unwrap();

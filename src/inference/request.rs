@@ -1,11 +1,12 @@
 //! Requests to a sampler and their events.
 
+use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::grammar::Matcher;
 
 /// Sampling parameters.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SamplingParams {
     /// Divisor of the logits; 0 is greedy.
     pub temperature: f32,
@@ -28,7 +29,7 @@ pub struct SamplingParams {
 }
 
 /// Biases of logits. The reported log-probabilities do not include them.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bias {
     /// Frequency penalty: subtracted once for each occurrence of a token in the answer.
     pub frequency_penalty: f32,
@@ -99,7 +100,7 @@ impl SamplingParams {
 }
 
 /// One sampled token.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SampledToken {
     /// Token id.
     pub id: u32,
@@ -114,7 +115,7 @@ pub struct SampledToken {
 }
 
 /// Reason why an answer ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FinishReason {
     /// A stop token or a stop check.
     Stop,
@@ -125,7 +126,7 @@ pub enum FinishReason {
 }
 
 /// Events of a request, in this order.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum SampleEvent {
     /// The prompt is in the cache.
     Started {
@@ -138,4 +139,11 @@ pub enum SampleEvent {
     Finished(FinishReason),
     /// The answer failed, with a message.
     Failed(String),
+}
+
+impl SampleEvent {
+    /// Returns whether no event of the request follows.
+    pub fn is_last(&self) -> bool {
+        matches!(self, Self::Finished(_) | Self::Failed(_))
+    }
 }

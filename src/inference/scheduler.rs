@@ -4,6 +4,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::blocks::BlockPool;
 use super::device_sampler;
 use super::error::{InferenceError, Result};
@@ -47,7 +49,7 @@ pub struct StepReport {
 }
 
 /// Totals since the scheduler was created.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
     /// Tokens of all started prompts.
     pub prompt_tokens: u64,

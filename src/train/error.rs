@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::collective::CollectiveError;
 use crate::grammar::GrammarError;
 use crate::model::ModelError;
 use crate::model::memory::is_out_of_memory;
@@ -59,6 +60,15 @@ pub enum TrainError {
     /// A row has a grammar, but this trainer has no tokenizer.
     #[error("the batch has answers that a grammar constrained, but the trainer has no tokenizer")]
     NoGrammars,
+    /// Another rank ran out of memory.
+    #[error("rank {rank} ran out of memory")]
+    RankOutOfMemory {
+        /// The rank.
+        rank: usize,
+    },
+    /// The communication with other ranks failed.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
     /// The model failed.
     #[error(transparent)]
     Model(#[from] ModelError),
@@ -67,7 +77,11 @@ pub enum TrainError {
 impl TrainError {
     /// Returns whether memory ran out.
     pub fn is_out_of_memory(&self) -> bool {
-        matches!(self, Self::Model(ModelError::Tensor(error)) if is_out_of_memory(error))
+        match self {
+            Self::RankOutOfMemory { .. } => true,
+            Self::Model(ModelError::Tensor(error)) => is_out_of_memory(error),
+            _ => false,
+        }
     }
 
     /// Adds a hint to an out-of-memory error of the smallest possible attempt.
@@ -117,6 +131,8 @@ mod tests {
                 error: GrammarError::Token(7),
             },
             TrainError::NoGrammars => TrainError::NoGrammars,
+            TrainError::RankOutOfMemory { .. } => TrainError::RankOutOfMemory { rank: 1 },
+            TrainError::Collective(_) => TrainError::Collective(CollectiveError::Gone { rank: 1 }),
             TrainError::Model(_) => out_of_memory(),
         ));
     }

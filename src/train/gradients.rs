@@ -39,6 +39,13 @@ impl Gradients {
         self
     }
 
+    /// Removes a parameter's gradient and keeps its memory. Returns the gradient, if there was one.
+    pub fn forget(&mut self, name: &str) -> Option<Tensor> {
+        let gradient = self.by_name.swap_remove(name)?;
+        self.spare.insert(name.to_owned(), gradient.clone());
+        Some(gradient)
+    }
+
     /// Adds to a parameter's gradient.
     ///
     /// # Errors

@@ -14,6 +14,7 @@ pub mod mini_batch;
 pub mod optim;
 pub mod packing;
 pub mod prepare;
+mod ranks;
 pub mod report;
 pub mod settings;
 pub mod state;

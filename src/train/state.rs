@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use candle_core::{Device, Tensor, safetensors};
+use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
 use super::error::{Result, TrainError};
+use super::optim::parameter_state::ParameterState;
 use super::trainer::Trainer;
 use crate::config::small_file::{DOCUMENT_BYTES, read_text};
 use crate::model::load::finite;
@@ -29,6 +31,32 @@ struct Counters {
     parameters: u64,
 }
 
+/// What a trainer needs to continue.
+pub struct TrainerState {
+    slots: IndexMap<String, ParameterState>,
+    counters: Counters,
+}
+
+impl TrainerState {
+    /// Writes the state into an existing directory.
+    ///
+    /// # Errors
+    /// Fails if the files cannot be written.
+    pub fn write(self, dir: &Path) -> Result<()> {
+        let mut tensors: HashMap<String, Tensor> = HashMap::new();
+        for (name, slot) in self.slots {
+            tensors.insert(format!("{name}.first"), slot.first);
+            tensors.insert(format!("{name}.second"), slot.second);
+            if let Some(master) = slot.master {
+                tensors.insert(format!("{name}.master"), master);
+            }
+        }
+        safetensors::save(&tensors, dir.join(MOMENTS_FILE))?;
+        let text = serde_json::to_string_pretty(&self.counters).map_err(|e| state_error(dir, COUNTERS_FILE, e))?;
+        std::fs::write(dir.join(COUNTERS_FILE), text).map_err(|e| state_error(dir, COUNTERS_FILE, e))
+    }
+}
+
 const FORMAT: u32 = 1;
 
 impl Trainer {
@@ -37,17 +65,20 @@ impl Trainer {
     /// # Errors
     /// Fails if the files cannot be written.
     pub fn save_state(&self, dir: &Path) -> Result<()> {
-        let mut tensors: HashMap<String, Tensor> = HashMap::new();
-        for (name, slot) in self.optimizer.slots()? {
-            tensors.insert(format!("{name}.first"), slot.first);
-            tensors.insert(format!("{name}.second"), slot.second);
-            if let Some(master) = slot.master {
-                tensors.insert(format!("{name}.master"), master);
-            }
-        }
-        safetensors::save(&tensors, dir.join(MOMENTS_FILE))?;
-        let text = serde_json::to_string_pretty(&self.counters()?).map_err(|e| state_error(dir, COUNTERS_FILE, e))?;
-        std::fs::write(dir.join(COUNTERS_FILE), text).map_err(|e| state_error(dir, COUNTERS_FILE, e))
+        self.state()?.map_or(Ok(()), |state| state.write(dir))
+    }
+
+    /// Returns the state of all ranks, on the first one; `None` on the others. All ranks call this at the same time; any
+    /// number of ranks can load the state.
+    ///
+    /// # Errors
+    /// Fails if out of memory, or if another rank has ended.
+    pub fn state(&self) -> Result<Option<TrainerState>> {
+        let slots = self.ranks.gather(self.optimizer.slots()?)?;
+        Ok(self.ranks.is_first().then(|| TrainerState {
+            slots,
+            counters: self.counters(),
+        }))
     }
 
     /// Loads a saved state.
@@ -66,7 +97,7 @@ impl Trainer {
             );
             return Err(state_error(dir, COUNTERS_FILE, message));
         }
-        let own = self.counters()?.parameters;
+        let own = self.counters().parameters;
         if counters.parameters != own {
             return Err(TrainError::OtherModel {
                 saved: counters.parameters,
@@ -95,14 +126,13 @@ impl Trainer {
         Ok(())
     }
 
-    fn counters(&self) -> Result<Counters> {
-        let slots = self.optimizer.slots()?;
-        Ok(Counters {
+    fn counters(&self) -> Counters {
+        Counters {
             format: FORMAT,
             updates: self.updates,
             optimizer_steps: self.optimizer.steps,
-            parameters: slots.values().map(|slot| slot.first.elem_count() as u64).sum(),
-        })
+            parameters: self.ranks.parameters(),
+        }
     }
 }
 

@@ -24,8 +24,10 @@ use super::optim::adamw::AdamW;
 use super::optim::schedule::Schedule;
 use super::packing::{MicroBatch, RowView, pack};
 use super::prepare::{Prepared, TrainRow, prepare};
+use super::ranks::{Part, Ranks};
 use super::report::{Seconds, Untrained, UpdateReport, loss_metrics};
 use super::settings::TrainSettings;
+use crate::collective::{Alone, Collective};
 use crate::config::schema::TrainerCommon;
 use crate::grammar::Grammars;
 use crate::model::kernels::Pool;
@@ -41,6 +43,7 @@ pub struct Trainer {
     pub(super) optimizer: AdamW,
     /// Number of updates so far, including earlier runs.
     pub(super) updates: u64,
+    pub(super) ranks: Ranks,
     objective: Objective,
     shaping: Shaping,
     schedule: Schedule,
@@ -72,15 +75,17 @@ impl Trainer {
             true => Some(weights.frozen_copy()?),
             false => None,
         };
-        Self::with_reference(weights, settings, reference)
+        Self::among(Arc::new(Alone), weights, settings, reference)
     }
 
-    /// As [`new`](Self::new), with a given reference: a resumed run measures from the start of its experiment, not from
-    /// the checkpoint. Ignored if [`needs_reference`](Self::needs_reference) returns `false`.
+    /// As [`new`](Self::new), for one of several ranks, and with a given reference: a resumed run measures from the start
+    /// of its experiment, not from the checkpoint. The reference is ignored if
+    /// [`needs_reference`](Self::needs_reference) returns `false`.
     ///
     /// # Errors
     /// Fails as [`new`](Self::new) does.
-    pub fn with_reference(
+    pub fn among(
+        collective: Arc<dyn Collective>,
         weights: &Weights,
         settings: impl Into<TrainSettings>,
         reference: Option<Weights>,
@@ -96,8 +101,10 @@ impl Trainer {
         let penalty = parse_kl("ajet.trainer_common.kl_penalty_type", &common.kl_penalty_type)?;
         let pool = compute_pool(engine)?;
         let backprop = Backprop::choose(weights, engine.kernels, engine.dtype, pool.clone())?;
+        let ranks = Ranks::new(weights, collective);
         Ok(Self {
-            optimizer: AdamW::new(weights, &common.optim, &pool)?,
+            optimizer: AdamW::of_part(weights, &common.optim, &pool, |name| ranks.owns(name))?,
+            ranks,
             updates: 0,
             objective: Objective {
                 policy: PolicyLoss::new(common),
@@ -148,7 +155,7 @@ impl Trainer {
 
     /// Trains on a batch. Each optimizer step changes the weights in place and increments their version; a step with
     /// any non-finite value is skipped. The result depends on the episodes, not on their order. `progress` receives the
-    /// current activity.
+    /// current activity. With several ranks, all of them make the same update at the same time.
     ///
     /// # Errors
     /// Fails for a token outside the vocabulary, or if out of memory.
@@ -237,15 +244,21 @@ impl Trainer {
         rows: &[TrainRow],
         wanted: impl Fn(&TrainRow) -> bool,
     ) -> Result<Vec<Vec<f32>>> {
-        let attempt = |tokens| {
-            let mut scores = vec![vec![]; rows.len()];
-            for mut micro in self.pack(rows, tokens, &wanted) {
+        let compute = |tokens, scores: &mut Vec<Vec<f32>>| {
+            for mut micro in self.ranks.share(tokens, |tokens| self.pack(rows, tokens, &wanted)) {
                 restrict(&mut micro, rows, self.grammars.as_deref())?;
                 let found = self.backprop().log_probs(model, &micro, self.settings.temperature)?;
                 for packed in &micro.rows {
                     scores[packed.row] = packed.predictions.iter().map(|p| found[*p]).collect();
                 }
             }
+            Ok(Part::default())
+        };
+        let attempt = |tokens| {
+            let mut scores = vec![vec![]; rows.len()];
+            self.ranks.combine(compute(tokens, &mut scores))?;
+            let lengths = rows.iter().map(|row| if wanted(row) { row.targets.len() } else { 0 });
+            self.ranks.complete(&mut scores, lengths)?;
             Ok(scores)
         };
         Ok(self.fitting(rows, attempt)?.0)
@@ -331,13 +344,14 @@ impl Trainer {
             return Ok(());
         };
         let started = Instant::now();
-        let norm = gradients.global_norm(&self.pool)?;
+        let norm = self.ranks.norm(gradients.global_norm(&self.pool)?)?;
         if !norm.is_finite() {
             run.skip(what, rows, &(0..rows.len()).collect::<Vec<_>>());
             return Ok(());
         }
         let clip = clip_factor(norm, self.settings.common.optim.grad_clip);
         self.optimizer.step(&self.pool, weights, &gradients, lr, clip)?;
+        self.ranks.spread(weights)?;
         weights.device().synchronize().map_err(TrainError::from)?;
         run.seconds.optimizer += started.elapsed().as_secs_f64();
         run.norms.push(norm);
@@ -351,7 +365,7 @@ impl Trainer {
     }
 
     /// Computes the gradients of a mini-batch, in micro-batches of at most this many tokens; `None` if any value is not
-    /// finite.
+    /// finite. With several ranks, those of the parameters that this rank owns.
     fn gradients(
         &self,
         weights: &Weights,
@@ -362,19 +376,43 @@ impl Trainer {
         progress: &mut dyn FnMut(&str),
     ) -> Result<Option<(Gradients, Totals)>> {
         let mut gradients = self.empty_gradients(weights)?;
-        let mut totals = Totals::default();
-        let micros = self.pack(rows, tokens, |row| self.has_signal(row));
+        let share = |tokens| self.pack(rows, tokens, |row| self.has_signal(row));
+        let micros = self.ranks.share(tokens, share);
+        let part = self.accumulate_all(weights, rows, micros, what, &mut gradients, &mut run.seconds, progress);
+        let part = self.ranks.combine(part)?;
+        run.tokens += part.tokens;
+        run.shared_tokens += part.shared_tokens;
+        if !part.broken.is_empty() {
+            run.skip(what, rows, &part.broken);
+            return Ok(None);
+        }
+        self.ranks.reduce(weights, &mut gradients)?;
+        Ok(Some((gradients, part.totals)))
+    }
+
+    /// Adds the gradients of micro-batches, up to the first one with non-finite values.
+    #[allow(clippy::too_many_arguments)]
+    fn accumulate_all(
+        &self,
+        weights: &Weights,
+        rows: &[TrainRow],
+        micros: Vec<MicroBatch>,
+        what: &str,
+        gradients: &mut Gradients,
+        seconds: &mut Seconds,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<Part> {
+        let mut part = Part::default();
         let count = micros.len();
         for (number, mut micro) in micros.into_iter().enumerate() {
             progress(&format!("{what}: micro-batch {} of {count}", number + 1));
             restrict(&mut micro, rows, self.grammars.as_deref())?;
-            let broken = self.accumulate(weights, rows, &micro, &mut gradients, &mut totals, run)?;
-            if !broken.is_empty() {
-                run.skip(what, rows, &broken);
-                return Ok(None);
+            self.accumulate(weights, rows, &micro, gradients, &mut part, seconds)?;
+            if !part.broken.is_empty() {
+                break;
             }
         }
-        Ok(Some((gradients, totals)))
+        Ok(part)
     }
 
     /// Returns no gradients, with the memory for them if kernels write them in place.
@@ -387,28 +425,27 @@ impl Trainer {
         }
     }
 
-    /// Adds a micro-batch's gradients. Returns the rows with non-finite values.
+    /// Adds a micro-batch's gradients and sums, or the rows with non-finite values.
     fn accumulate(
         &self,
         weights: &Weights,
         rows: &[TrainRow],
         micro: &MicroBatch,
         gradients: &mut Gradients,
-        totals: &mut Totals,
-        run: &mut Run,
-    ) -> Result<Vec<usize>> {
+        part: &mut Part,
+        seconds: &mut Seconds,
+    ) -> Result<()> {
         let started = Instant::now();
         let keep_less = recompute::wanted(self.settings.common.recompute, weights, micro.batch.len());
         let mut backprop = self.backprop();
         let forward = backprop.forward(Transformer::new(weights), micro, self.settings.temperature, keep_less)?;
         let (log_probs, entropies) = forward.outputs()?;
-        run.seconds.forward += started.elapsed().as_secs_f64();
-        run.tokens += micro.batch.len();
-        run.shared_tokens += micro.rows.iter().map(|packed| rows[packed.row].fed()).sum::<usize>() - micro.batch.len();
+        seconds.forward += started.elapsed().as_secs_f64();
+        part.tokens += micro.batch.len();
+        part.shared_tokens += micro.rows.iter().map(|packed| rows[packed.row].fed()).sum::<usize>() - micro.batch.len();
 
         let mut by_log_prob = vec![0.0; log_probs.len()];
         let mut by_entropy = vec![0.0; log_probs.len()];
-        let mut broken = vec![];
         for packed in &micro.rows {
             let row = &rows[packed.row];
             let of = |values: &[f32]| -> Vec<f32> { packed.predictions.iter().map(|p| values[*p]).collect() };
@@ -422,8 +459,8 @@ impl Trainer {
                 reference: &row.reference,
                 entropy: &entropy,
             };
-            let Some(slopes) = self.objective.row(&tokens, totals) else {
-                broken.push(packed.row);
+            let Some(slopes) = self.objective.row(&tokens, &mut part.totals) else {
+                part.broken.push(packed.row);
                 continue;
             };
             for (t, &prediction) in packed.predictions.iter().enumerate() {
@@ -431,13 +468,14 @@ impl Trainer {
                 by_entropy[prediction] += slopes.by_entropy[t];
             }
         }
-        if !broken.is_empty() {
-            return Ok(broken);
+        if !part.broken.is_empty() {
+            return Ok(());
         }
         let started = Instant::now();
         let bad_tokens = forward.backward(&by_log_prob, &by_entropy, gradients)?;
-        run.seconds.backward += started.elapsed().as_secs_f64();
-        Ok(micro.rows_through(&bad_tokens))
+        seconds.backward += started.elapsed().as_secs_f64();
+        part.broken = micro.rows_through(&bad_tokens);
+        Ok(())
     }
 
     fn report(&self, mut batch: Prepared, run: Run, lr: f64) -> UpdateReport {

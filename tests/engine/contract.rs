@@ -2,8 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
+use ajet_swarm::collective::Alone;
 use ajet_swarm::engine::boot::{EngineError, Options, Purpose, run};
 use ajet_swarm::engine::metrics::NAMES;
 use ajet_swarm::protocol::engine::{
@@ -110,7 +112,7 @@ fn launch(experiment_dir: &Path, config: &str) -> Engine {
     std::fs::write(&options.config, config.to_string()).unwrap();
     let client = EngineClient::new(&options.socket);
     let (abandon, abandoned) = oneshot::channel::<()>();
-    let task = tokio::spawn(run(options, async {
+    let task = tokio::spawn(run(options, Arc::new(Alone), async {
         let _ = abandoned.await;
     }));
     Engine {

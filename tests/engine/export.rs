@@ -1,7 +1,9 @@
 //! Checkpoints of a real run, exported.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use ajet_swarm::collective::Alone;
 use ajet_swarm::config::schema::Dtype;
 use ajet_swarm::config::{Strictness, load as load_config};
 use ajet_swarm::engine::batch::identity::RunIdentity;
@@ -44,7 +46,7 @@ fn experiment_with(model: &str, lora: &str) -> tempfile::TempDir {
          trainer_common: {{optim: {{lr: 1.0e-2}}}}}}"
     );
     let config = load_config(&yaml, Strictness::Job).unwrap().ajet;
-    let (mut worker, _) = ModelWorker::build(&config, None, EventHub::default().into()).unwrap();
+    let (mut worker, _) = ModelWorker::build(Arc::new(Alone), &config, None, EventHub::default().into()).unwrap();
     worker.update(1, &[episode(0), episode(1)]).unwrap();
     let store = CheckpointStore::new(dir.path(), 2, RunIdentity::new(&config));
     store.stage(1, |dir| worker.save(dir)).unwrap().publish().unwrap();

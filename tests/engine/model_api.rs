@@ -1,7 +1,9 @@
 //! The engine's side of the model API: whole episodes on real models, and the rows that they come to.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ajet_swarm::collective::Alone;
 use ajet_swarm::engine::boot::{EngineError, Options, Purpose, run};
 use ajet_swarm::model::{PackedBatch, Trainable, Transformer, Weights, load};
 use ajet_swarm::protocol::engine::{ChatCall, EndEpisode, EndOutcome};
@@ -64,7 +66,7 @@ impl Engine {
         std::fs::write(&options.config, config.to_string()).unwrap();
         let client = EngineClient::new(&options.socket);
         let (abandon, abandoned) = oneshot::channel::<()>();
-        let mut task = tokio::spawn(run(options, async {
+        let mut task = tokio::spawn(run(options, Arc::new(Alone), async {
             let _ = abandoned.await;
         }));
         while !client.hello().await.is_ok_and(|hello| hello.ready) {

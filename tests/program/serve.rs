@@ -3,7 +3,9 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
+use ajet_swarm::collective::Alone;
 use ajet_swarm::config::{Strictness, load};
 use ajet_swarm::engine::batch::identity::RunIdentity;
 use ajet_swarm::engine::events::EventHub;
@@ -36,7 +38,7 @@ fn train(experiment: &Path, lora: &str) {
             ..Row::default()
         }],
     };
-    let (mut worker, _) = ModelWorker::build(&config, None, EventHub::default().into()).unwrap();
+    let (mut worker, _) = ModelWorker::build(Arc::new(Alone), &config, None, EventHub::default().into()).unwrap();
     worker.update(1, &[episode(0), episode(1)]).unwrap();
     let store = CheckpointStore::new(experiment, 2, RunIdentity::new(&config));
     store.stage(1, |dir| worker.save(dir)).unwrap().publish().unwrap();

@@ -48,7 +48,7 @@ struct GeluTanh;
 
 impl GeluTanh {
     /// 2·√(2/π).
-    const LINEAR: f32 = 1.595_769_1;
+    const LINEAR: f32 = 1.595_769;
     const CUBIC: f32 = 0.044_715 * Self::LINEAR;
 }
 

@@ -1,6 +1,6 @@
 //! Engine processes: starting, watching and ending them.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::path::PathBuf;
@@ -95,10 +95,13 @@ impl EngineHandle {
     }
 }
 
-/// Launcher that runs `PROGRAM engine --socket … --config … --experiment-dir …`.
+/// Launcher that runs `PROGRAM engine --socket … --config … --experiment-dir …`, or a command that starts it as several
+/// ranks.
 #[derive(Debug)]
 pub struct ChildLauncher {
     program: PathBuf,
+    /// `mpirun -np 4`, split into words; empty for one rank.
+    ranks: Vec<String>,
     arguments: Vec<OsString>,
 }
 
@@ -116,8 +119,15 @@ impl ChildLauncher {
     pub fn new(program: PathBuf) -> Self {
         Self {
             program,
+            ranks: Vec::new(),
             arguments: Vec::new(),
         }
+    }
+
+    /// Starts every engine by a command such as `mpirun -np 4`, whose first rank inherits its standard input and output.
+    pub fn with_ranks(mut self, command: Vec<String>) -> Self {
+        self.ranks = command;
+        self
     }
 
     /// Adds arguments to those that every engine gets.
@@ -134,8 +144,12 @@ impl EngineLauncher for ChildLauncher {
         let config = runtime.path().join("config.json");
         fs::write(&config, &launch.config)?;
         let arenas = std::env::var_os(ARENAS_VARIABLE).unwrap_or_else(|| "1".into());
-        let child = Command::new(launch.program.as_ref().unwrap_or(&self.program))
+        let program = launch.program.as_ref().unwrap_or(&self.program).as_os_str();
+        let words = self.ranks.iter().map(OsStr::new).chain([program]).collect::<Vec<_>>();
+        let child = Command::new(words[0])
+            .args(&words[1..])
             .arg("engine")
+            .args((!self.ranks.is_empty()).then_some("--mpi"))
             .arg("--socket")
             .arg(&socket)
             .arg("--config")

@@ -1,6 +1,8 @@
 //! Loss of one row, with its derivatives by the log-probabilities and entropies of its masked-in tokens, and the
 //! reported sums. Without tensors: the trainer back-propagates the derivatives through the model.
 
+use serde::{Deserialize, Serialize};
+
 use super::importance::{importance_weights, mismatch_kl};
 use super::kl::Kl;
 use super::policy::{Clipped, PolicyLoss};
@@ -51,7 +53,7 @@ pub struct RowSlopes {
 }
 
 /// Sums over tokens, for reports.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Totals {
     /// Masked-in tokens.
     pub tokens: f64,

@@ -50,7 +50,16 @@ impl AdamW {
     /// # Errors
     /// Fails if out of memory.
     pub fn new(weights: &Weights, optim: &Optim, pool: &Pool) -> Result<Self> {
-        let (names, vars): (Vec<_>, Vec<_>) = weights.trainable().into_iter().unzip();
+        Self::of_part(weights, optim, pool, |_| true)
+    }
+
+    /// As [`new`](Self::new), for the trained parameters of which `part` is true: a step leaves the others alone.
+    ///
+    /// # Errors
+    /// Fails if out of memory.
+    pub fn of_part(weights: &Weights, optim: &Optim, pool: &Pool, part: impl Fn(&str) -> bool) -> Result<Self> {
+        let trained = weights.trainable().into_iter().filter(|(name, _)| part(name));
+        let (names, vars): (Vec<_>, Vec<_>) = trained.unzip();
         let states = ParameterState::all(&vars, pool)?;
         Ok(Self {
             betas: optim.betas,

@@ -423,7 +423,7 @@ fn a_resumed_trainer_goes_on_with_the_same_bits() {
         let (mut half, trainer, _) = train(&trainable, &config, &[batch(), batch()]);
         trainer.save_state(dir.path()).unwrap();
         let reference = weights(&trainable).frozen_copy().unwrap();
-        let mut resumed = Trainer::with_reference(&half, &config, Some(reference)).unwrap();
+        let mut resumed = Trainer::among(Arc::new(Alone), &half, &config, Some(reference)).unwrap();
         resumed.load_state(dir.path()).unwrap();
         resumed.update(&mut half, &batch(), &mut |_| ()).unwrap();
         assert_eq!(values(&whole), values(&half));
@@ -479,4 +479,115 @@ fn a_model_without_anything_to_train_and_an_unknown_estimator_are_refused() {
         message.contains("kl_loss_type must be kl, mse or low_var_kl, optionally with a trailing +, got `full`"),
         "{message}"
     );
+}
+
+/// The weights after three updates on so many ranks, what each rank reported, and a checkpoint's state.
+fn on_ranks(size: usize, trainable: &Trainable, config: &Ajet) -> Vec<(Vec<f32>, UpdateReport)> {
+    crate::collective::threads::run(size, |collective| {
+        let mut weights = weights(trainable);
+        let mut trainer = Trainer::among(collective, &weights, config, None).unwrap();
+        let mut report = UpdateReport::default();
+        for _ in 0..3 {
+            report = trainer.update(&mut weights, &batch(), &mut |_| ()).unwrap();
+        }
+        let mut flat: Vec<_> = values(&weights).into_iter().collect();
+        flat.sort_by(|a, b| a.0.cmp(&b.0));
+        (flat.into_iter().flat_map(|(_, values)| values).collect(), report)
+    })
+}
+
+#[test]
+fn several_ranks_make_the_update_of_one() {
+    for trainable in [Trainable::All, lora()] {
+        for mini_batches in [1, 2] {
+            let mut config = config();
+            config.trainer_common.mini_batch_num = mini_batches;
+            config.trainer_common.optim.weight_decay = 0.1;
+            let (alone, expected) = on_ranks(1, &trainable, &config).remove(0);
+            for size in [2, 3, 7] {
+                for (rank, (found, report)) in on_ranks(size, &trainable, &config).into_iter().enumerate() {
+                    let distance = relative_l2(&alone, &found);
+                    assert!(distance < 1e-5, "rank {rank} of {size}: {distance}");
+                    assert_eq!(report.advantages, expected.advantages);
+                    for name in ["loss", "entropy", "grad_norm", "optimizer_steps", "ratio_max"] {
+                        let (a, b) = (expected.metrics[name], report.metrics[name]);
+                        assert!(
+                            (a - b).abs() <= 1e-5 * a.abs().max(0.1),
+                            "{name}: {a}, on rank {rank} of {size} {b}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn runs_of_several_ranks_repeat() {
+    let once = on_ranks(3, &Trainable::All, &config());
+    let again = on_ranks(3, &Trainable::All, &config());
+    for (a, b) in once.iter().zip(&again) {
+        assert!(a.0 == b.0 && a.0 == once[0].0, "bit for bit, on every rank");
+    }
+}
+
+#[test]
+fn each_rank_keeps_its_part_of_the_optimizers_state_and_a_checkpoint_has_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let train = |size: usize, resume: bool, save: bool| {
+        crate::collective::threads::run(size, |collective| {
+            let rank = collective.rank();
+            let mut weights = weights(&Trainable::All);
+            let mut trainer = Trainer::among(collective, &weights, &config(), None).unwrap();
+            if resume {
+                trainer.load_state(dir.path()).unwrap();
+            }
+            trainer.update(&mut weights, &batch(), &mut |_| ()).unwrap();
+            if save {
+                trainer.save_state(dir.path()).unwrap();
+            }
+            let slots = trainer.optimizer.slots().unwrap();
+            let numbers: usize = slots.values().map(|slot| slot.first.elem_count()).sum();
+            (rank, numbers, trainer.updates, values(&weights))
+        })
+    };
+    let alone = train(1, false, true);
+    let by_one = std::fs::read(dir.path().join(crate::train::state::MOMENTS_FILE)).unwrap();
+    let parts = train(4, false, true);
+    let numbers: Vec<usize> = parts.iter().map(|part| part.1).collect();
+    assert_eq!(numbers.iter().sum::<usize>(), alone[0].1, "{numbers:?}");
+    assert!(numbers.iter().all(|own| *own < alone[0].1), "{numbers:?}");
+    assert_eq!(
+        std::fs::read(dir.path().join(crate::train::state::MOMENTS_FILE))
+            .unwrap()
+            .len(),
+        by_one.len()
+    );
+    // Four ranks, then two, then one, as one rank goes on.
+    train(2, true, true);
+    let last = train(1, true, false).remove(0);
+    assert_eq!(last.2, 3);
+    train(1, false, true);
+    train(1, true, true);
+    let expected = train(1, true, false).remove(0);
+    for (name, values) in &expected.3 {
+        assert!(relative_l2(values, &last.3[name]) < 1e-5, "{name}");
+    }
+}
+
+#[test]
+fn a_row_that_is_not_finite_stops_the_step_on_every_rank() {
+    let mut broken = batch();
+    broken[4].rows[0].logprobs[2] = f32::NAN;
+    let mut config = config();
+    config.trainer_common.importance_sampling.mode = schema::ImportanceMode::Token;
+    let found = crate::collective::threads::run(2, |collective| {
+        let mut weights = weights(&Trainable::All);
+        let before = values(&weights);
+        let mut trainer = Trainer::among(collective, &weights, &config, None).unwrap();
+        let report = trainer.update(&mut weights, &broken, &mut |_| ()).unwrap();
+        (report.skipped_steps, before == values(&weights))
+    });
+    assert_eq!(found[0], found[1]);
+    assert!(found[0].1 && found[0].0.len() == 1, "{found:?}");
 }
