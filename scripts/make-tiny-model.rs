@@ -133,7 +133,7 @@ fn train(weights: &mut Weights, tokenizer: &Tokenizer, args: &Args) -> anyhow::R
         ..Optim::default()
     };
     let pool = Pool::new(Pool::physical_cores());
-    let mut optimizer = AdamW::new(weights, &optim)?;
+    let mut optimizer = AdamW::new(weights, &optim, &pool)?;
     for step in 0..args.steps {
         let batch = (0..args.batch).map(|_| Conversation::generate(&mut rng, tokenizer));
         let batch = batch.collect::<anyhow::Result<Vec<_>>>()?;
@@ -181,7 +181,7 @@ fn answer_log_probs(weights: &Weights, conversations: &[Conversation]) -> anyhow
     let hidden = model
         .hidden(&batch)?
         .index_select(&Tensor::new(places, &Device::Cpu)?, 0)?;
-    Ok(model.log_probs(&hidden, &targets, 1.0)?.0)
+    Ok(model.log_probs(&hidden, &targets, &[], 1.0)?.0)
 }
 
 /// For each skill, the probability of the exact answer under sampling at temperature 1, over fixed unseen questions.
