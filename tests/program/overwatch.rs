@@ -32,6 +32,8 @@ impl Terminal {
         let mut child = Command::new("script")
             .args(["--quiet", "--flush", "--return", "--command", &command, "/dev/null"])
             .env("TERM", "xterm-256color")
+            // A backtrace would push a message off the screen.
+            .env("RUST_BACKTRACE", "0")
             .env_remove("NO_COLOR")
             .env_remove("AJET_SWARM_TOKEN")
             .stdin(Stdio::piped())

@@ -90,8 +90,11 @@ pub(super) fn serve(
         let events = drain(&mut running);
         if !events.is_empty() {
             let load = worker.load();
-            let sent = first.send(&Answer::Events { events, load });
-            sent.map_err(|error| error.to_string())?;
+            match first.send(&Answer::Events { events, load }) {
+                Ok(()) => {}
+                Err(RankError::Gone { .. }) => return Ok(()),
+                Err(error) => return Err(error.to_string()),
+            }
         }
     }
 }
