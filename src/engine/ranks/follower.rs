@@ -91,8 +91,8 @@ pub(super) fn serve(
         if !events.is_empty() {
             let load = worker.load();
             match first.send(&Answer::Events { events, load }) {
-                Ok(()) => {}
-                Err(RankError::Gone { .. }) => return Ok(()),
+                // Where the first rank has ended, its last orders come before its end.
+                Ok(()) | Err(RankError::Gone { .. }) => {}
                 Err(error) => return Err(error.to_string()),
             }
         }
