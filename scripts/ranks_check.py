@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT / "tests/python"))
 import httpx  # noqa: E402
 import numpy  # noqa: E402
 from safetensors.numpy import load_file  # noqa: E402
-from spec_client import EpisodeLost, SwarmClient, Task, WorkflowOutput  # noqa: E402
+from spec_client import EpisodeLost, SwarmClient, SwarmError, Task, WorkflowOutput  # noqa: E402
 
 MPIRUN = "mpirun --allow-run-as-root --oversubscribe --bind-to none -np"
 TASKS, REPEATS = 4, 4
@@ -203,7 +203,7 @@ def kills(program, work, count, updates=1000):
                     return
                 try:
                     acknowledged.append(play(client, "abcdefgh"[turn % 8] * 4, turn))
-                except (EpisodeLost, httpx.HTTPError, AssertionError, TimeoutError, RuntimeError, KeyError):
+                except (EpisodeLost, SwarmError, httpx.HTTPError, AssertionError, TimeoutError, RuntimeError, KeyError):
                     time.sleep(0.05)
 
         threads = [threading.Thread(target=client, args=[number], daemon=True) for number in range(6)]
@@ -218,7 +218,9 @@ def kills(program, work, count, updates=1000):
             status = server.client.get_engine_status()["engine_status"]
             if status == "ENGINE.OFFLINE":
                 server.client.auto_sync_train_config_and_start_engine(config("kills", updates))
-        while server.client.get_engine_status()["engine_status"] != "ENGINE.ROLLING":
+        while (status := server.client.get_engine_status()["engine_status"]) != "ENGINE.ROLLING":
+            if status == "ENGINE.OFFLINE":
+                server.client.auto_sync_train_config_and_start_engine(config("kills", updates))
             time.sleep(0.2)
         time.sleep(2)
         stop.set()
