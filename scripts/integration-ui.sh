@@ -20,4 +20,5 @@ options+=(--module esnext --moduleResolution bundler)
 "$work/node_modules/.bin/tsc" "${options[@]}" assets/ui/main.mjs > "$work/types" || true
 if grep '^assets/ui/' "$work/types" | grep -v '^assets/ui/vendor/'; then exit 1; fi
 
-node --test --test-concurrency=1 tests/integration/ui/*.test.mjs
+# A test that waits for what never comes is a failure, not a run without end.
+node --test --test-concurrency=1 --test-timeout=400000 --test-force-exit tests/integration/ui/*.test.mjs

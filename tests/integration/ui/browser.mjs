@@ -1,5 +1,6 @@
 // Chromium, the server of the fixture, and pages that collect everything that goes wrong in them.
 
+import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { createServer } from 'node:net';
@@ -35,23 +36,33 @@ export async function freePort() {
   return port;
 }
 
+/** Starts a program that does not outlive this process. */
+export function start(program, args, options) {
+  const child = spawn(program, args, options);
+  process.on('exit', () => child.kill());
+  return child;
+}
+
+/** Ends a program, which may have ended by itself. */
+export async function end(child) {
+  child.kill();
+  if (child.exitCode === null && child.signalCode === null) await once(child, 'exit');
+}
+
 /** Starts the fixture; `stop` ends it. */
 export async function serve(port, ...args) {
   const script = new URL('fixture.py', import.meta.url).pathname;
-  const child = spawn('python3', [script, String(port), ...args], { stdio: ['ignore', 'pipe', 'inherit'] });
-  await once(child.stdout, 'data');
-  return {
-    base: `http://127.0.0.1:${port}`,
-    async stop() {
-      child.kill();
-      if (child.exitCode === null && child.signalCode === null) await once(child, 'exit');
-    },
-  };
+  const child = start('python3', [script, String(port), ...args], { stdio: ['ignore', 'pipe', 'inherit'] });
+  const ended = once(child, 'exit').then(([code]) => assert.fail(`the fixture ended with ${code}`));
+  await Promise.race([once(child.stdout, 'data'), ended]);
+  ended.catch(() => {}); // Later, its end is what `stop` is for.
+  return { base: `http://127.0.0.1:${port}`, stop: () => end(child) };
 }
 
-/** Opens a page; `problems` are its console messages, errors, dialogs, and requests to other hosts. */
-export async function open(browser, base, options = {}) {
+/** Opens a page until the test `t` ends; `problems` are its console messages, errors, dialogs, and requests to other hosts. */
+export async function open(t, browser, base, options = {}) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 860 }, ...options });
+  t.after(() => context.close());
   const page = await context.newPage();
   const problems = [];
   page.on('console', (message) => problems.push(`console: ${message.text()}`));
@@ -63,7 +74,29 @@ export async function open(browser, base, options = {}) {
   page.on('request', (request) => {
     if (!request.url().startsWith(base)) problems.push(`request: ${request.url()}`);
   });
-  return { page, problems, close: () => context.close() };
+  return { page, problems };
+}
+
+/** Goes to a view, and returns when the page has opened it; its data may still be on the way. */
+export async function openView(page, base, view) {
+  if (!page.url().startsWith(`${base}/ui`)) return page.goto(`${base}/ui#/${view}`);
+  await page.evaluate(
+    (hash) =>
+      new Promise((opened) => {
+        if (location.hash === hash) return opened();
+        // The page's own listener is older than this one, so it has run when this one does.
+        addEventListener('hashchange', () => opened(), { once: true });
+        location.hash = hash;
+      }),
+    `#/${view}`,
+  );
+}
+
+/** Starts a server of the fixture until the test `t` ends. */
+export async function serveFor(t, port, ...args) {
+  const server = await serve(port, ...args);
+  t.after(server.stop);
+  return server;
 }
 
 /** What foreign text has done to a page: its title, elements, links, and hidden characters that it shows. */

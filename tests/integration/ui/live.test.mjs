@@ -2,11 +2,10 @@
 // With SCREENSHOTS, a directory, it also takes the pictures of the docs.
 
 import assert from 'node:assert/strict';
-import { once } from 'node:events';
 import { join } from 'node:path';
 import test, { after, before } from 'node:test';
 
-import { launch, open } from './browser.mjs';
+import { end, launch, open, openView } from './browser.mjs';
 import { startSwarm } from './swarm.mjs';
 
 const job = new URL('../../../config/jobs/quickstart.yaml', import.meta.url).pathname;
@@ -37,7 +36,7 @@ const stepOf = (page) =>
     .then((text) => Number(/step (\d+)/.exec(text)?.[1] ?? 0));
 
 test('the page follows the quickstart, from the curve down to a token', async (t) => {
-  const { page, problems, close } = await open(browser, base);
+  const { page, problems } = await open(t, browser, base);
   const start = Date.now();
   await page.goto(`${base}/ui`);
   await page.locator('.state-word').waitFor();
@@ -73,32 +72,29 @@ test('the page follows the quickstart, from the curve down to a token', async (t
     ['engine', '.metric canvas'],
     ['runs', '.runs canvas'],
   ]) {
-    await page.goto(`${base}/ui#/${view}`);
+    await openView(page, base, view);
     await page.locator(ready).first().waitFor();
     await picture(page, view === 'training' ? 'web-page-training.png' : '');
   }
-  await page.goto(`${base}/ui#/log`);
+  await openView(page, base, 'log');
   await page.locator('.log-view').waitFor();
   assert.deepEqual(problems, []);
-  await close();
 });
 
-test('after the end of the run and of the server, what was trained is still shown', async () => {
-  const { page, problems, close } = await open(browser, base);
+test('after the end of the run and of the server, what was trained is still shown', async (t) => {
+  const { page, problems } = await open(t, browser, base);
   await page.goto(`${base}/ui`);
   await page.locator('.card').first().waitFor();
-  roll.kill();
-  await once(roll, 'exit');
+  await end(roll);
   await fetch(`${base}/stop_engine`, { method: 'POST' });
   await page.locator('.state-word', { hasText: 'Offline' }).waitFor();
-  await page.goto(`${base}/ui#/training`);
+  await openView(page, base, 'training');
   await page.locator('.metric canvas').first().waitFor();
-  await page.goto(`${base}/ui#/episodes?sort=reward`);
+  await openView(page, base, 'episodes?sort=reward');
   await page.locator('tbody tr').first().waitFor();
   assert.deepEqual(problems, []);
   await swarm.stop();
   await page.getByText(/Not connected for/).waitFor();
-  await close();
 });
 
 /** Takes a picture for the docs, if that is wanted. */

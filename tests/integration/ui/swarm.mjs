@@ -1,14 +1,12 @@
 // A real server in a directory of its own, with the programs that run beside it.
 
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
-import { once } from 'node:events';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import { freePort } from './browser.mjs';
+import { end, freePort, start } from './browser.mjs';
 
 const root = new URL('../../..', import.meta.url).pathname;
 const binary = resolve(root, process.env.AJET_SWARM ?? 'target/release/ajet-swarm');
@@ -20,16 +18,12 @@ export async function startSwarm() {
   const base = `http://127.0.0.1:${port}`;
   const children = [];
   const run = (...args) => {
-    const child = spawn(binary, args, { cwd: directory, stdio: 'ignore' });
+    const child = start(binary, args, { cwd: directory, stdio: 'ignore' });
     children.push(child);
     return child;
   };
   const stop = async () => {
-    for (const child of children.splice(0).reverse()) {
-      if (child.exitCode !== null || child.signalCode !== null) continue;
-      child.kill();
-      await once(child, 'exit');
-    }
+    for (const child of children.splice(0).reverse()) await end(child);
     rmSync(directory, { recursive: true, force: true });
   };
   run('start', `--swarm-port=${port}`);
