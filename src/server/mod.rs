@@ -38,6 +38,7 @@ use crate::protocol::swarm::SERVER_ENDS;
 pub use crate::protocol::swarm::TOKEN_VARIABLE;
 pub use code_sync::{CodeAccess, CodeOptions};
 pub use engine::process::{ChildLauncher, EngineHandle, EngineLauncher, Kill, Launch};
+pub use engine::rank_command::{Devices, RankCommand};
 pub use http::connections::Limits;
 pub use http::hosts::Hosts;
 pub use http::token::{Token, TokenError};

@@ -5,6 +5,7 @@ pub mod code_build;
 pub mod compare;
 pub mod preflight;
 pub mod process;
+pub mod rank_command;
 pub mod resume;
 pub mod runtime_dir;
 mod stderr;
