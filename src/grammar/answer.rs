@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::schema::with_separators;
+use super::schema_check::with_separators;
 
 /// What an answer may consist of.
 #[derive(Clone, Debug, PartialEq)]

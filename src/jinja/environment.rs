@@ -4,7 +4,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::{AutoEscape, Environment, Error, UndefinedBehavior, Value};
 
 use super::dialect::Dialect;
-use super::{filters, invalid, methods, objects, operators, python, tests};
+use super::{filters, invalid, is_tests, methods, objects, operators, python};
 
 /// An environment without templates.
 pub(super) fn environment(dialect: Dialect) -> Environment<'static> {
@@ -33,7 +33,7 @@ pub(super) fn environment(dialect: Dialect) -> Environment<'static> {
     });
     environment.set_unknown_method_callback(methods::call);
     filters::add_to(&mut environment);
-    tests::add_to(&mut environment);
+    is_tests::add_to(&mut environment);
     operators::add_to(&mut environment);
     environment.add_function("joiner", |separator: Option<&str>| {
         minijinja_contrib::globals::joiner(Some(Value::from(separator.unwrap_or(", "))))

@@ -8,7 +8,7 @@ use super::error::{ModelError, Result};
 use super::kernels::LogitScaling;
 use super::lora::Adapter;
 use super::ops::{BatchContext, plain, soft_cap};
-use super::packed::PackedBatch;
+use super::packed_batch::PackedBatch;
 use super::token_set::Allowed;
 use super::weights::{EMBEDDING, FINAL_NORM, Weights};
 

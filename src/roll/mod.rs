@@ -29,6 +29,7 @@ mod lost_server;
 #[cfg(test)]
 mod messages;
 mod order;
+mod own_server;
 mod pace;
 mod phases;
 mod process;
@@ -42,7 +43,6 @@ mod run;
 mod runner;
 mod scores;
 mod scoring;
-mod server;
 mod summary;
 mod swarms;
 pub mod tasks;
@@ -54,9 +54,10 @@ pub use debug::{Api, debug_one, play_on_api};
 pub use dry_run::{CountTokens, dry_run};
 pub use error::RollError;
 pub use interrupt::{EndSignals, Interrupt};
+pub use own_server::{OwnServer, STAY, ServerError};
 pub use process::{ProgramError, keep_from_programs, supervise, supervise_with};
 pub use progress::Progress;
 pub use run::Options;
 pub use runner::run;
-pub use server::{OwnServer, STAY, ServerError};
+
 pub use swarms::{Swarm, TrainedModel};

@@ -8,9 +8,9 @@ mod checkpoints;
 mod clock;
 mod code_sync;
 pub mod engine;
-mod feed;
 mod handlers;
 pub mod http;
+mod latest_event;
 #[cfg(test)]
 mod messages;
 mod model_api;

@@ -2,7 +2,8 @@
 
 pub mod client;
 pub mod code_build;
-pub mod compare;
+
+pub mod kept_config;
 pub mod preflight;
 pub mod process;
 pub mod rank_command;

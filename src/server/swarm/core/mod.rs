@@ -1,11 +1,13 @@
 //! All rules of the control plane, without I/O: calls and engine events go in with the current time; answers and
 //! [`Effect`]s come out. The server keeps the core in a mutex and runs the effects.
 
-mod calls;
 mod engine_life;
+mod episode_life;
 mod feed;
+mod model_calls;
 #[cfg(test)]
 mod model_test;
+mod tick;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
