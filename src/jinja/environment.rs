@@ -10,11 +10,13 @@ use super::{filters, invalid, is_tests, methods, objects, operators, python};
 pub(super) fn environment(dialect: Dialect) -> Environment<'static> {
     let mut environment = Environment::new();
     let is_chat = dialect == Dialect::Chat;
+    #[expect(clippy::expect_used, reason = "only custom delimiters can be invalid")]
     let syntax = SyntaxConfig::builder()
         .trim_blocks(is_chat)
         .lstrip_blocks(is_chat)
-        .build();
-    environment.set_syntax(syntax.expect("only custom delimiters can be invalid"));
+        .build()
+        .expect("the usual delimiters are valid");
+    environment.set_syntax(syntax);
     environment.set_undefined_behavior(match dialect {
         Dialect::Chat => UndefinedBehavior::Lenient,
         Dialect::Job => UndefinedBehavior::Strict,

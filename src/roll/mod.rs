@@ -2,6 +2,14 @@
 //!
 //! A [`job::Job`] names tasks, agent and reward; [`run()`] starts server and engine, runs the episodes and reports what
 //! the training changed. The client keeps no state: a run that is started again continues where the engine is.
+//!
+//! - What a job is: [`job`], [`tasks`] (read, ordered by `order`), [`agents`], [`rewards`], [`template`] and `expression`;
+//!   [`check`] refuses what cannot run, `dry_run` reports what would.
+//! - A run: `runner` from start to end, `training` in between, with `batch_plan` choosing the next episode, `attempt` and
+//!   `episode` running it, `groups` scoring answers together and `failures` stopping a run in which too many fail.
+//! - Its servers: `fleet` for several models (`swarms`, `joint_episode`, `phases`), `own_server` for one that is started
+//!   here, `joining` and `lost_server` for engines and servers that were there before or went away.
+//! - What it says: `progress` and [`report`], from `summary`, `pace`, `learning` and `concerns`.
 
 pub mod agents;
 mod attempt;

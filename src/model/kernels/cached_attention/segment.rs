@@ -146,7 +146,7 @@ unsafe fn add_values(isa: Isa, item: &Item, span: &Span, scratch: &Scratch, part
     }
 }
 
-/// As [`add_values`], with the same sums, for so many rows that it is worth while to put the values side by side.
+/// As [`add_values`], with the same sums, for rows enough that it pays to put the values side by side first.
 ///
 /// # Safety
 /// As [`add_values`].
