@@ -60,6 +60,12 @@ export class History {
     return column;
   }
 
+  /** Step of the last update; null before the first one. */
+  lastUpdate() {
+    const rewards = this.column('reward_mean') ?? [];
+    return this.steps[rewards.findLastIndex((value) => value != null)] ?? null;
+  }
+
   /** Names of all metrics. */
   keys() {
     this.#keys ??= [...new Set([...this.#metrics.values()].flatMap(Object.keys))];

@@ -5,7 +5,7 @@ import { age } from './format.mjs';
 import { History } from './history.mjs';
 import { GO, HELP, listen } from './keyboard.mjs';
 import { address, parse } from './router.mjs';
-import { stateOf } from './states.mjs';
+import { endOf, stateOf, updatesText } from './states.mjs';
 import { Store } from './store.mjs';
 import { oneLine } from './text.mjs';
 import * as theme from './theme.mjs';
@@ -107,10 +107,14 @@ function update() {
   recordLoad(status);
   recordLog(status);
   refreshHistory(status);
-  const { word, color } = stateOf(status.engine.status);
-  setText(frame.state, `${word} · step ${status.engine.global_step}`);
+  const { engine } = status;
+  const lastUpdate = app.history.lastUpdate();
+  const end = endOf(engine, lastUpdate, app.store.now());
+  const { word, color } = stateOf(engine.status);
+  const state = [end?.word ?? word, updatesText(engine, lastUpdate)].filter(Boolean).join(' · ');
+  setText(frame.state, state);
   frame.state.style.setProperty('--dot', `var(${color})`);
-  document.title = `${title} · step ${status.engine.global_step} · ajet-swarm`;
+  document.title = `${title} · ${state} · ajet-swarm`;
   setText(frame.experiment, oneLine(status.experiment?.name ?? 'no experiment', 60));
   view?.update?.();
 }

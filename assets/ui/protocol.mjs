@@ -93,6 +93,7 @@
  * @property {ClientInfo[]} clients
  * @property {RunningEpisode[]} running
  * @property {number} running_total
+ * @property {number} claimed_total
  * @property {TaskGroup[]} groups
  * @property {Record<string, number>} dropped
  * @property {Record<string, number>} latest_metrics

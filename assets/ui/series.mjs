@@ -1,8 +1,8 @@
 /** Series of metrics: smoothing, bands and trends. Pure. */
 
 /** @typedef {(number | null)[]} Values */
-/** @typedef {'rising' | 'falling' | 'flat' | 'too early to tell'} Direction */
-/** @typedef {{ recent: number, change: number | null, word: Direction }} Trend */
+/** @typedef {'rising' | 'falling' | 'no clear change'} Direction */
+/** @typedef {{ change: number, window: number, word: Direction }} Trend `window`: values in which the change is clear. */
 
 /**
  * Exponential moving average, corrected for its start. Gaps stay gaps.
@@ -52,23 +52,56 @@ function spread(mean, std, sign, bound) {
   return sign < 0 ? Math.max(value, bound) : Math.min(value, bound);
 }
 
+/** Values that are looked at, at most. */
+const LONGEST = 200;
+/** Fewest values for a trend. */
+const SHORTEST = 10;
+/** Standard deviations of the Mann-Kendall statistic of noise that a clear change exceeds. */
+const CLEAR = 3;
+/** Differences up to this one are those of rounding. */
+const ROUNDING = 1e-9;
+
 /**
- * Mean of the last `window` values against that of the `window` before.
+ * The latest clear change: of the last 10, 15, 22, 33, … values, the shortest window with one counts. The rule is that
+ * of src/trend.rs; tests/fixtures/trends.json holds both to it.
  * @param {Values} values
- * @param {number} window
+ * @returns {Trend | null} Null for fewer than ten values.
+ */
+export function trend(values) {
+  const known = /** @type {number[]} */ (values.filter((value) => value != null)).slice(-LONGEST);
+  if (known.length < SHORTEST) return null;
+  for (let window = SHORTEST; window < known.length; window = Math.floor((window * 3) / 2)) {
+    const found = clearChange(known.slice(-window));
+    if (found) return found;
+  }
+  return clearChange(known) ?? { change: change(known), window: known.length, word: 'no clear change' };
+}
+
+/**
+ * The change of all values if the Mann-Kendall test, which asks of every pair whether the later one is larger, finds one
+ * and the means of first and last quarter agree.
+ * @param {number[]} values
  * @returns {Trend | null}
  */
-export function trend(values, window = 10) {
-  const known = /** @type {number[]} */ (values.filter((value) => value != null));
-  if (known.length === 0) return null;
-  const recent = known.slice(-window);
-  const before = known.slice(-2 * window, -window);
-  if (before.length < window) return { recent: mean(recent), change: null, word: 'too early to tell' };
-  const change = mean(recent) - mean(before);
-  // Two standard errors of a difference of means: less may be chance.
-  const noise = 2 * Math.sqrt((variance(recent) + variance(before)) / window);
-  const word = Math.abs(change) <= noise ? 'flat' : change > 0 ? 'rising' : 'falling';
-  return { recent: mean(recent), change, word };
+function clearChange(values) {
+  const count = values.length;
+  let statistic = 0;
+  for (let i = 0; i < count; i++) {
+    for (let j = i + 1; j < count; j++) {
+      const step = values[j] - values[i];
+      if (Math.abs(step) > ROUNDING) statistic += Math.sign(step);
+    }
+  }
+  const deviation = Math.sqrt((count * (count - 1) * (2 * count + 5)) / 18);
+  const difference = change(values);
+  if (Math.abs(statistic) <= CLEAR * deviation || difference * statistic <= 0) return null;
+  return { change: difference, window: count, word: difference > 0 ? 'rising' : 'falling' };
+}
+
+/** Mean of the last quarter minus that of the first. @param {number[]} values */
+function change(values) {
+  const quarter = Math.ceil(values.length / 4);
+  return mean(values.slice(-quarter)) - mean(values.slice(0, quarter));
 }
 
 /** @param {Values} values */
@@ -89,10 +122,4 @@ export function positive(values) {
 /** @param {number[]} values */
 function mean(values) {
   return values.reduce((sum, value) => sum + value, 0) / values.length;
-}
-
-/** @param {number[]} values */
-function variance(values) {
-  const centre = mean(values);
-  return values.reduce((sum, value) => sum + (value - centre) ** 2, 0) / Math.max(1, values.length - 1);
 }

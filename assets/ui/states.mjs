@@ -1,4 +1,9 @@
-/** The engine's states in words and colours. */
+/** The engine's states in words and colours, and how far the run is. */
+
+import { duration, number, plural } from './format.mjs';
+
+/** Part of an engine's detail: it ended because all updates of its configuration are done (src/protocol/swarm.rs). */
+const UPDATES_DONE = 'updates of ajet.trainer_common.total_training_steps are done';
 
 /** Word, colour variable and explanation of each state. */
 const STATES = new Map(
@@ -24,6 +29,51 @@ export function stateOf(status) {
 /** @param {string} status */
 export function isUpdating(status) {
   return status === 'ENGINE.WEIGHT_SYNCING' || status === 'ENGINE.WEIGHT_EXPORTING';
+}
+
+/**
+ * Updates of the weights that are done before the current batch; 0 while offline.
+ * @param {import('./protocol.mjs').Engine} engine
+ */
+export function updatesDone({ global_step }) {
+  return Math.max(0, global_step - 1);
+}
+
+/**
+ * Updates that are done, of how many if that is limited; empty before the first engine.
+ * @param {import('./protocol.mjs').Engine} engine
+ * @param {number | null} lastUpdate Step of the last update.
+ */
+export function updatesText(engine, lastUpdate) {
+  if (engine.global_step === 0) return lastUpdate == null ? '' : plural(lastUpdate, 'update');
+  const done = updatesDone(engine);
+  return engine.total_steps ? `${number(done)}/${plural(engine.total_steps, 'update')}` : plural(done, 'update');
+}
+
+/**
+ * How the run ended, if no engine runs and there were updates.
+ * @param {import('./protocol.mjs').Engine} engine
+ * @param {number | null} lastUpdate Step of the last update.
+ * @param {number} now Unix seconds.
+ * @returns {{ word: string, sentence: string } | null}
+ */
+export function endOf({ status, detail, since }, lastUpdate, now) {
+  if (status !== 'ENGINE.OFFLINE' || lastUpdate == null) return null;
+  const isFinished = detail?.includes(UPDATES_DONE) ?? false;
+  const word = isFinished ? 'Finished' : 'Ended';
+  const ago = since > 0 ? `, ${duration(Math.max(1, Math.round(now - since)))} ago` : '';
+  const why = detail && !isFinished ? `: ${detail}` : '';
+  return { word, sentence: `${word.toLowerCase()} after ${plural(lastUpdate, 'update')}${ago}${why}` };
+}
+
+/**
+ * How full the batch is, 0 to 1. Where the rule counts tasks, episodes of incomplete ones count as well. Pure.
+ * @param {import('./protocol.mjs').Batch} batch
+ */
+export function batchShare({ unit, done, target, episodes, episodes_target }) {
+  const ofRule = done / Math.max(1, target);
+  const ofEpisodes = unit === 'tasks' ? episodes / Math.max(1, episodes_target) : 0;
+  return Math.min(1, Math.max(ofRule, ofEpisodes));
 }
 
 /**

@@ -9,6 +9,7 @@ use anyhow::bail;
 use super::job_init;
 use crate::client::ServerUrl;
 use crate::config::check_model_path;
+use crate::counted::counted;
 use crate::roll::job::Job;
 use crate::roll::{TrainedModel, check, reference, tasks};
 use crate::{note, say, terminal};
@@ -73,8 +74,10 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
             }
             let (training, validation) = (sets.training.len(), sets.validation.len());
             say!(
-                "{} is valid: {training} training tasks, {validation} evaluation tasks",
-                path.display()
+                "{} is valid: {}, {}",
+                path.display(),
+                counted(training as u64, "training task"),
+                counted(validation as u64, "evaluation task")
             );
         }
         Action::Show(JobArgs { path, set }) => print_yaml(&documents(&Job::load(&path, &set)?)),

@@ -1,9 +1,14 @@
 //! Logging to stderr, as text or JSON: information of ours and warnings of others by default, without colours if
 //! `NO_COLOR` is set or stderr is not a terminal.
 
+use std::fmt;
 use std::io::{self, IsTerminal, Write};
 
+use tracing::{Event, Level};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
 
 use crate::protocol::engine::LOG_FORMAT_VARIABLE;
 use crate::terminal::{self, printable};
@@ -16,6 +21,9 @@ pub enum Format {
     Text,
     /// One JSON object per line, for log collectors.
     Json,
+    /// Sentences as commands that are no servers write them: `warning: …`, without a time.
+    #[value(skip)]
+    Sentences,
 }
 
 /// Option of the commands whose log programs may read.
@@ -50,12 +58,52 @@ pub fn init(verbose: u8, is_quiet: bool, format: Format) {
                 colour,
             })
             .init(),
+        Format::Sentences => log
+            .with_ansi(false)
+            .event_format(Sentences)
+            .with_writer(|| PrintableSentences(std::io::stderr()))
+            .init(),
         Format::Json => log
             .json()
             .flatten_event(true)
             .with_span_list(false)
             .with_writer(|| PrintableJson(std::io::stderr()))
             .init(),
+    }
+}
+
+/// Formats events as sentences.
+struct Sentences;
+
+impl<S, N> FormatEvent<S, N> for Sentences
+where
+    S: tracing::Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(&self, context: &FmtContext<'_, S, N>, mut to: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        to.write_str(match *event.metadata().level() {
+            Level::ERROR => "error: ",
+            Level::WARN => "warning: ",
+            Level::INFO => "",
+            Level::DEBUG | Level::TRACE => "debug: ",
+        })?;
+        context.field_format().format_fields(to.by_ref(), event)?;
+        writeln!(to)
+    }
+}
+
+/// Writer of sentences, which may contain text of agents, engines and servers: escapes control characters.
+struct PrintableSentences<W>(W);
+
+impl<W: Write> Write for PrintableSentences<W> {
+    /// Writes a whole sentence from the formatter.
+    fn write(&mut self, sentence: &[u8]) -> io::Result<usize> {
+        write!(self.0, "{}", printable(&String::from_utf8_lossy(sentence)))?;
+        Ok(sentence.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
     }
 }
 
@@ -162,6 +210,28 @@ mod tests {
                 "{text:?}"
             );
         }
+    }
+
+    /// Seen in `roll`: lines with times and WARN beside `warning:` lines.
+    #[test]
+    fn a_command_warns_in_sentences() {
+        let shared = Shared::default();
+        let to = shared.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .event_format(Sentences)
+            .with_writer(move || PrintableSentences(to.clone()))
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::warn!("the agent wrote \u{1b}[31mred\nhint: look");
+            tracing::info!("worker: ready");
+        });
+        let text = String::from_utf8(shared.0.lock().unwrap().clone()).unwrap();
+        assert!(
+            text.starts_with("warning: the agent wrote ") && !text.contains('\u{1b}'),
+            "{text:?}"
+        );
+        assert!(text.ends_with("red\nhint: look\nworker: ready\n"), "{text:?}");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use serde_json::json;
 use super::server_url::ServerArgs;
 use super::wait_goal::{Goal, Outlook};
 use crate::client::{ClientError, SwarmClient};
+use crate::counted::counted;
 use crate::protocol::swarm::{EngineStatus, EngineStatusAnswer, PoolInformation};
 use crate::terminal;
 
@@ -104,12 +105,20 @@ fn if_there<T>(answer: Result<T, ClientError>) -> Result<Option<T>, ClientError>
 }
 
 fn lines(status: &EngineStatusAnswer, pool: &PoolInformation, experiment_dir: Option<&str>) -> String {
-    let running = pool.running_episode_details.as_ref().map_or(0, |running| running.len());
-    let clients = pool.swarm_client_instruction.active_clients.len();
+    let episodes = || pool.running_episode_details.iter().flat_map(|all| all.values());
+    let running = episodes().filter(|episode| episode.has_begun()).count();
+    let claimed = episodes().count() - running;
+    let clients = pool.swarm_client_instruction.active_clients.len() as u64;
     let mut lines = vec![("engine", status.engine_status.to_string())];
     lines.extend(status.engine_status_detail.clone().map(|detail| ("detail", detail)));
     lines.extend(pool.training_model_path.clone().map(|model| ("model", model)));
-    lines.push(("step", status.global_step.to_string()));
+    if status.global_step > 0 {
+        let done = status.global_step - 1;
+        lines.push((
+            "step",
+            format!("{} ({} done)", status.global_step, counted(done, "update")),
+        ));
+    }
     if !pool.sample_collection_method.is_empty() {
         lines.push((
             "batch",
@@ -124,7 +133,9 @@ fn lines(status: &EngineStatusAnswer, pool: &PoolInformation, experiment_dir: Op
                 pool.sample_collection_method
             ),
         ));
-        lines.push(("running", format!("{running} episodes, {clients} active clients")));
+        let running = counted(running as u64, "episode");
+        let clients = counted(clients, "active client");
+        lines.push(("running", format!("{running}, {claimed} only claimed, {clients}")));
     }
     let dropped: Vec<_> = pool
         .dropped_episodes
@@ -172,10 +183,7 @@ mod tests {
             global_step: 0,
         };
         let mut pool = PoolInformation::default();
-        assert_eq!(
-            lines(&status, &pool, None),
-            "engine      ENGINE.OFFLINE\nstep        0\n"
-        );
+        assert_eq!(lines(&status, &pool, None), "engine      ENGINE.OFFLINE\n");
         status.engine_status = EngineStatus::Rolling;
         pool.sample_collection_method = "rollout_until_finish_enough_tasks".into();
         (pool.completed_episodes, pool.completed_episode_target) = (3, 8);

@@ -8,6 +8,7 @@ use anyhow::bail;
 
 use super::server_url::ServerArgs;
 use crate::client::{ClientError, Sources, SwarmClient, pack_sources};
+use crate::counted::counted;
 use crate::protocol::swarm::{EngineStatus, EngineStatusAnswer};
 use crate::{note, say, terminal};
 
@@ -82,8 +83,8 @@ fn dry_run(dir: &Path) -> anyhow::Result<ExitCode> {
     }
     warn_left_out(&sources);
     note!(
-        "{} files of {} would be sent ({} bytes)",
-        sources.files.len(),
+        "{} of {} would be sent ({} bytes)",
+        counted(sources.files.len() as u64, "file"),
         sources.root.display(),
         archive.len()
     );

@@ -16,11 +16,11 @@ use super::batch::pool::StopRule;
 use super::batch::resume_plan::{Plan, plan};
 use super::core::{Core, Parts};
 use super::events::EventHub;
+use super::load;
 use super::metrics::step_log::{self, StepLog};
 use super::model_thread::{self, ModelThread};
 use super::ranks::FirstRank;
 use super::recorder::Recorder;
-use super::sampling_load;
 use super::sampling_worker::SamplingWorker;
 use super::server::{App, End, router};
 use super::session::registry::Sessions;
@@ -215,13 +215,18 @@ async fn boot(
         ..ChatSettings::new(&config)
     };
     let text = Arc::new(info.text);
+    // The worker has warned of the rest.
+    let tool_warnings = text.trial().unwrap_or_default().tool_warnings;
     let recorder = Recorder::start(&experiment_dir, &config.trainer_common, text.clone(), hub.clone());
-    let backend = ChatBackend::new(text, Arc::new(handle.clone()), settings);
+    let backend = ChatBackend::new(text, Arc::new(handle.clone()), settings).map_err(EngineError)?;
+    let tool_hub = hub.clone();
+    let backend =
+        backend.with_tool_warning(move || tool_warnings.into_iter().for_each(|warning| tool_hub.warn(warning)));
     let core = Core::new(Parts {
         lock: start.lock,
         hub: hub.clone(),
         model: handle,
-        backend: Arc::new(backend.map_err(EngineError)?),
+        backend: Arc::new(backend),
         sessions: match records {
             true => Sessions::default(),
             false => Sessions::unrecorded(),
@@ -242,10 +247,7 @@ async fn boot(
     let global_step = core.restore(start.plan.running);
     // Weak, so that the reports do not hold the experiment directory of an engine that has ended.
     let reported = Arc::downgrade(&core);
-    tokio::spawn(sampling_load::report(
-        move || Some(reported.upgrade()?.load()),
-        hub.clone(),
-    ));
+    tokio::spawn(load::report(move || Some(reported.upgrade()?.load()), hub.clone()));
     let _ = app.booted.set((core, hello)); // only set here
     hub.phase(EnginePhase::Rolling, global_step, start.damage);
     Ok(())

@@ -30,7 +30,7 @@ impl SamplingWorker {
         let model = load(&config.model.path, &device, dtype, &mut progress).map_err(sentence)?;
         model.warnings.iter().for_each(|warning| hub.warn(warning.clone()));
         let text = TextModel::new(&model);
-        for warning in text.trial().map_err(sentence)? {
+        for warning in text.trial().map_err(sentence)?.warnings {
             hub.warn(warning);
         }
         let trainable = match adapter {

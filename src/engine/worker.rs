@@ -54,7 +54,8 @@ impl ModelWorker {
         hub: Arc<EventHub>,
     ) -> Result<(Self, ModelInfo), String> {
         let device = device::choose(&config.engine.device).map_err(sentence)?;
-        if let Some(warning) = validate::ranks(config, device.is_cuda(), collective.size())? {
+        let asked = config.trainer_common.n_gpus_per_node;
+        if let Some(warning) = validate::gpus(asked, device.is_cuda(), collective.size()) {
             hub.warn(warning);
         }
         let (threads, cpus) = (config.engine.threads, Pool::logical_cpus());
@@ -75,7 +76,7 @@ impl ModelWorker {
         let base: LoadedModel = load(&config.model.path, &device, dtype, &mut progress).map_err(sentence)?;
         base.warnings.iter().for_each(|warning| hub.warn(warning.clone()));
         let text = TextModel::new(&base);
-        for warning in text.trial().map_err(sentence)? {
+        for warning in text.trial().map_err(sentence)?.warnings {
             hub.warn(warning);
         }
         let trainable = trainable(config);

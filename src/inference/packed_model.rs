@@ -183,8 +183,9 @@ fn pack(matrix: &mut PackedMatrix, weights: &Weights, pool: &Pool, names: &[&str
         let candle_core::Storage::Cpu(storage) = &**storage else {
             unreachable!("`plain` moves parameters to the CPU");
         };
-        #[expect(clippy::expect_used, reason = "`plain` makes parameters contiguous")]
-        let (start, end) = layout.contiguous_offsets().expect("parameters are contiguous");
+        let (start, end) = layout
+            .contiguous_offsets()
+            .expect("`plain` makes parameters contiguous");
         parts.push(&storage.as_slice::<f32>()?[start..end]);
     }
     matrix.pack(pool, &parts, (!bias.is_empty()).then_some(bias));

@@ -213,13 +213,13 @@ impl Sequence {
         let id = token.id;
         if !self.started {
             self.started = true;
-            self.emit(SampleEvent::Started {
+            self.tell(SampleEvent::Started {
                 cached_tokens: self.cached,
             });
         }
         self.penalise(id);
         self.tokens.push(id);
-        self.emit(SampleEvent::Token(token));
+        self.tell(SampleEvent::Token(token));
         let params = &self.request.params;
         if let Some(constraint) = &mut self.constraint {
             constraint.push(id);
@@ -238,7 +238,7 @@ impl Sequence {
     }
 
     /// Sends an event to the requester, who may be gone; the next step notices.
-    pub fn emit(&self, event: SampleEvent) {
+    pub fn tell(&self, event: SampleEvent) {
         let _ = self.request.events.send(event);
     }
 }

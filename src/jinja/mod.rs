@@ -10,7 +10,6 @@ mod error;
 mod escape;
 mod filters;
 mod format;
-mod is_tests;
 mod lexer;
 mod method_names;
 mod methods;
@@ -24,6 +23,7 @@ mod slices;
 #[cfg(test)]
 mod table_tests;
 mod templates;
+mod tests;
 mod weight;
 
 use minijinja::{Error, ErrorKind, State, UndefinedBehavior, Value};

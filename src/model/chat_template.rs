@@ -148,13 +148,22 @@ fn with_reasoning_aliases(mut message: serde_json::Value) -> serde_json::Value {
 const TRIAL_TOOL: &str = "trial_tool";
 const TRIAL_RESULT: &str = "trial result";
 
+/// What trial conversations showed: a warning for each kind of request that will be refused, or of which the model will
+/// not see a part.
+#[derive(Clone, Debug, Default)]
+pub struct Trial {
+    /// About requests of any kind.
+    pub warnings: Vec<String>,
+    /// About requests with tools, which concern nobody who brings none.
+    pub tool_warnings: Vec<String>,
+}
+
 impl ChatTemplate {
-    /// Renders trial conversations, with and without a tool, its call and its result. Returns a warning for each kind
-    /// of request that will be refused, or whose tools the model will not see.
+    /// Renders trial conversations, with and without a tool, its call and its result.
     ///
     /// # Errors
     /// Fails if a user's question alone cannot be rendered.
-    pub fn trial(&self) -> Result<Vec<String>, ModelError> {
+    pub fn trial(&self) -> Result<Trial, ModelError> {
         let user = json!({"role": "user", "content": "question"});
         let system = json!({"role": "system", "content": "instruction"});
         let call = json!({"id": "call00000", "type": "function",
@@ -173,8 +182,8 @@ impl ChatTemplate {
         };
         render(&[&user], None)?;
         let tools = Some(std::slice::from_ref(&tool));
-        let trials = [
-            ("a system message", render(&[&system, &user], None), ""),
+        let with_system = ("a system message", render(&[&system, &user], None), "");
+        let with_tools = [
             ("tools", render(&[&user], tools), TRIAL_TOOL),
             (
                 "a tool's result",
@@ -190,7 +199,10 @@ impl ChatTemplate {
             )),
             Ok(_) => None,
         };
-        Ok(trials.into_iter().filter_map(warning).collect())
+        Ok(Trial {
+            warnings: warning(with_system).into_iter().collect(),
+            tool_warnings: with_tools.into_iter().filter_map(warning).collect(),
+        })
     }
 }
 
@@ -385,7 +397,8 @@ mod tests {
             ),
         ];
         for (source, expected) in cases {
-            let trial = template(&source).trial();
+            let all = |trial: Trial| [trial.warnings, trial.tool_warnings].concat();
+            let trial = template(&source).trial().map(all);
             match (&trial, expected) {
                 (Err(_), None) => {}
                 (Ok(warnings), Some(expected)) => {

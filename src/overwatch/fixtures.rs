@@ -112,6 +112,7 @@ pub fn rolling() -> Status {
         }],
         running: vec![running(1, 1, 0.0), running(2, 0, 130.0), running(3, 2, 0.0)],
         running_total: 3,
+        claimed_total: 0,
         groups: vec![
             group(7, &[1.0, 0.0, 1.0, 1.0], 0),
             group(8, &[1.0, 1.0, 1.0, 1.0], 0),
@@ -163,6 +164,8 @@ fn metrics(step: u64) -> indexmap::IndexMap<String, f64> {
     let values = [
         ("global_step", step as f64),
         ("reward_mean", rising),
+        ("reward_min", 0.0),
+        ("reward_max", 1.0),
         ("reward_p10", 0.0),
         ("reward_p90", 1.0),
         ("success_rate", rising),

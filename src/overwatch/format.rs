@@ -1,5 +1,7 @@
 //! Numbers, durations and names for people.
 
+pub use crate::counted::{counted, thousands as count};
+
 /// Formats seconds: `4.2s`, `42s`, `3m 07s`, `2h 05m`, `3d 4h`.
 pub fn duration(seconds: f64) -> String {
     let seconds = seconds.max(0.0);
@@ -33,26 +35,12 @@ pub fn number(value: f64) -> String {
         size if size < 1e-3 => format!("{value:.1e}"),
         size if size < 10.0 => format!("{value:.3}"),
         size if size < 100.0 => format!("{value:.1}"),
-        size if size < 1e7 => thousands(value),
+        size if size < 1e7 => {
+            let sign = if value < 0.0 { "-" } else { "" };
+            format!("{sign}{}", count(size.round() as u64))
+        }
         _ => format!("{value:.2e}"),
     }
-}
-
-/// Formats a count: `1,234`.
-pub fn count(count: u64) -> String {
-    thousands(count as f64)
-}
-
-fn thousands(value: f64) -> String {
-    let digits = format!("{:.0}", value.abs());
-    let mut text = String::from(if value < 0.0 { "-" } else { "" });
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 /// Formats a large count: `65k`, `494M`, `7.6B`.
@@ -82,14 +70,6 @@ pub fn bytes(bytes: u64) -> String {
 /// Formats a share of 1: `42%`.
 pub fn percent(share: f64) -> String {
     format!("{:.0}%", share * 100.0)
-}
-
-/// Returns a noun with its count: `1 task`, `3 tasks`.
-pub fn counted(count: u64, noun: &str) -> String {
-    match count {
-        1 => format!("1 {noun}"),
-        _ => format!("{} {noun}s", self::count(count)),
-    }
 }
 
 /// Returns the first part of an identifier, enough to distinguish a few.
@@ -147,10 +127,6 @@ mod tests {
             assert_eq!(magnitude(count), want);
         }
         assert_eq!((bytes(512 << 20), bytes(3 << 30)), ("512 MiB".into(), "3.0 GiB".into()));
-        assert_eq!(
-            (counted(1, "task"), counted(1500, "task")),
-            ("1 task".into(), "1,500 tasks".into())
-        );
         assert_eq!(percent(0.424), "42%");
     }
 

@@ -5,6 +5,7 @@ use ratatui::layout::Position;
 
 use super::list::Hits;
 use super::state::{Action, Tab};
+use super::update::Extreme;
 
 /// Rows of a page key.
 const PAGE_ROWS: isize = 10;
@@ -55,11 +56,12 @@ fn pressed(key: &KeyEvent) -> Option<Action> {
         KeyCode::Char('/') => Action::Filter,
         KeyCode::Char('s') => Action::Sort,
         KeyCode::Char('p') => Action::Pause,
-        KeyCode::Char('w') => Action::Worst,
-        KeyCode::Char('b') => Action::Best,
+        KeyCode::Char('w') => Action::Extreme(Extreme::Worst),
+        KeyCode::Char('b') => Action::Extreme(Extreme::Best),
         KeyCode::Char('l') => Action::Latest,
         KeyCode::Char('f') => Action::Switch,
         KeyCode::Char('t') => Action::Tokens,
+        KeyCode::Char('e') => Action::Kind,
         _ => return None,
     })
 }
@@ -91,7 +93,7 @@ mod tests {
         assert_eq!(plain('3'), Some(Action::Open(Tab::Tasks)));
         assert_eq!(plain('7'), Some(Action::Open(Tab::Log)));
         assert_eq!(plain('8'), None);
-        assert_eq!(plain('w'), Some(Action::Worst));
+        assert_eq!(plain('w'), Some(Action::Extreme(Extreme::Worst)));
         assert_eq!(press(KeyCode::Tab, KeyModifiers::NONE, false), Some(Action::Turn(1)));
         assert_eq!(
             press(KeyCode::Char('c'), KeyModifiers::CONTROL, true),

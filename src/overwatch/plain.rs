@@ -1,7 +1,8 @@
 //! The dashboard as plain text, for scripts and logs.
 
-use super::format::{count, duration, number, short};
+use super::format::{duration, number, short};
 use super::state::State;
+use super::state::summary::running;
 use super::theme::state_name;
 use crate::terminal::one_line;
 
@@ -16,7 +17,7 @@ pub fn plain_text(state: &State) -> String {
             .unwrap_or_default();
         lines.push(("state", format!("{}{age}", state_name(status.engine.status))));
         lines.push(("doing", state.doing()));
-        lines.push(("step", status.engine.global_step.to_string()));
+        lines.extend(state.updates().map(|updates| ("updates", updates)));
         if let Some(experiment) = &status.experiment {
             lines.push(("experiment", experiment.name.clone()));
             lines.push(("model", experiment.model.clone()));
@@ -37,7 +38,7 @@ pub fn plain_text(state: &State) -> String {
                 .as_ref()
                 .map(|reward| ("batch reward", number(reward.mean))),
         );
-        lines.push(("running", count(status.running_total)));
+        lines.push(("episodes now", running(status)));
         lines.push(("learning", state.learning()));
         lines.extend(state.evaluation().map(|eval| ("eval reward", eval)));
         for client in &status.clients {

@@ -1,6 +1,7 @@
 //! What the dashboard receives from a source, and what it asks for.
 
 use crate::protocol::status::{EpisodeDetail, Episodes, Status, StepMetrics};
+use crate::protocol::swarm::EpisodeType;
 
 /// News from a source. All text in it is printable.
 #[derive(Clone, Debug)]
@@ -47,10 +48,44 @@ pub struct Wanted {
 pub struct Query {
     /// Id of the task; all if there is none.
     pub task: Option<String>,
+    /// Train or eval episodes, or both.
+    pub kind: Kind,
     /// Order.
     pub sort: Sort,
     /// Episodes to skip.
     pub offset: usize,
+}
+
+/// Which finished episodes are listed: rewards of training and of evaluations are not to be compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// Those that train.
+    #[default]
+    Train,
+    /// Those of evaluations.
+    Eval,
+    /// Both.
+    All,
+}
+
+impl Kind {
+    /// Returns the next one, in the order of the key `e`.
+    pub fn next(self) -> Self {
+        match self {
+            Self::Train => Self::Eval,
+            Self::Eval => Self::All,
+            Self::All => Self::Train,
+        }
+    }
+
+    /// Returns the type that is listed; `None` for both.
+    pub fn only(self) -> Option<EpisodeType> {
+        match self {
+            Self::Train => Some(EpisodeType::Train),
+            Self::Eval => Some(EpisodeType::Eval),
+            Self::All => None,
+        }
+    }
 }
 
 /// Number of episodes of a page.
@@ -105,10 +140,35 @@ pub enum Subject {
     /// The latest LLM call of any agent.
     #[default]
     Latest,
-    /// The finished train episode with the lowest reward at this step or before.
-    Worst,
-    /// That with the highest reward.
-    Best,
+    /// The finished train episode of an update with the lowest or highest reward.
+    Extreme(Extreme, u64),
     /// An episode by its id.
     Episode(String),
+}
+
+/// An end of the rewards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extreme {
+    /// The lowest reward.
+    Worst,
+    /// The highest reward.
+    Best,
+}
+
+impl Extreme {
+    /// Returns a word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Worst => "worst",
+            Self::Best => "best",
+        }
+    }
+
+    /// Returns the order in which it comes first.
+    pub fn sort(self) -> Sort {
+        match self {
+            Self::Worst => Sort::Worst,
+            Self::Best => Sort::Best,
+        }
+    }
 }

@@ -16,6 +16,8 @@ use super::swarm::EpisodeType;
 
 /// Metrics by step.
 pub const METRICS_FILE: &str = "metrics.jsonl";
+/// Maximum size of [`METRICS_FILE`], in bytes; beyond it, older steps are thinned out.
+pub const METRICS_BYTES: u64 = 64 * 1024 * 1024;
 /// Finished and dropped episodes.
 pub const EPISODES_FILE: &str = "episodes.jsonl";
 /// Maximum size of [`EPISODES_FILE`], in bytes; beyond it, the older half is removed.

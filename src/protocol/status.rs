@@ -33,9 +33,12 @@ pub struct Status {
     /// Claimed episodes, in the order of their claims; at most [`RUNNING_EPISODES`].
     #[serde(default)]
     pub running: Vec<RunningEpisode>,
-    /// All claimed episodes, also those not in `running`.
+    /// Episodes that run: claimed ones that have begun an LLM call, also those not in `running`.
     #[serde(default)]
     pub running_total: u64,
+    /// Episodes that are claimed and have not begun an LLM call yet.
+    #[serde(default)]
+    pub claimed_total: u64,
     /// Groups of the batch; while an update runs, of the batch that it trains on. At most [`GROUPS`].
     #[serde(default)]
     pub groups: Vec<TaskGroup>,
@@ -119,6 +122,13 @@ pub struct EngineState {
     pub restarts: u64,
 }
 
+impl EngineState {
+    /// Returns the number of updates that are done before the current batch; 0 while offline.
+    pub fn updates_done(&self) -> u64 {
+        self.global_step.saturating_sub(1)
+    }
+}
+
 impl Default for EngineState {
     fn default() -> Self {
         Self {
@@ -191,6 +201,19 @@ pub struct Distribution {
     pub p90: f64,
 }
 
+impl BatchProgress {
+    /// Returns how full the batch is, 0 to 1. Where the rule counts tasks, episodes of incomplete ones count as well.
+    pub fn share(&self) -> f64 {
+        let share = |done: u64, target: u64| done as f64 / target.max(1) as f64;
+        let of_rule = share(self.done, self.target);
+        let of_episodes = match self.unit == "tasks" {
+            true => share(self.episodes, self.episodes_target),
+            false => 0.0,
+        };
+        of_rule.max(of_episodes).min(1.0)
+    }
+}
+
 impl Distribution {
     /// Returns the distribution of finite values; percentiles are interpolated linearly. `None` without values.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
@@ -212,12 +235,12 @@ impl Distribution {
     }
 }
 
-/// Load and speed of sampling. Rates are means of the last ten seconds.
+/// Load and speed of sampling. Rates and requests are means of the last ten seconds, so that they agree.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SamplingLoad {
-    /// LLM requests that are being sampled.
+    /// LLM requests that are sampled at the same time: a mean, rounded up.
     pub running_requests: u64,
-    /// LLM requests that are queued.
+    /// LLM requests that are queued: a mean, rounded up.
     pub waiting_requests: u64,
     /// Share of the KV cache in use, 0 to 1.
     pub cache_usage: f64,
@@ -279,6 +302,13 @@ pub struct RunningEpisode {
     /// Sampled tokens so far.
     #[serde(default)]
     pub completion_tokens: u64,
+}
+
+impl RunningEpisode {
+    /// Returns whether it has begun an LLM call; before, it is only claimed.
+    pub fn has_begun(&self) -> bool {
+        self.llm_calls > 0 || self.calls_in_flight > 0
+    }
 }
 
 /// Episodes of one task in a batch.
@@ -460,6 +490,30 @@ pub struct TokenRow {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Seen: the bar stood still for most of a batch, since no task was complete.
+    #[test]
+    fn episodes_of_incomplete_tasks_move_the_progress() {
+        for (unit, done, episodes, share) in [
+            ("tasks", 0, 64, 0.5),
+            ("tasks", 12, 64, 0.75),
+            ("tasks with different rewards", 4, 200, 0.25),
+            ("clients", 0, 64, 0.0),
+            ("episodes", 16, 16, 1.0),
+            ("tasks", 3, 500, 1.0),
+        ] {
+            let batch = BatchProgress {
+                unit: unit.into(),
+                done,
+                target: 16,
+                episodes,
+                episodes_target: 128,
+                ..BatchProgress::default()
+            };
+            assert_eq!(batch.share(), share, "{done} {unit}");
+        }
+        assert_eq!(BatchProgress::default().share(), 0.0);
+    }
 
     #[test]
     fn percentiles_are_interpolated_and_values_that_are_no_numbers_left_out() {

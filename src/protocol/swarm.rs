@@ -280,6 +280,16 @@ pub enum EpisodeType {
     Eval,
 }
 
+impl EpisodeType {
+    /// Returns the name on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Train => "train",
+            Self::Eval => "eval",
+        }
+    }
+}
+
 /// Limit that a client sets on its own share of a batch (`throttle_policy` of a claim).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ThrottlePolicy {
@@ -474,6 +484,13 @@ pub struct RunningEpisodeDetail {
     /// Id of the task, if known.
     #[serde(default)]
     pub optional_task_id: String,
+}
+
+impl RunningEpisodeDetail {
+    /// Returns whether it has begun an LLM call; before, it is only claimed.
+    pub fn has_begun(&self) -> bool {
+        self.llm_call_count != "0"
+    }
 }
 
 /// A client that takes part in the batch.

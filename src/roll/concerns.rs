@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use indexmap::IndexMap;
 
+use crate::counted::counted;
 use crate::protocol::swarm::PoolInformation;
 
 /// Minimum share to report.
@@ -99,12 +100,9 @@ pub(super) fn of(metrics: &IndexMap<String, f64>) -> Vec<Concern> {
             kind: Kind::Truncated,
             share: truncated,
             text: format!(
-                "{:.0}% of the rows were cut by a length limit; their mean is {:.0} prompt and {:.0} answer tokens\n\
-                 hint: raise ajet.data.max_prompt_length if prompts are longer than that, ajet.data.max_response_length \
-                 if answers are, and ajet.rollout.max_model_len where it is set",
-                truncated * 100.0,
-                value("prompt_tokens") / value("rows").max(1.0),
-                value("response_length_mean"),
+                "{:.0}% of the rows were cut by a length limit\nhint: raise ajet.data.max_response_length and \
+                 ajet.rollout.max_model_len",
+                truncated * 100.0
             ),
         });
     }
@@ -167,8 +165,11 @@ pub(super) fn of_no_update(
     batch: u64,
 ) -> String {
     let mut reason = format!(
-        "of a batch of {batch} tasks, {} are complete, {} of them with different rewards, by {} episodes",
-        pool.completed_tasks, pool.completed_non_dummy_tasks, pool.completed_episodes
+        "of a batch of {}, {} are complete, {} of them with different rewards, by {}",
+        counted(batch, "task"),
+        pool.completed_tasks,
+        pool.completed_non_dummy_tasks,
+        counted(pool.completed_episodes, "episode")
     );
     let counts = |of: &IndexMap<String, u64>| {
         let told = of.iter().filter(|(_, count)| **count > 0);
@@ -188,7 +189,10 @@ pub(super) fn of_no_update(
     let is_dummy = pool.completed_tasks > pool.completed_non_dummy_tasks;
     let hint = match work {
         Some(work) if work < batch => {
-            format!("the job has {work} tasks: lower ajet.data.train_batch_size, or raise roll.epochs")
+            format!(
+                "the job has {}: lower ajet.data.train_batch_size, or raise roll.epochs",
+                counted(work, "task")
+            )
         }
         _ if !failed.is_empty() || !pool.dropped_episodes.is_empty() => {
             "`--debug-one` shows one episode in full".into()

@@ -1,10 +1,11 @@
 //! Why a run ends before its job is done.
 
 use super::job::JobError;
-use super::own_server::ServerError;
 use super::rewards::SetupError;
+use super::server::ServerError;
 use super::tasks::TaskError;
 use crate::client::ClientError;
+use crate::counted::counted;
 
 /// An error of [`super::run()`] and its kin.
 #[derive(Debug, thiserror::Error)]
@@ -67,7 +68,7 @@ pub enum RollError {
         detail: String,
     },
     /// Updates ran, but none of them changed a weight.
-    #[error("nothing was trained in {updates} updates; the last one: {reason}")]
+    #[error("nothing was trained in {}; the last one: {reason}", counted(*updates, "update"))]
     NothingTrained {
         /// How many.
         updates: u64,

@@ -5,11 +5,14 @@ use std::collections::VecDeque;
 use indexmap::IndexMap;
 
 use super::concerns::{self, Concern, FirstRewards, Kind};
-use crate::trend::{Direction, Trend, WINDOW};
+use crate::trend::{Direction, LONGEST, Trend};
 
 /// Success rate from which equal rewards are mostly those of solved tasks. In the quickstart, half of the tasks have
 /// equal rewards when 0.85 of the episodes succeed.
 const SOLVED: f64 = 0.8;
+
+/// Number of the last updates that a concern is about.
+const WINDOW: usize = 10;
 
 /// Learning progress of a run.
 #[derive(Debug, Default)]
@@ -17,8 +20,10 @@ pub(super) struct Learning {
     first_rewards: FirstRewards,
     /// Kinds of concerns that were reported.
     reported: Vec<Kind>,
-    /// Metrics of the last updates, at most twice [`WINDOW`].
+    /// Metrics of the last updates, at most [`WINDOW`].
     last: VecDeque<IndexMap<String, f64>>,
+    /// Mean rewards of the last updates, at most [`LONGEST`].
+    rewards: VecDeque<f64>,
     updates: u64,
     has_trained: bool,
     /// Number of consecutive updates that had nothing to learn from.
@@ -47,10 +52,8 @@ impl Learning {
         let concerns = concerns::of(metrics);
         let first_lines = concerns.iter().filter_map(|concern| concern.text.lines().next());
         self.reasons = first_lines.collect::<Vec<_>>().join("; ");
-        if self.last.len() == 2 * WINDOW {
-            self.last.pop_front();
-        }
-        self.last.push_back(metrics.clone());
+        keep_last(&mut self.last, Some(metrics.clone()), WINDOW);
+        keep_last(&mut self.rewards, metrics.get("reward_mean").copied(), LONGEST);
         let mut due = self.due(concerns);
         due.retain(|concern| !self.reported.contains(&concern.kind));
         self.reported.extend(due.iter().map(|concern| concern.kind));
@@ -62,10 +65,10 @@ impl Learning {
         if self.updates == 1 {
             return concerns.into_iter().filter(|concern| concern.share >= 1.0).collect();
         }
-        let Some(before) = self.last.len().checked_sub(WINDOW) else {
+        if self.last.len() < WINDOW {
             return vec![];
-        };
-        let due = concerns::of(&concerns::together(self.last.range(before..)));
+        }
+        let due = concerns::of(&concerns::together(self.last.iter()));
         due.into_iter()
             .filter(|concern| concern.kind != Kind::SignalFree || !self.advances())
             .map(|concern| Concern {
@@ -77,14 +80,14 @@ impl Learning {
 
     /// Returns whether the rewards rise, or most tasks are solved.
     fn advances(&self) -> bool {
-        let of = |name: &str| -> Vec<f64> {
-            let values = self.last.iter().filter_map(|metrics| metrics.get(name));
-            values.copied().collect()
-        };
-        let rates = of("success_rate");
-        let last = &rates[rates.len().saturating_sub(WINDOW)..];
-        let is_solved = !last.is_empty() && last.iter().sum::<f64>() >= SOLVED * last.len() as f64;
-        is_solved || Trend::of(&of("reward_mean")).is_some_and(|trend| trend.direction == Direction::Rising)
+        let rates: Vec<f64> = self
+            .last
+            .iter()
+            .filter_map(|metrics| metrics.get("success_rate").copied())
+            .collect();
+        let is_solved = !rates.is_empty() && rates.iter().sum::<f64>() >= SOLVED * rates.len() as f64;
+        let rewards: Vec<f64> = self.rewards.iter().copied().collect();
+        is_solved || Trend::of(&rewards).is_some_and(|trend| trend.direction == Direction::Rising)
     }
 
     /// The number of the last updates that had nothing to learn from, and why, where there were `limit` or more; 0 is
@@ -147,6 +150,13 @@ impl LearningOfModels {
             .filter_map(|(name, learning)| Some((name, learning.untrained()?)));
         untrained.next().map(|(name, reason)| of_model(name, reason))
     }
+}
+
+/// Adds a value, if there is one, and drops the oldest beyond `most`.
+fn keep_last<T>(values: &mut VecDeque<T>, value: Option<T>, most: usize) {
+    values.extend(value);
+    let excess = values.len().saturating_sub(most);
+    values.drain(..excess);
 }
 
 fn metrics_of(model: &str, metrics: &IndexMap<String, f64>) -> IndexMap<String, f64> {

@@ -4,10 +4,13 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::report::Step;
-use crate::trend::{Trend, WINDOW};
+use crate::trend::{LONGEST, Trend};
 
 /// Maximum number of lines for the updates of a run.
 const MAX_LINES: u64 = 40;
+
+/// Number of steps of which the mean duration is taken.
+const STEPS_TIMED: usize = 10;
 
 /// Pace of a run.
 #[derive(Debug)]
@@ -59,8 +62,8 @@ impl Pace {
         let is_first = self.rewards.is_empty() && self.seconds.is_empty();
         self.step = step.global_step;
         self.batch_began = now;
-        keep(&mut self.rewards, step.summary.reward_mean, 2 * WINDOW);
-        keep(&mut self.seconds, Some(step.seconds), WINDOW);
+        keep(&mut self.rewards, step.summary.reward_mean, LONGEST);
+        keep(&mut self.seconds, Some(step.seconds), STEPS_TIMED);
         is_first || step.global_step.is_multiple_of(self.every) || self.last == Some(step.global_step)
     }
 
@@ -69,14 +72,11 @@ impl Pace {
         let reward = self.rewards.back().map(|reward| format!("reward {reward:.3}"));
         let (older, newer) = self.rewards.as_slices();
         let trend = Trend::of(&[older, newer].concat()).map(|trend| trend.to_string());
-        let left = self
-            .seconds_left()
-            .map(|seconds| format!(" {} left", duration(seconds)));
-        [reward, trend, left]
-            .into_iter()
-            .flatten()
-            .collect::<Vec<_>>()
-            .join(" ")
+        let done = self.last.map(|last| format!("{} of {last} updates", self.step));
+        let left = self.seconds_left().map(|seconds| format!("{} left", duration(seconds)));
+        let learning: Vec<_> = [reward, trend].into_iter().flatten().collect();
+        let parts = [Some(learning.join(" ")), done, left].into_iter().flatten();
+        parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("  ")
     }
 
     /// Returns the estimated time until `done` of `target` episodes of the batch are all of them.
@@ -176,7 +176,10 @@ mod tests {
         for number in 1..=20 {
             pace.update(&step(number, if number > 10 { 0.75 } else { 0.25 }), now);
         }
-        assert_eq!(pace.summary(), "reward 0.750 ↑ +0.500 rising  2m 40s left");
+        assert_eq!(
+            pace.summary(),
+            "reward 0.750 ↑ +0.500 rising over 20 updates  20 of 100 updates  2m 40s left"
+        );
         let later = now + Duration::from_secs(10);
         assert_eq!(pace.next_update(0, 8, later), None);
         assert_eq!(pace.next_update(2, 8, later).unwrap(), "next update in about 30s");

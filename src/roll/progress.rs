@@ -12,6 +12,7 @@ use super::interrupt::Interrupt;
 use super::pace::Pace;
 use super::report::{End, EpisodeReport, Evaluation, Event, Outcome, Step, Summary};
 use super::scores::Scores;
+use crate::counted::counted;
 use crate::protocol::checkpoint::directory_name;
 use crate::protocol::swarm::PoolInformation;
 use crate::terminal;
@@ -101,7 +102,7 @@ impl Progress {
             *times
         };
         match times {
-            1..=EXPLAINED => self.bar.suspend(|| tracing::warn!("task {}: {detail}", report.task_id)),
+            1..=EXPLAINED => self.note(&format!("warning: task {}: {detail}", report.task_id)),
             _ => tracing::debug!("task {}: {detail}", report.task_id),
         }
     }
@@ -125,9 +126,9 @@ impl Progress {
         self.json(&Event::Eval(eval));
         self.line(|| {
             let updates = eval.global_step.saturating_sub(1);
-            let mut parts = vec![Part::always(format!("eval after {updates} updates"))];
+            let mut parts = vec![Part::always(format!("eval after {}", counted(updates, "update")))];
             parts.extend(summary_parts(&eval.summary));
-            parts.push(Part::of(3, format!("{} episodes", eval.summary.episodes)));
+            parts.push(Part::of(3, counted(eval.summary.episodes, "episode")));
             parts.push(Part::of(1, format!("{:.1} s", eval.seconds)));
             format!("{}{}{}", fit(parts), at_k_line(&eval.scores), group_lines(&eval.scores))
         });
@@ -135,7 +136,8 @@ impl Progress {
 
     /// The batch as it fills.
     pub fn batch(&self, pool: &PoolInformation) {
-        let running = pool.running_episode_details.as_ref().map_or(0, |running| running.len());
+        let episodes = pool.running_episode_details.iter().flat_map(|all| all.values());
+        let running = episodes.filter(|episode| episode.has_begun()).count();
         let status = pool
             .engine_status
             .map_or("", |status| status.as_str().trim_start_matches("ENGINE."));
@@ -271,7 +273,7 @@ fn group_lines(scores: &Scores) -> String {
         let tag = terminal::one_line(tag);
         let mut parts = vec![Part::always(format!("  {tag:<width$}"))];
         parts.extend(summary_parts(summary));
-        parts.push(Part::of(3, format!("{} episodes", summary.episodes)));
+        parts.push(Part::of(3, counted(summary.episodes, "episode")));
         format!("\n{}", fit(parts))
     });
     lines.collect()
@@ -280,8 +282,8 @@ fn group_lines(scores: &Scores) -> String {
 /// Eval before and after, failed episodes by reason, and the path of the model.
 fn end_table(end: &End) -> String {
     let mut table = match end.outcome {
-        Outcome::Done => format!("\ndone after {} updates\n", end.steps),
-        Outcome::Interrupted => format!("\nstopped after {} updates\n", end.steps),
+        Outcome::Done => format!("\ndone after {}\n", counted(end.steps, "update")),
+        Outcome::Interrupted => format!("\nstopped after {}\n", counted(end.steps, "update")),
     };
     if let (Some(before), Some(after)) = (&end.eval_before, &end.eval_after) {
         let _ = writeln!(table, "{:<16}{:>8}{:>8}{:>9}", "eval", "before", "after", "change");

@@ -21,6 +21,7 @@ use super::report::{EpisodeReport, Step};
 use super::run::{Run, has_others};
 use super::tasks::Task;
 use crate::client::ClientError;
+use crate::counted::counted;
 
 /// Between two looks at the engine.
 const TICK: Duration = Duration::from_millis(250);
@@ -41,7 +42,7 @@ const BATCHES_WITHOUT_UPDATE: u64 = 20;
 const GRACE: Duration = Duration::from_secs(3);
 
 /// How long a batch that is not full may be quiet, and an episode that the server took missing in it. A Python server
-/// reports its pool some seconds late.
+/// tells of its pool some seconds late.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long another client is expected to take part again.
@@ -145,9 +146,9 @@ impl<'a> Training<'a> {
     pub async fn run(mut self) -> Result<(), RollError> {
         if self.is_done() || self.is_complete {
             self.run.progress.note(&format!(
-                "nothing is left to do: the job was done after {} updates, and the server is at step {}\nhint: raise \
+                "nothing is left to do: the job was done after {}, and the server is at step {}\nhint: raise \
                  `roll.steps` or `roll.epochs` to train on, or name another `ajet.experiment_name` to begin again",
-                self.step - 1,
+                counted(self.step - 1, "update"),
                 self.step
             ));
             return Ok(());
@@ -157,8 +158,8 @@ impl<'a> Training<'a> {
         self.attempts.shut_down().await;
         match trained {
             Err(RollError::Swarm(error)) if error.is_regular_end() => {
-                // The engine ended after its last update, which no later step reports.
-                self.report_update(self.step + 1).await?;
+                // The engine ended behind its last update, which no step after it tells of.
+                self.tell_update(self.step + 1).await?;
                 self.run.progress.note(&error.to_string());
                 self.run.engine_is_done = true;
             }
@@ -307,7 +308,7 @@ impl<'a> Training<'a> {
         Ok(RollError::NoUpdate { reason })
     }
 
-    /// Looks at the engine and the batch: reports updates, evaluates where that is due. Returns whether the job is done.
+    /// Looks at the engine and the batch: tells updates, evaluates where that is due. Returns whether the job is done.
     /// A server that cannot be reached is waited for.
     async fn look(&mut self, at_batch: bool) -> Result<bool, RollError> {
         loop {
@@ -336,7 +337,7 @@ impl<'a> Training<'a> {
         }
         if status.global_step > self.step {
             self.finish_batch();
-            self.report_update(status.global_step).await?;
+            self.tell_update(status.global_step).await?;
             if self.is_done() {
                 return Ok(true);
             }
@@ -378,7 +379,7 @@ impl<'a> Training<'a> {
         if has_others(&pool, me) {
             self.run.others_seen = Some(asked);
         }
-        // A Python server reports the last run's pool until its first update.
+        // A Python server tells of the last run's pool until its first update.
         if !is_rolling || pool.global_step != own_step || self.plan.target().rule == Rule::Never {
             return Ok(());
         }
@@ -400,7 +401,10 @@ impl<'a> Training<'a> {
         let settled: HashSet<String> = ended.map(|(uuid, _)| uuid.clone()).collect();
         let vanished = self.plan.replace_vanished(&settled);
         if vanished > 0 {
-            tracing::warn!("the server took {vanished} episodes that are not in the batch; others are run instead");
+            self.run.progress.note(&format!(
+                "warning: the server took {} of ours that are not in the batch; others are run instead",
+                counted(vanished as u64, "episode")
+            ));
         }
         Ok(())
     }
@@ -432,12 +436,12 @@ impl<'a> Training<'a> {
         if status.is_updating {
             self.run.fleet.wait_until_rolling().await?;
             let status = self.run.online().await?;
-            self.report_update(status.global_step).await?;
+            self.tell_update(status.global_step).await?;
         }
         Ok(())
     }
 
-    async fn report_update(&mut self, global_step: u64) -> Result<(), RollError> {
+    async fn tell_update(&mut self, global_step: u64) -> Result<(), RollError> {
         if global_step <= self.step {
             return Ok(());
         }

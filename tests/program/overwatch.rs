@@ -188,7 +188,7 @@ fn tabs_open_sizes_change_and_the_terminal_is_left_as_it_was() {
     terminal.press("\x1b[<0;18;2M\x1b[<0;18;2m");
     terminal.wait_for("running episodes");
     terminal.resize((50, 180));
-    terminal.wait_for("finished episode");
+    terminal.wait_for("finished train episode");
     terminal.resize((5, 20));
     std::thread::sleep(Duration::from_millis(300));
     terminal.resize((24, 80));
@@ -265,7 +265,7 @@ fn a_finished_run_is_replayed_without_a_server() {
         std::fs::write(step.join(format!("{id}.json")), episode).unwrap();
     }
     let mut terminal = Terminal::run(&format!("{PROGRAM} overwatch --replay {}", run.display()), (24, 80));
-    terminal.wait_for("replay of 2 updates from files");
+    terminal.wait_for("ended after 2 updates");
     terminal.press("w");
     terminal.wait_for("the answer is wrong\\u{1b}[2J");
     terminal.press("b");

@@ -96,7 +96,7 @@ export function engine(app) {
 }
 
 function engineFigures() {
-  const requests = figure('LLM requests');
+  const requests = figure('LLM requests', 'Sampled at the same time, mean of the last 10 seconds');
   const speed = figure('Sampled', 'Mean of the last 10 seconds');
   const prompts = figure('Prompts computed', 'Mean of the last 10 seconds');
   const cache = figure('KV cache');

@@ -18,7 +18,7 @@ const FOLLOW_PAUSE = 2000;
 /** What is shown, as in the address. */
 const DEFAULTS = {
   show: 'finished',
-  type: '',
+  type: 'train',
   step: '',
   q: '',
   task: '',
@@ -98,9 +98,10 @@ export function episodes(app, { query }) {
     aborter.abort();
     aborter = new AbortController();
     const { signal } = aborter;
-    const { show: _, q: __, ...filters } = state;
+    const { show: _, q: __, type, ...filters } = state;
     try {
-      showPage(await getJson('/episodes', { query: { ...filters, limit: PAGE }, signal }));
+      const query = { ...filters, type: type === 'all' ? '' : type, limit: PAGE };
+      showPage(await getJson('/episodes', { query, signal }));
     } catch (error) {
       if (!signal.aborted) setText(note, `Cannot load the episodes: ${oneLine(messageOf(error), 300)}`);
     }
@@ -152,12 +153,13 @@ export function episodes(app, { query }) {
   function showRunning(status) {
     const rows = status.running.filter((one) => matches(one, state.q));
     const none = 'No episode runs. Agents claim them while the engine is rolling.';
-    running.set(rows, status.running_total === 0 ? none : 'No running episode matches.');
-    const more = status.running_total - status.running.length;
-    setText(
-      note,
-      `${plural(rows.length, 'running episode')}${more > 0 ? `; ${number(more)} more are not listed` : ''}`,
-    );
+    const { running_total, claimed_total } = status;
+    const all = running_total + claimed_total;
+    running.set(rows, all === 0 ? none : 'No running episode matches.');
+    const more = all - status.running.length;
+    const claimed = claimed_total > 0 ? `; ${number(claimed_total)} of all only claimed` : '';
+    const unlisted = more > 0 ? `; ${number(more)} more not listed` : '';
+    setText(note, `${plural(rows.length, 'episode')}${claimed}${unlisted}`);
   }
 
   return { element, update, step: turn, destroy: () => aborter.abort() };
@@ -177,9 +179,9 @@ function matches(episode, text) {
  */
 function filterFields(state, change) {
   const types = /** @type {[string, string][]} */ ([
-    ['', 'All'],
     ['train', 'Train'],
     ['eval', 'Eval'],
+    ['all', 'All'],
   ]);
   /** @param {'step' | 'client'} name @param {string} type */
   const field = (name, type) => {
@@ -281,7 +283,9 @@ function runningTable(app) {
 
 /** @param {RunningEpisode} row */
 function idleText(row) {
-  return row.calls_in_flight > 0 ? 'sampling' : `${age(row.idle)} of ${duration(row.patience)}`;
+  if (row.calls_in_flight > 0) return 'sampling';
+  const idle = `${age(row.idle)} of ${duration(row.patience)}`;
+  return row.llm_calls === 0 ? `claimed, ${idle}` : idle;
 }
 
 /** @param {HTMLElement} cell @param {RunningEpisode} row */

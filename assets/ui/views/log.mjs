@@ -1,7 +1,7 @@
 /** Log: recent lines, live. */
 
 import { h, reconcile, setText, show } from '../dom.mjs';
-import { number, time } from '../format.mjs';
+import { number, plural, time } from '../format.mjs';
 import { replaceQuery } from '../router.mjs';
 import { clip, oneLine, visible } from '../text.mjs';
 import { searchField } from './view.mjs';
@@ -79,7 +79,10 @@ export function log(app, { query }) {
 
   function update() {
     const word = filter.toLowerCase();
-    const found = [...lines.values()].filter((line) => `${line.tag} ${line.message}`.toLowerCase().includes(word));
+    const found = [...lines.values()]
+      .filter((line) => `${line.tag} ${line.message}`.toLowerCase().includes(word))
+      // Clients send their lines later than they wrote them.
+      .sort((a, b) => a.timestamp - b.timestamp);
     reconcile(
       list,
       found,
@@ -87,7 +90,7 @@ export function log(app, { query }) {
       create,
       () => {},
     );
-    setText(note, `${number(found.length)} of ${number(lines.size)} lines`);
+    setText(note, `${number(found.length)} of ${plural(lines.size, 'line')}`);
     show(empty, found.length === 0);
     setText(
       empty,

@@ -7,7 +7,7 @@ import { age, compact, duration, fixed, number, plural, signed } from '../format
 import { PhaseBand } from '../phase_band.mjs';
 import { address } from '../router.mjs';
 import { band, last, smooth, trend } from '../series.mjs';
-import { isUpdating, stateOf } from '../states.mjs';
+import { batchShare, endOf, isUpdating, stateOf, updatesDone } from '../states.mjs';
 import { oneLine } from '../text.mjs';
 import { figure, panel, startHint } from './view.mjs';
 
@@ -27,10 +27,13 @@ export function overview(app) {
   const phases = new PhaseBand();
   const episodes = notableEpisodes(app);
   const clients = h('div');
+  const trained = h('dl', { class: 'facts' });
+  const trainedPanel = panel('The trained model', trained);
   const element = h(
     'div',
     { class: 'view overview' },
     h('div', { class: 'top' }, state.element, figures.element),
+    trainedPanel,
     h(
       'div',
       { class: 'columns' },
@@ -44,6 +47,9 @@ export function overview(app) {
       const { status } = app.store;
       if (!status) return;
       state.update(status);
+      const end = endOf(status.engine, app.history.lastUpdate(), app.store.now());
+      show(trainedPanel, end != null);
+      if (end && status.experiment) fill(trained, nextSteps(status.experiment.directory).map(fact));
       figures.update(status);
       reward.update(status);
       phases.set(status.engine.phases, app.store.now());
@@ -74,20 +80,21 @@ function stateCard(app) {
   );
   /** @param {Status} status */
   function update({ engine, batch }) {
+    const end = endOf(engine, app.history.lastUpdate(), app.store.now());
     const { word: name, color, doing: what } = stateOf(engine.status);
-    setText(word, name);
+    setText(word, end?.word ?? name);
     word.style.setProperty('--dot', `var(${color})`);
-    setText(since, engine.since > 0 ? `for ${age(app.store.now() - engine.since)}` : '');
-    setText(doing, oneLine(engine.detail || what, 400));
+    setText(since, engine.since > 0 && !end ? `for ${age(app.store.now() - engine.since)}` : '');
+    setText(doing, oneLine(end?.sentence || engine.detail || what, 400));
     const updating = isUpdating(engine.status);
     const running = engine.status !== 'ENGINE.OFFLINE' && engine.status !== 'ENGINE.BOOTING';
     show(/** @type {Element} */ (bar.closest('.progress')), running && batch.target > 0);
-    bar.value = updating ? 1 : Math.min(1, batch.done / Math.max(1, batch.target));
+    bar.value = updating ? 1 : batchShare(batch);
     setText(
       count,
       updating
         ? `training on ${plural(batch.episodes, 'episode')}`
-        : `${number(batch.done)} of ${number(batch.target)} ${batch.unit}`,
+        : batchText(batch),
     );
     const until = updating ? 'until rolling' : 'to the next update';
     setText(
@@ -99,10 +106,38 @@ function stateCard(app) {
   return { element, update };
 }
 
+/** @param {import('../protocol.mjs').Batch} batch */
+function batchText({ unit, done, target, episodes, episodes_target }) {
+  const ofRule = `${number(done)} of ${number(target)} ${unit}`;
+  const isAll = unit === 'episodes' || episodes_target === 0;
+  return isAll ? ofRule : `${ofRule}, ${number(episodes)} of ${plural(episodes_target, 'episode')}`;
+}
+
+/**
+ * Where the model of a run that ended is, and what can be done with it.
+ * @param {string} directory Of the experiment, on the server's machine.
+ * @returns {[string, string][]}
+ */
+function nextSteps(directory) {
+  const at = oneLine(directory, 300);
+  return [
+    ['Checkpoint', `${at}/checkpoints`],
+    ['Talk to it', `ajet-swarm chat ${at}`],
+    ['Serve it', `ajet-swarm serve ${at}`],
+    ['Fetch it', `ajet-swarm fetch my-model --swarm-url ${location.origin}`],
+    ['Go on', `ajet-swarm start --continue=${at}`],
+  ];
+}
+
+/** @param {[string, string]} fact */
+function fact([name, value]) {
+  return h('div', {}, h('dt', {}, name), h('dd', {}, value));
+}
+
 /** @param {import('./view.mjs').App} app */
 function keyFigures(app) {
-  const step = figure('Step');
-  const reward = figure('Reward', 'Mean of the last 10 updates, and the change from the 10 before');
+  const step = figure('Updates', 'Updates of the weights that are done');
+  const reward = figure('Reward', 'Mean of the last update, and the latest clear change within 200 updates');
   const evaluation = figure('Eval reward', 'Mean of the last evaluation');
   const batch = figure('This batch', 'Mean reward of the finished episodes, and their 10th to 90th percentile');
   const speed = figure('Sampling', 'Mean of the last 10 seconds');
@@ -114,16 +149,15 @@ function keyFigures(app) {
     all.map((one) => one.element),
   );
   /** @param {Status} status */
-  function update({ engine, batch: current, sampling, running_total, dropped, latest_eval }) {
-    setText(
-      step.value,
-      engine.total_steps ? `${number(engine.global_step)} / ${number(engine.total_steps)}` : number(engine.global_step),
-    );
+  function update({ engine, batch: current, sampling, running_total, claimed_total, dropped, latest_eval }) {
+    const done = engine.global_step === 0 ? app.history.lastUpdate() : updatesDone(engine);
+    setText(step.value, engine.total_steps ? `${number(done)} / ${number(engine.total_steps)}` : number(done));
     const rest = secondsToEnd(app, engine);
     setText(step.remark, rest == null ? '' : `about ${duration(rest)} left`);
-    const direction = trend(app.history.column('reward_mean') ?? []);
-    setText(reward.value, fixed(direction?.recent));
-    setText(reward.remark, direction ? trendText(direction) : 'no update yet');
+    const rewards = (app.history.column('reward_mean') ?? []).filter((value) => value != null);
+    const direction = trend(rewards);
+    setText(reward.value, fixed(rewards.at(-1)));
+    setText(reward.remark, trendText(direction, rewards.length));
     reward.remark.dataset.trend = direction?.word ?? '';
     const evals = latest_eval?.metrics['eval/reward_mean'] ?? last(app.history.column('eval/reward_mean') ?? []);
     setText(evaluation.value, fixed(evals));
@@ -136,13 +170,14 @@ function keyFigures(app) {
       sampling ? `${number(Math.round(sampling.episodes_per_second * 10) / 10)} episodes/s` : 'no engine runs',
     );
     setText(episodes.value, `${number(running_total)} running`);
-    setText(episodes.remark, droppedText(dropped));
+    const claimed = claimed_total > 0 ? `${number(claimed_total)} only claimed; ` : '';
+    setText(episodes.remark, `${claimed}${droppedText(dropped)}`);
   }
   return { element, update };
 }
 
 /**
- * Step of the last evaluation, and the change since the first.
+ * Updates before the last evaluation, and the change since the first.
  * @param {import('../history.mjs').History} history
  * @param {number} latest
  */
@@ -152,8 +187,12 @@ function evalText(history, latest) {
   const first = values.findIndex((value) => value != null);
   const end = values.findLastIndex((value) => value != null);
   if (first < 0) return '';
-  const at = `at step ${number(steps[end])}`;
-  return first === end ? at : `${at}, ${signed(latest - (values[first] ?? latest))} since step ${number(steps[first])}`;
+  // The weights of step N are those after N - 1 updates.
+  const [firstUpdates, updates] = [first, end].map((index) => Math.max(0, steps[index] - 1));
+  const at = `after ${plural(updates, 'update')}`;
+  const change = signed(latest - (values[first] ?? latest));
+  if (first === end) return at;
+  return `${at}, ${change} since ${firstUpdates === 0 ? 'the start' : `update ${number(firstUpdates)}`}`;
 }
 
 /** @param {import('../protocol.mjs').Distribution} reward */
@@ -178,11 +217,13 @@ function secondsToEnd({ history }, { status, total_steps, global_step }) {
   return (Math.max(0, total_steps - global_step + 1) * seconds.reduce((sum, value) => sum + value, 0)) / seconds.length;
 }
 
-/** @param {NonNullable<ReturnType<typeof trend>>} direction */
-function trendText({ change, word }) {
-  if (change == null) return word;
+/** @param {ReturnType<typeof trend>} direction @param {number} updates */
+function trendText(direction, updates) {
+  if (updates === 0) return 'no update yet';
+  if (!direction) return `too early for a trend (${plural(updates, 'update')})`;
+  const { word, change, window } = direction;
   const arrow = word === 'rising' ? '▲' : word === 'falling' ? '▼' : '→';
-  return `${arrow} ${word}, ${signed(change)} in 10 steps`;
+  return `${arrow} ${word}, ${signed(change)} over ${plural(window, 'update')}`;
 }
 
 /** @param {Record<string, number>} dropped */
@@ -263,10 +304,15 @@ function notableEpisodes(app) {
   /** @param {Status} status */
   function update({ engine, experiment }) {
     if (!experiment) return fill(list, h('p', { class: 'empty' }, 'Episodes are listed here when they have ended.'));
-    const key = `${experiment?.name} ${engine.global_step}`;
-    if (key === asked || document.hidden || Date.now() - askedAt < NOTABLE_PAUSE) return;
+    const lastUpdate = app.history.lastUpdate();
+    const key = `${experiment?.name} ${engine.global_step} ${lastUpdate}`;
+    if (!app.history.loaded || key === asked || document.hidden || Date.now() - askedAt < NOTABLE_PAUSE) return;
     [asked, askedAt] = [key, Date.now()];
-    load(engine.global_step).then(
+    const found =
+      lastUpdate == null
+        ? load(Math.max(1, engine.global_step), 'the batch so far')
+        : load(lastUpdate, `step ${number(lastUpdate)}`);
+    found.then(
       (found) => fill(list, found),
       () => {
         asked = '';
@@ -275,8 +321,8 @@ function notableEpisodes(app) {
   }
   return { element: list, update };
 
-  /** @param {number} step */
-  async function load(step) {
+  /** @param {number} step @param {string} name What the step is called. */
+  async function load(step, name) {
     /** @param {string} sort @param {number | null} of */
     const first = async (sort, of) => {
       /** @type {import('../protocol.mjs').Episodes} */
@@ -285,18 +331,17 @@ function notableEpisodes(app) {
       });
       return page.episodes[0];
     };
-    const before = step > 1 ? step - 1 : step;
     const [worst, best, latest] = await Promise.all([
-      first('reward', before),
-      first('-reward', before),
+      first('reward', step),
+      first('-reward', step),
       first('-ended', null),
     ]);
     if (!latest) return [h('p', { class: 'empty' }, 'No episode has ended yet. Running ones are under Episodes.')];
     return [
-      worst && link(`Worst of step ${before}`, worst),
-      best && link(`Best of step ${before}`, best),
+      worst && link(`Worst of ${name}`, worst),
+      best && link(`Best of ${name}`, best),
       link('Latest', latest),
-      h('p', {}, h('a', { href: address('episodes', { sort: 'reward' }) }, 'All episodes, worst first')),
+      h('p', {}, h('a', { href: address('episodes', { sort: 'reward' }) }, 'Train episodes, worst first')),
     ];
   }
 }
@@ -340,5 +385,5 @@ function showClients(parent, { clients, engine }, now) {
 /** @param {import('../protocol.mjs').ClientInfo} client @param {number} now */
 function clientText({ running, finished, last_activity, agreed }, now) {
   const seen = age(now - last_activity);
-  return `${number(running)} running, ${number(finished)} finished, seen ${seen} ago${agreed ? ', agreed' : ''}`;
+  return `${number(running)} claimed, ${number(finished)} finished, seen ${seen} ago${agreed ? ', agreed' : ''}`;
 }

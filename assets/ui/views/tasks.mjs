@@ -130,7 +130,7 @@ function groupTable(range, onSort) {
           from: 'medium',
           text: (row) => number(row.episodes.length),
         },
-        { id: 'running', label: 'Running', numeric: true, from: 'medium', text: (row) => number(row.running) },
+        { id: 'running', label: 'Claimed', numeric: true, from: 'medium', text: (row) => number(row.running) },
         {
           id: 'signal',
           label: 'Signal',
@@ -159,7 +159,7 @@ function paintChips(cell, group, range) {
     return chip;
   });
   const waiting = Array.from({ length: Math.min(CHIPS, group.running) }, () =>
-    h('span', { class: 'chip running', title: 'running' }, '…'),
+    h('span', { class: 'chip running', title: 'claimed' }, '…'),
   );
   cell.replaceChildren(
     h('div', { class: 'chips' }, chips, waiting, group.episodes.length > CHIPS && `+${group.episodes.length - CHIPS}`),

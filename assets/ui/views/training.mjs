@@ -13,16 +13,40 @@ const GROUPS = [
   { title: 'Reward', has: /^(reward_|success_rate)/ },
   { title: 'Evaluation', has: /^eval\// },
   {
-    title: 'Loss and policy',
-    has: /^(loss|pg_loss|kl|entropy|clip_|ratio_|mismatch|advantage_|grad_norm|lr$|optimizer|skipped)/,
+    title: 'Policy',
+    has: /^(entropy|kl|grad_norm|clip_|response_length|truncated|mismatch|ratio_|advantage_|lr$|optimizer|skipped)/,
+  },
+  {
+    title: 'Loss',
+    note: 'The loss of GRPO stays around 0, since the advantages of a group sum to 0: look at reward and evaluation.',
+    has: /^(loss|pg_loss)/,
   },
   {
     title: 'Episodes and lengths',
-    has: /^(episodes|tasks|dummy_|rows|prompt_|response_|truncated|llm_calls|prefix_|counts\/|dropped\/)/,
+    has: /^(episodes|tasks|dummy_|rows|prompt_|response_|llm_calls|prefix_|counts\/|dropped\/)/,
   },
   { title: 'Time and speed', has: /^(seconds\/|tokens_|peak_memory|export_)/ },
   { title: 'Clients and others', has: /./ },
 ];
+
+/** Beginnings of the names that come first in their group. */
+const FIRST = [
+  'reward_mean',
+  'success_rate',
+  'eval/reward_mean',
+  'entropy',
+  'kl',
+  'grad_norm',
+  'clip_',
+  'response_length',
+  'truncated',
+];
+
+/** @param {string} key */
+function rank(key) {
+  const place = FIRST.findIndex((beginning) => key.startsWith(beginning));
+  return place < 0 ? FIRST.length : place;
+}
 
 /**
  * @param {import('./view.mjs').App} app
@@ -43,8 +67,14 @@ export function training(app, { query }) {
     },
     { rootMargin: '300px' },
   );
-  const sections = GROUPS.map(({ title }) =>
-    h('section', { class: 'metric-group' }, h('h2', {}, title), h('div', { class: 'grid' })),
+  const sections = GROUPS.map(({ title, note }) =>
+    h(
+      'section',
+      { class: 'metric-group' },
+      h('h2', {}, title),
+      note && h('p', { class: 'muted' }, note),
+      h('div', { class: 'grid' }),
+    ),
   );
   const empty = h('p', { class: 'empty' });
   const smoothing = h('input', {
@@ -84,7 +114,8 @@ export function training(app, { query }) {
 
   function update() {
     const keys = app.history.keys().filter((key) => matches(key, options.filter));
-    for (const key of keys) if (!cards.has(key)) add(key);
+    const added = keys.filter((key) => !cards.has(key)).sort((a, b) => rank(a) - rank(b));
+    for (const key of added) add(key);
     for (const [key, one] of cards) show(one.element, keys.includes(key));
     for (const section of sections) show(section, section.querySelector('.metric:not([hidden])') != null);
     show(empty, keys.length === 0);

@@ -10,25 +10,24 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
 use self::choice::{Choice, choose, kind, size, table};
-use super::hosting::FETCHED;
 use super::server_url::ServerArgs;
 use crate::client::fetch::{FetchError, fetch, fetch_metrics, fetch_transcripts, selected};
 use crate::client::{ClientError, SwarmClient};
+use crate::counted::counted;
 use crate::protocol::checkpoint::CheckpointsAnswer;
 use crate::{note, say, terminal};
 
-const EXAMPLES: &str = "\
-An interrupted fetch continues when it is run again. With --trainer-state, an experiment can be resumed from it.
+/// Options of the fetch command.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Prints the path of what was fetched; `chat`, `serve` and `export` take the directory of a checkpoint. An interrupted fetch \
+continues when it is run again. With --trainer-state, an experiment can be resumed from it.
 
 Examples:
   ajet-swarm fetch my-model
   ajet-swarm fetch --best my-model --swarm-url http://gpu-box:10086 --token \"$TOKEN\"
   ajet-swarm fetch --metrics metrics.jsonl --transcripts transcripts
-  ajet-swarm fetch --list";
-
-/// Options of the fetch command.
-#[derive(Debug, clap::Args)]
-#[command(after_help = format!("{FETCHED} {EXAMPLES}"))]
+  ajet-swarm fetch --list")]
 pub struct Args {
     /// Directory to write the checkpoint to, which must be missing or empty.
     #[arg(value_name = "DIR", required_unless_present_any = ["list", "metrics", "transcripts"])]
@@ -95,11 +94,11 @@ async fn checkpoint(swarm: &SwarmClient, args: &Args, dir: &Path) -> anyhow::Res
     let chosen = choose(&listing, &args.choice)?;
     let manifest = selected(&chosen.manifest, args.trainer_state);
     note!(
-        "fetching step {} of {}: {} in {} files, {}",
+        "fetching step {} of {}: {} in {}, {}",
         manifest.global_step,
         listing.experiment,
         kind(chosen.kind),
-        manifest.files.len(),
+        counted(manifest.files.len() as u64, "file"),
         size(manifest.bytes())
     );
     let bar = bar(
@@ -128,10 +127,10 @@ async fn transcripts(swarm: &SwarmClient, args: &Args, dir: &Path) -> anyhow::Re
         }
     };
     note!(
-        "{} new transcripts; {} were here already, and of {} episodes the server keeps none",
-        fetched.new,
+        "{}; {} were here already, and of {} the server keeps none",
+        counted(fetched.new, "new transcript"),
         fetched.present,
-        fetched.without
+        counted(fetched.without, "episode")
     );
     let what = json!({
         "transcripts": dir, "new": fetched.new, "present": fetched.present, "without_transcript": fetched.without,

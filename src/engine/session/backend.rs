@@ -1,8 +1,8 @@
 //! Dependencies of a session: the model's text side and the sampler, as traits, so that tests run in milliseconds.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -103,6 +103,8 @@ pub struct ChatBackend {
     pub(super) reasoning_format: ReasoningFormat,
     /// Latencies of the answers.
     pub latencies: Latencies,
+    /// Called with the first request that brings tools, and then gone.
+    tool_warning: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     next_request: AtomicU64,
     /// Permits of the answers being sampled or queued.
     permits: Arc<Semaphore>,
@@ -124,7 +126,22 @@ impl ChatBackend {
             settings,
             latencies: Latencies::default(),
             next_request: AtomicU64::new(0),
+            tool_warning: Mutex::new(None),
         })
+    }
+
+    /// Calls `warn` once, with the first request that brings tools.
+    pub fn with_tool_warning(mut self, warn: impl FnOnce() + Send + 'static) -> Self {
+        self.tool_warning = Mutex::new(Some(Box::new(warn)));
+        self
+    }
+
+    /// Warns of what the chat template does with tools, once.
+    pub(super) fn warn_of_tools(&self) {
+        let warn = self.tool_warning.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(warn) = warn {
+            warn();
+        }
     }
 
     /// Returns the tokens that end an answer; none if they are ignored.

@@ -18,7 +18,7 @@ pub struct ConversationTooLarge {
     limit: usize,
 }
 
-/// Returns the conversations of an episode from its calls.
+/// What the calls of an episode tell.
 ///
 /// # Errors
 /// The longest conversation is too large.

@@ -3,10 +3,6 @@
 //! A request is parsed ([`request`]), its prompt rendered or bridged (`timeline`), sampled ([`turn`]), and answered
 //! whole or as a stream ([`stream`]); then the call is recorded. Dropping an answer before its end, as a server does
 //! when the agent disconnects, cancels its sampling and records nothing.
-//!
-//! `stop` finds stop strings, `visible` leaves out special tokens, `answer` collects what is shown, and `constraint` is
-//! the grammar that a request asks for. [`registry`] holds the sessions of all running episodes; [`Sampler`] and
-//! [`ChatModel`] are the traits by which a session reaches the model, which `script` replaces in tests and demos.
 
 mod answer;
 mod backend;
@@ -262,6 +258,9 @@ impl Session {
 
     fn prompt_blocking(&self, request: &Request) -> Result<Prompt, ChatError> {
         let refused = |error| ChatError::invalid("messages", format!("the chat template rejects `messages`: {error}"));
+        if !request.conversation.tools.is_empty() {
+            self.backend.warn_of_tools();
+        }
         let model = &*self.backend.model;
         let mut prompt = prompt_for(&self.lock().calls, request.conversation.clone(), model).map_err(refused)?;
         if let Some(call) = &request.forced_call {

@@ -6,6 +6,7 @@ mod streams;
 
 use std::collections::VecDeque;
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
@@ -151,6 +152,7 @@ impl Sampler for Scripted {
 /// A session with its sampler.
 pub struct Bench {
     sampler: Arc<Scripted>,
+    tool_warnings: Arc<AtomicUsize>,
     pub session: Arc<Session>,
 }
 
@@ -172,8 +174,14 @@ impl Bench {
             scripts: Mutex::new(scripts.into_iter().collect()),
             asked: Mutex::default(),
         });
+        let tool_warnings = Arc::new(AtomicUsize::new(0));
+        let warned = tool_warnings.clone();
         let backend = ChatBackend::new(model, sampler.clone(), ChatSettings::new(ajet)).unwrap();
+        let backend = backend.with_tool_warning(move || {
+            warned.fetch_add(1, Ordering::Relaxed);
+        });
         Self {
+            tool_warnings,
             sampler,
             session: Session::new(Arc::new(backend), "e"),
         }

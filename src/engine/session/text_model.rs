@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::backend::ChatModel;
 use crate::grammar::Grammars;
-use crate::model::{ChatTemplate, LoadedModel, ModelError, Tokenizer};
+use crate::model::{ChatTemplate, LoadedModel, ModelError, Tokenizer, Trial};
 use crate::timeline::{Conversation, RenderError, Renderer};
 
 /// Placeholder of an answer, to find out what the template writes after one.
@@ -49,7 +49,7 @@ impl TextModel {
     ///
     /// # Errors
     /// Fails if the chat template rejects every conversation.
-    pub fn trial(&self) -> Result<Vec<String>, ModelError> {
+    pub fn trial(&self) -> Result<Trial, ModelError> {
         self.template.trial()
     }
 

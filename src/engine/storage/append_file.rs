@@ -59,7 +59,7 @@ impl AppendFile {
         Ok(self.file.metadata()?.len())
     }
 
-    /// Replaces the file by its last lines, at most `bytes` bytes of them. After an error, the file is unchanged.
+    /// Replaces the file by its last lines, of at most so many bytes. After an error, the file is unchanged.
     ///
     /// # Errors
     /// Fails if the file system does.
@@ -76,7 +76,15 @@ impl AppendFile {
             .iter()
             .position(|byte| *byte == b'\n')
             .map_or(newest.len(), |end| end + 1);
-        durable::write(&self.path, &newest[line..])?;
+        self.rewrite(&newest[line..])
+    }
+
+    /// Replaces the contents. After an error, the file is unchanged.
+    ///
+    /// # Errors
+    /// Fails if the file system does.
+    pub fn rewrite(&mut self, contents: &[u8]) -> io::Result<()> {
+        durable::write(&self.path, contents)?;
         *self = Self::open(&self.path)?;
         Ok(())
     }

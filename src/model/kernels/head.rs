@@ -1,8 +1,6 @@
-//! LM head, log-softmax, the log-probability of each token's target and the entropy, in one operation.
-//!
-//! Logits are computed in blocks of some tokens × a part of the vocabulary, so that each part of the weight is packed
-//! once, and its gradient written once, for many tokens. All logits (tokens × vocabulary) are kept only where the caller
-//! has room for them ([`Head::keep`]); otherwise the backward pass computes each block again.
+//! LM head, log-softmax, the log-probability of a target and the entropy in one: the logits of a part of the vocabulary
+//! at a time. So each part of the weight is packed and its gradient written once for many tokens. Logits of tokens ×
+//! vocabulary are kept only where the caller has room for them.
 
 use std::ops::Range;
 
@@ -11,26 +9,26 @@ use super::scores::{LogitScaling, soft_cap, soft_cap_slopes};
 use super::softmax::{LogitSums, logit_gradients, logit_sums};
 use crate::model::token_set::Allowed;
 
-/// Maximum number of tokens of a block. Few in tests, so that small models have several blocks.
+/// Most tokens that are taken at a time. Few in tests, so that small models have several blocks.
 const MOST_TOKENS: usize = if cfg!(test) { 24 } else { 2048 };
-/// f32 numbers of the weight that a block multiplies with: 8 MB.
+/// Numbers of the part of the weight that is taken at a time: 8 MB.
 const PART: usize = if cfg!(test) { 2048 } else { 2 << 20 };
-/// The words of a block are a multiple of this, and its rows of logits are half of this further apart than they are
-/// long, so that they begin in different sets of the caches.
+/// A part is a multiple of so many words, and a row of logits longer than a part by half as many, so that rows begin in
+/// different sets of the caches.
 const WORDS: usize = 32;
 
-/// Softmax of the logits of some tokens: scaled products of their hidden states and the weight, over the words that each
-/// token may choose from.
+/// The softmax over the scaled products hidden·headᵀ of some tokens and over what is allowed, of whose parts only what
+/// is asked for is kept.
 pub struct Head<'a> {
-    /// The head's weight, vocabulary × width.
+    /// Vocabulary × width.
     pub weight: &'a [f32],
-    /// Width of a hidden state.
+    /// Length of a hidden state.
     pub width: usize,
-    /// Id of each token's target, less than the size of the vocabulary.
+    /// A target a token, inside the vocabulary.
     pub targets: &'a [u32],
-    /// Ids that each target was chosen from, one entry per token; empty if none is restricted.
+    /// Tokens that each target was chosen from; empty if none is restricted.
     pub allowed: &'a [Allowed],
-    /// Turns products into logits over the temperature.
+    /// From products to logits over the temperature.
     pub scaling: LogitScaling,
     /// Computes the products.
     pub compute: Compute<'a>,
@@ -38,14 +36,14 @@ pub struct Head<'a> {
     pub keep: bool,
 }
 
-/// Log-probability and entropy of each token; all vectors have one number per token.
+/// What is known about each token's distribution.
 #[derive(Clone, Debug, Default)]
 pub struct Distributions {
-    /// Natural logarithm of the target's probability.
+    /// Log-probability of the target.
     pub log_probs: Vec<f32>,
-    /// Entropy of the distribution in nats.
+    /// Entropy.
     pub entropies: Vec<f32>,
-    /// Logarithm of the softmax's denominator, from which the backward pass computes probabilities.
+    /// Logarithm of the sum that the softmax divides by.
     log_sums: Vec<f32>,
 }
 
@@ -58,7 +56,7 @@ struct Block {
 }
 
 impl Head<'_> {
-    /// Returns the length of the buffer for logits, in f32 numbers.
+    /// Numbers that the logits held at a time take.
     pub fn buffer_len(&self) -> usize {
         let ends = self
             .blocks()
@@ -66,7 +64,7 @@ impl Head<'_> {
         ends.max().unwrap_or(0)
     }
 
-    /// Computes log-probabilities and entropies from hidden states (tokens × width), with room for
+    /// Log-probabilities and entropies, given hidden states (tokens × width) and room for
     /// [`buffer_len`](Self::buffer_len) logits.
     ///
     /// # Panics
@@ -107,9 +105,9 @@ impl Head<'_> {
         }
     }
 
-    /// Computes gradients from those of the loss by each log-probability and each entropy (`by`, tokens each): overwrites
-    /// `dx` (tokens × width) with the gradient of the hidden states, and writes or adds that of the weight to `dw`
-    /// (vocabulary × width). The buffer holds the forward pass's logits if they are kept, and is overwritten.
+    /// Given the gradients of a loss by each log-probability and entropy, overwrites `dx` with the gradient of the
+    /// hidden states, and puts that of the weight where `dw` says. Of the buffer, which is overwritten, the logits are
+    /// used if they are kept.
     ///
     /// # Panics
     /// As [`forward`](Self::forward).

@@ -48,6 +48,8 @@ impl PoolWatcher {
 
     fn status(&mut self, status: &EngineStatusAnswer, pool: PoolInformation, log: Vec<VerboseLog>, now: f64) -> Status {
         let engine = self.engine(status, now);
+        let running = running(&pool, now);
+        let begun = running.iter().filter(|episode| episode.has_begun()).count();
         let model = pool.training_model_path.clone();
         Status {
             server: ServerInfo {
@@ -61,11 +63,9 @@ impl PoolWatcher {
             engine,
             batch: batch(&pool),
             clients: clients(&pool),
-            running_total: pool
-                .running_episode_details
-                .as_ref()
-                .map_or(0, |running| running.len() as u64),
-            running: running(&pool, now),
+            running_total: begun as u64,
+            claimed_total: (running.len() - begun) as u64,
+            running,
             groups: groups(&pool),
             dropped: pool.dropped_episodes,
             latest_metrics: pool.latest_metrics,

@@ -12,7 +12,7 @@ use super::printable;
 use super::{Update, Wanted};
 use crate::config::small_file::read_text;
 use crate::overwatch::clock::{unix_now, unix_seconds};
-use crate::overwatch::update::{Observed, PAGE, Query, Sort, Subject};
+use crate::overwatch::update::{Extreme, Observed, PAGE, Query, Sort, Subject};
 use crate::protocol::status::{
     Distribution, EngineState, EpisodeDetail, EpisodeSummary, Episodes, ExperimentInfo, GroupEpisode, ServerInfo,
     Status, StepMetrics, TaskGroup,
@@ -102,9 +102,8 @@ impl RunFiles {
                 ..ExperimentInfo::default()
             }),
             engine: EngineState {
-                detail: Some(format!("replay of {step} updates from files")),
+                detail: Some("read from files".into()),
                 since: self.changed,
-                global_step: step,
                 ..EngineState::default()
             },
             batch: crate::protocol::status::BatchProgress {
@@ -150,6 +149,7 @@ impl RunFiles {
         let all = self.episodes.iter().map(|(summary, _)| summary);
         let mut found: Vec<_> = all
             .filter(|summary| query.task.as_ref().is_none_or(|task| *task == summary.task_id))
+            .filter(|summary| query.kind.only().is_none_or(|kind| kind == summary.episode_type))
             .collect();
         match query.sort {
             Sort::Newest => found.sort_by(|a, b| {
@@ -171,22 +171,20 @@ impl RunFiles {
 
     /// Returns the file of an episode.
     fn file(&self, subject: &Subject) -> Result<PathBuf, String> {
-        let step = self
-            .episodes
-            .iter()
-            .filter(|(summary, _)| is_train(summary))
-            .map(|(summary, _)| summary.global_step)
-            .max();
-        let of_last = self
-            .episodes
-            .iter()
-            .filter(|(summary, _)| is_train(summary) && Some(summary.global_step) == step);
         let by_reward =
             |a: &&(EpisodeSummary, PathBuf), b: &&(EpisodeSummary, PathBuf)| a.0.reward.total_cmp(&b.0.reward);
         let found = match subject {
             Subject::Latest => return Err("a replay has no live call; press enter on an episode, or w or b".into()),
-            Subject::Worst => of_last.min_by(by_reward),
-            Subject::Best => of_last.max_by(by_reward),
+            Subject::Extreme(extreme, step) => {
+                let of_step = self
+                    .episodes
+                    .iter()
+                    .filter(|(summary, _)| is_train(summary) && summary.global_step == *step);
+                match extreme {
+                    Extreme::Worst => of_step.min_by(by_reward),
+                    Extreme::Best => of_step.max_by(by_reward),
+                }
+            }
             Subject::Episode(id) => self.episodes.iter().find(|(summary, _)| summary.episode_uuid == *id),
         };
         let (_, path) = found.ok_or_else(|| "the run kept no transcript of this episode".to_owned())?;

@@ -11,7 +11,7 @@ use super::printable;
 use super::python::PoolWatcher;
 use super::{Update, Wanted, WatchError};
 use crate::client::{ClientError, EventStream, SwarmClient};
-use crate::overwatch::update::{Observed, PAGE, Query, Subject};
+use crate::overwatch::update::{Extreme, Observed, PAGE, Query, Subject};
 use crate::protocol::status::{EpisodeDetail, History, Status, TranscriptConversation};
 
 /// Minimum time between two reads of a server without a stream.
@@ -203,35 +203,31 @@ impl Follower<'_> {
         let (offset, limit) = (query.offset.to_string(), PAGE.to_string());
         let mut pairs = vec![("sort", query.sort.as_str()), ("offset", &offset), ("limit", &limit)];
         pairs.extend(query.task.as_deref().map(|task| ("task", task)));
+        pairs.extend(query.kind.only().map(|kind| ("type", kind.as_str())));
         typed(self.swarm, EPISODES, self.swarm.observe(EPISODES, None, &pairs).await?)
     }
 
     async fn transcript(self, subject: &Subject, tokens: bool) -> Result<EpisodeDetail, ClientError> {
-        let sort = match subject {
-            Subject::Latest => return self.latest_call().await,
-            Subject::Episode(episode) => return self.episode(episode, tokens).await,
-            Subject::Worst => "reward",
-            Subject::Best => "-reward",
-        };
-        let step = self.last_step().await?.to_string();
-        let pairs = [("type", "train"), ("sort", sort), ("step", &step)];
+        match subject {
+            Subject::Latest => self.latest_call().await,
+            Subject::Episode(episode) => self.episode(episode, tokens).await,
+            Subject::Extreme(extreme, step) => self.extreme(*extreme, *step, tokens).await,
+        }
+    }
+
+    async fn extreme(self, extreme: Extreme, step: u64, tokens: bool) -> Result<EpisodeDetail, ClientError> {
+        let at = step.to_string();
+        let pairs = [("type", "train"), ("sort", extreme.sort().as_str()), ("step", &at)];
         let page: crate::protocol::status::Episodes =
             typed(self.swarm, EPISODES, self.swarm.observe(EPISODES, None, &pairs).await?)?;
         match page.episodes.iter().find(|episode| episode.dropped.is_none()) {
             Some(episode) => self.episode(&episode.episode_uuid, tokens).await,
-            None => Err(no_episode()),
+            None => Err(ClientError::Refused {
+                call: EPISODES,
+                status: 404,
+                detail: format!("no train episode of step {step} has ended, or none is kept"),
+            }),
         }
-    }
-
-    /// Returns the step of the last finished train episode.
-    async fn last_step(self) -> Result<u64, ClientError> {
-        let pairs = [("type", "train"), ("sort", "-ended"), ("limit", "1")];
-        let page: crate::protocol::status::Episodes =
-            typed(self.swarm, EPISODES, self.swarm.observe(EPISODES, None, &pairs).await?)?;
-        page.episodes
-            .first()
-            .map(|episode| episode.global_step)
-            .ok_or_else(no_episode)
     }
 
     async fn episode(self, episode: &str, tokens: bool) -> Result<EpisodeDetail, ClientError> {
@@ -306,14 +302,6 @@ fn unexpected(swarm: &SwarmClient, call: &'static str, error: &serde_json::Error
     }
 }
 
-fn no_episode() -> ClientError {
-    ClientError::Refused {
-        call: EPISODES,
-        status: 404,
-        detail: "no train episode has ended yet".into(),
-    }
-}
-
 /// Returns whether a server has no such endpoint.
 fn is_missing(error: &ClientError) -> bool {
     matches!(
@@ -349,7 +337,7 @@ mod tests {
 
     use super::*;
     use crate::overwatch::fixtures::{HOSTILE, rolling};
-    use crate::overwatch::update::Sort;
+    use crate::overwatch::update::{Kind, Sort};
 
     struct Stand {
         updates: mpsc::Receiver<Update>,
@@ -446,6 +434,7 @@ mod tests {
     async fn what_is_wanted_is_read_and_a_refusal_is_told() {
         let mut stand = Stand::of(feed()).await;
         let query = |task: &str| Query {
+            kind: Kind::All,
             task: Some(task.into()),
             sort: Sort::Worst,
             offset: 0,

@@ -3,7 +3,7 @@
 use super::State;
 use super::rows;
 use super::view::{List, Tab};
-use crate::overwatch::update::Subject;
+use crate::overwatch::update::{Extreme, Subject};
 use crate::protocol::status::{GroupEpisode, TaskGroup};
 
 /// What a key or a click means.
@@ -39,16 +39,16 @@ pub enum Action {
     Pause,
     /// Shows the keys.
     Help,
-    /// Opens the worst episode of the batch.
-    Worst,
-    /// Opens the best episode of the batch.
-    Best,
+    /// Opens the worst or the best episode of the last update.
+    Extreme(Extreme),
     /// Opens the latest LLM call.
     Latest,
     /// Moves between running and finished episodes.
     Switch,
     /// Shows tokens instead of text.
     Tokens,
+    /// Lists train episodes, those of evaluations, or both.
+    Kind,
 }
 
 /// What follows an action.
@@ -80,12 +80,12 @@ impl State {
             }),
             Action::Sort => self.sort(),
             Action::Pause => self.pause(now),
-            Action::Help => self.view.help = !self.view.help,
-            Action::Worst => self.read_extreme(Subject::Worst),
-            Action::Best => self.read_extreme(Subject::Best),
+            Action::Help => (self.view.help, self.view.help_scroll) = (!self.view.help, 0),
+            Action::Extreme(extreme) => self.read_extreme(extreme),
             Action::Latest => self.read(Subject::Latest),
             Action::Switch => self.view.finished = !self.view.finished,
             Action::Tokens => self.view.tokens = !self.view.tokens,
+            Action::Kind => self.change_kind(),
         }
         Effect::Continue
     }
@@ -97,6 +97,10 @@ impl State {
     }
 
     fn move_by(&mut self, steps: isize) {
+        if self.view.help {
+            self.view.help_scroll = self.view.help_scroll.saturating_add_signed(steps);
+            return;
+        }
         match (self.view.tab, self.view.active_list()) {
             (Tab::Log, _) => self.view.log_scroll = self.view.log_scroll.saturating_add_signed(steps.saturating_neg()),
             (Tab::Transcript, _) => {
@@ -195,6 +199,14 @@ impl State {
         }
     }
 
+    fn change_kind(&mut self) {
+        if self.view.tab == Tab::Episodes {
+            self.view.finished = true;
+            self.view.kind = self.view.kind.next();
+            self.view.list_mut(List::Finished).cursor.index = 0;
+        }
+    }
+
     fn pause(&mut self, now: f64) {
         self.view.paused = !self.view.paused;
         if !self.view.paused {
@@ -208,27 +220,34 @@ impl State {
         }
         self.view.tab = Tab::Transcript;
         self.view.subject = subject;
+        self.view.found = None;
         self.view.transcript_scroll = 0;
     }
 
-    /// Reads the worst or the best episode of the batch; before the batch has one, that of the last update.
-    fn read_extreme(&mut self, which: Subject) {
-        let groups = self.known.status.iter().flat_map(|status| &status.groups);
-        let of_batch = extreme(groups, which == Subject::Best).map(|(_, episode)| episode.episode_uuid.clone());
-        self.read(of_batch.map_or(which, Subject::Episode));
+    /// Reads the worst or the best episode of the last update; before the first one, of the batch.
+    fn read_extreme(&mut self, which: Extreme) {
+        let Some(step) = self.last_update() else {
+            let groups = self.known.status.iter().flat_map(|status| &status.groups);
+            let found = extreme(groups, which).map(|(_, episode)| episode.episode_uuid.clone());
+            self.read(found.map_or(Subject::Extreme(which, 1), Subject::Episode));
+            self.view.found = Some(format!("{} of the batch so far", which.word()));
+            return;
+        };
+        self.read(Subject::Extreme(which, step));
+        self.view.found = Some(format!("{} of step {step}", which.word()));
     }
 }
 
 /// Returns the finished episode with the lowest or highest reward and its group; the first one of equals.
 pub(super) fn extreme<'a>(
     groups: impl Iterator<Item = &'a TaskGroup>,
-    best: bool,
+    which: Extreme,
 ) -> Option<(&'a TaskGroup, &'a GroupEpisode)> {
     let episodes = groups.flat_map(|group| group.episodes.iter().map(move |episode| (group, episode)));
     episodes.reduce(|found, next| {
-        let is_further = match best {
-            true => next.1.reward > found.1.reward,
-            false => next.1.reward < found.1.reward,
+        let is_further = match which {
+            Extreme::Best => next.1.reward > found.1.reward,
+            Extreme::Worst => next.1.reward < found.1.reward,
         };
         if is_further { next } else { found }
     })

@@ -6,7 +6,7 @@ use indexmap::IndexMap;
 
 use crate::overwatch::theme::state_name;
 use crate::overwatch::update::{Observed, Query, Subject, Update};
-use crate::protocol::status::{EpisodeDetail, Episodes, Status, StepMetrics};
+use crate::protocol::status::{EngineState, EpisodeDetail, Episodes, Status, StepMetrics};
 use crate::protocol::swarm::{EngineStatus, VerboseLog};
 
 /// Maximum number of log lines.
@@ -132,7 +132,7 @@ impl Known {
             let change = format!("{} → {}{detail}", state_name(before.status), state_name(after.status));
             self.note(change, now);
         } else if before.global_step < after.global_step {
-            self.note(format!("step {}", after.global_step), now);
+            self.note(format!("step {} is done", after.updates_done()), now);
         }
     }
 
@@ -159,12 +159,19 @@ impl Known {
         if self.log.len() == KEPT_LOG_LINES {
             self.log.pop_front();
         }
-        self.log.push_back(line);
+        // Clients send their lines later than they wrote them.
+        let later = self
+            .log
+            .iter()
+            .rev()
+            .take_while(|known| known.timestamp > line.timestamp);
+        let place = self.log.len() - later.count();
+        self.log.insert(place, line);
     }
 }
 
 /// Returns whether a change is a part of every step, which the step's own note shows.
-fn is_update(before: &crate::protocol::status::EngineState, after: &crate::protocol::status::EngineState) -> bool {
+fn is_update(before: &EngineState, after: &EngineState) -> bool {
     use crate::protocol::swarm::EngineStatus::{Rolling, RollingPost, WeightSyncing};
     let in_step = |status| matches!(status, Rolling | RollingPost | WeightSyncing);
     before.global_step == after.global_step && in_step(before.status) && in_step(after.status)
@@ -184,8 +191,12 @@ mod tests {
     }
 
     fn line(message: &str) -> VerboseLog {
+        line_at(5.0, message)
+    }
+
+    fn line_at(timestamp: f64, message: &str) -> VerboseLog {
         VerboseLog {
-            timestamp: 5.0,
+            timestamp,
             tag: "client".into(),
             message: message.into(),
         }
@@ -247,9 +258,29 @@ mod tests {
             50.0,
         );
         let told: Vec<_> = known.log.iter().map(|line| line.message.as_str()).collect();
-        let want = ["a", "b", "connection refused", "reconnected to the server", "step 4"];
+        let want = [
+            "a",
+            "b",
+            "connection refused",
+            "reconnected to the server",
+            "step 3 is done",
+        ];
         assert_eq!(told[..5], want);
         assert_eq!(told[5..], ["WEIGHT_SYNCING → OFFLINE: out of memory"]);
+    }
+
+    /// Seen: ages out of order, since clients send what they wrote before.
+    #[test]
+    fn log_lines_are_in_the_order_of_their_times() {
+        let mut known = Known::default();
+        for lines in [
+            vec![line_at(5.0, "a"), line_at(9.0, "c")],
+            vec![line_at(5.0, "a"), line_at(7.0, "b"), line_at(9.0, "d")],
+        ] {
+            known.apply(observed(|status| status.log = lines), 10.0);
+        }
+        let told: Vec<_> = known.log.iter().map(|line| line.message.as_str()).collect();
+        assert_eq!(told, ["a", "b", "c", "d"]);
     }
 
     #[test]

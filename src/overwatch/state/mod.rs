@@ -78,6 +78,7 @@ impl State {
         Wanted {
             episodes: (view.tab == Tab::Episodes).then(|| Query {
                 task: view.task.clone(),
+                kind: view.kind,
                 sort: view.finished_order(),
                 offset,
             }),
@@ -119,6 +120,7 @@ impl State {
     pub fn clamp_scroll(&mut self, max: Option<usize>) {
         let Some(max) = max else { return };
         match self.view.tab {
+            _ if self.view.help => self.view.help_scroll = self.view.help_scroll.min(max),
             Tab::Transcript => self.view.transcript_scroll = self.view.transcript_scroll.min(max),
             Tab::Log => self.view.log_scroll = self.view.log_scroll.min(max),
             _ => {}
@@ -126,8 +128,8 @@ impl State {
     }
 
     fn apply(&mut self, update: Update, now: f64) {
-        // The worst and the best are found once; then it is that episode, even if another becomes the worst.
-        if let Update::Transcript(asked @ (Subject::Worst | Subject::Best), Ok(detail)) = &update
+        // The worst and the best are looked for once.
+        if let Update::Transcript(asked @ Subject::Extreme(..), Ok(detail)) = &update
             && self.view.subject == *asked
         {
             self.view.subject = Subject::Episode(detail.summary.episode_uuid.clone());

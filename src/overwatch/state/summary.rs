@@ -1,9 +1,12 @@
 //! Sentences that answer: is it learning, what is it doing, how long to the next update?
 
+use indexmap::IndexMap;
+
 use super::State;
 use super::act::extreme;
-use crate::overwatch::format::{counted, duration, number};
-use crate::protocol::status::{GroupEpisode, Phase, Status, TaskGroup};
+use crate::overwatch::format::{count, counted, duration, number};
+use crate::overwatch::update::Extreme;
+use crate::protocol::status::{BatchProgress, Distribution, Phase, Status};
 use crate::protocol::swarm::{EngineStatus, UPDATES_DONE};
 use crate::trend::Trend;
 
@@ -33,7 +36,45 @@ impl State {
         if let Some((reason, since)) = &self.known.failure {
             return format!("{reason}; retrying for {}", duration(self.now - since));
         }
-        self.status().map_or_else(|| "connecting".into(), doing)
+        match (self.ended(), self.status()) {
+            (Some(ended), _) => ended.sentence(self.state_age()),
+            (None, Some(status)) => doing(status),
+            (None, None) => "connecting".into(),
+        }
+    }
+
+    /// Returns how the run ended, if no engine runs and there were updates.
+    pub fn ended(&self) -> Option<Ended<'_>> {
+        let status = self.status().filter(|_| self.known.failure.is_none())?;
+        let offline = status.engine.status == EngineStatus::Offline;
+        let updates = self.last_update().filter(|_| offline)?;
+        let detail = status.engine.detail.as_deref();
+        Some(Ended {
+            updates,
+            directory: status
+                .experiment
+                .as_ref()
+                .map_or("", |experiment| &experiment.directory),
+            is_finished: detail.is_some_and(|detail| detail.contains(UPDATES_DONE)),
+            detail,
+        })
+    }
+
+    /// Returns the step of the last update, if there was one.
+    pub fn last_update(&self) -> Option<u64> {
+        let trained =
+            |(step, metrics): (&u64, &IndexMap<String, f64>)| metrics.contains_key("reward_mean").then_some(*step);
+        self.known.history.iter().rev().find_map(trained)
+    }
+
+    /// Returns the number of updates that are done, of how many if that is limited: `36/300 updates`.
+    pub fn updates(&self) -> Option<String> {
+        let engine = &self.status()?.engine;
+        match (engine.global_step, engine.total_steps) {
+            (0, _) => Some(counted(self.last_update()?, "update")),
+            (_, Some(total)) => Some(format!("{}/{}", count(engine.updates_done()), counted(total, "update"))),
+            (_, None) => Some(counted(engine.updates_done(), "update")),
+        }
     }
 
     /// Returns the estimated seconds until the next update begins (while rolling) or ends (while updating).
@@ -66,7 +107,7 @@ impl State {
                 let updates = counted(rewards.len() as u64, "update");
                 format!("reward {}; too early for a trend ({updates}); {begun}", number(*last))
             }
-            Some(trend) => format!("reward {} {trend} in {} steps; {begun}", number(*last), trend.window),
+            Some(trend) => format!("reward {} {trend}; {begun}", number(*last)),
         }
     }
 
@@ -74,10 +115,13 @@ impl State {
     pub fn evaluation(&self) -> Option<String> {
         let evals = self.known.curve("eval/reward_mean");
         let (first, last) = (evals.first()?, evals.last()?);
-        let now = format!("{} at step {}", number(last.1), last.0);
-        Some(match evals.len() {
-            1 => now,
-            _ => format!("{now}, {:+.3} since step {}", last.1 - first.1, first.0),
+        // The weights of step N are those after N - 1 updates.
+        let updates = |step: f64| (step as u64).saturating_sub(1);
+        let now = format!("{} after {}", number(last.1), counted(updates(last.0), "update"));
+        Some(match (evals.len(), updates(first.0)) {
+            (1, _) => now,
+            (_, 0) => format!("{now}, {:+.3} since the start", last.1 - first.1),
+            (_, first_updates) => format!("{now}, {:+.3} since update {first_updates}", last.1 - first.1),
         })
     }
 
@@ -96,10 +140,54 @@ impl State {
         })
     }
 
-    /// Returns the worst and the best finished episode of the batch.
-    pub fn extremes(&self) -> Option<[(&TaskGroup, &GroupEpisode); 2]> {
+    /// Returns the lowest and the highest reward that the keys `w` and `b` lead to, and where: of the last update, or
+    /// of the batch before the first one.
+    pub fn extremes(&self) -> Option<([f64; 2], String)> {
+        if let Some(step) = self.last_update() {
+            let metrics = &self.known.history[&step];
+            let rewards = [*metrics.get("reward_min")?, *metrics.get("reward_max")?];
+            return Some((rewards, format!("step {step}")));
+        }
         let groups = &self.status()?.groups;
-        Some([extreme(groups.iter(), false)?, extreme(groups.iter(), true)?])
+        let reward = |which| extreme(groups.iter(), which).map(|(_, episode)| episode.reward);
+        Some((
+            [reward(Extreme::Worst)?, reward(Extreme::Best)?],
+            "the batch so far".into(),
+        ))
+    }
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ended<'a> {
+    /// Updates that were done.
+    pub updates: u64,
+    /// Directory of the experiment on the server's machine; empty if unknown.
+    pub directory: &'a str,
+    /// Whether all updates of the configuration are done.
+    pub is_finished: bool,
+    detail: Option<&'a str>,
+}
+
+impl Ended<'_> {
+    /// Returns a word.
+    pub fn word(&self) -> &'static str {
+        match self.is_finished {
+            true => "finished",
+            false => "ended",
+        }
+    }
+
+    fn sentence(&self, age: Option<f64>) -> String {
+        let mut sentence = format!("{} after {}", self.word(), counted(self.updates, "update"));
+        if let Some(age) = age {
+            sentence += &format!(", {} ago", duration(age));
+        }
+        // That all updates are done is said already.
+        if let Some(detail) = self.detail.filter(|_| !self.is_finished) {
+            sentence += &format!(": {detail}");
+        }
+        sentence
     }
 }
 
@@ -107,37 +195,49 @@ fn doing(status: &Status) -> String {
     let (engine, batch) = (&status.engine, &status.batch);
     let detail = || engine.detail.clone();
     match engine.status {
-        EngineStatus::Offline if detail().is_some_and(|detail| detail.contains(UPDATES_DONE)) => {
-            format!("finished: {}", detail().unwrap_or_default())
-        }
         EngineStatus::Offline => {
             detail().unwrap_or_else(|| "no engine runs; start a job with `ajet-swarm roll`".into())
         }
         EngineStatus::Booting => detail().unwrap_or_else(|| "loading the model".into()),
         EngineStatus::Rolling => format!(
-            "sampling batch {}: {} of {} ended, {} running",
+            "sampling step {}: {}{}",
             engine.global_step,
-            batch.episodes,
-            counted(batch.episodes_target, "episode"),
-            status.running_total
+            running(status),
+            reward_so_far(batch)
         ),
-        EngineStatus::RollingPost => match status.running_total {
-            0 => format!("batch {} is full; the update begins", engine.global_step),
-            running => format!(
-                "batch {} is full; waiting for {}",
+        EngineStatus::RollingPost => match status.running_total + status.claimed_total {
+            0 => format!("the batch of step {} is full; the update begins", engine.global_step),
+            left => format!(
+                "the batch of step {} is full; waiting for {}",
                 engine.global_step,
-                counted(running, "running episode")
+                counted(left, "episode")
             ),
         },
         EngineStatus::WeightSyncing | EngineStatus::WeightExporting => {
             let update = format!(
-                "training on batch {} ({})",
+                "training step {} on {}",
                 engine.global_step,
                 counted(batch.episodes, "episode")
             );
             detail().map_or(update.clone(), |detail| format!("{update}: {detail}"))
         }
         EngineStatus::CannotConnect => String::new(),
+    }
+}
+
+fn reward_so_far(batch: &BatchProgress) -> String {
+    let text = |reward: &Distribution| {
+        let episodes = counted(reward.count, "episode");
+        format!("; mean reward {} of {episodes}", number(reward.mean))
+    };
+    batch.reward.as_ref().map(text).unwrap_or_default()
+}
+
+/// Returns the number of running episodes, and of those that are only claimed: `48 running, 43 claimed`.
+pub fn running(status: &Status) -> String {
+    match status.claimed_total {
+        0 => format!("{} running", count(status.running_total)),
+        claimed => format!("{} running, {} claimed", count(status.running_total), count(claimed)),
     }
 }
 
@@ -194,7 +294,8 @@ mod tests {
         let mut status = Status::default();
         status.batch.episodes = 84;
         status.batch.episodes_target = 128;
-        status.running_total = 40;
+        status.batch.reward = Distribution::of([0.0, 1.0]);
+        (status.running_total, status.claimed_total) = (40, 8);
         status.engine.global_step = 37;
         let told = |status: &Status, engine, detail: Option<&str>| {
             let mut status = status.clone();
@@ -205,23 +306,68 @@ mod tests {
         use EngineStatus::{Booting, Offline, Rolling, RollingPost, WeightSyncing};
         for (engine, detail, want) in [
             (Offline, None, "no engine runs; start a job with `ajet-swarm roll`"),
-            (
-                Offline,
-                Some("all 3 updates of ajet.trainer_common.total_training_steps are done"),
-                "finished: all 3 updates of ajet.trainer_common.total_training_steps are done",
-            ),
             (Offline, Some("out of memory"), "out of memory"),
             (Booting, Some("loading weights"), "loading weights"),
-            (Rolling, None, "sampling batch 37: 84 of 128 episodes ended, 40 running"),
-            (RollingPost, None, "batch 37 is full; waiting for 40 running episodes"),
-            (WeightSyncing, None, "training on batch 37 (84 episodes)"),
+            (
+                Rolling,
+                None,
+                "sampling step 37: 40 running, 8 claimed; mean reward 0.500 of 2 episodes",
+            ),
+            (
+                RollingPost,
+                None,
+                "the batch of step 37 is full; waiting for 48 episodes",
+            ),
+            (WeightSyncing, None, "training step 37 on 84 episodes"),
             (
                 WeightSyncing,
                 Some("writing a checkpoint"),
-                "training on batch 37 (84 episodes): writing a checkpoint",
+                "training step 37 on 84 episodes: writing a checkpoint",
             ),
         ] {
             assert_eq!(told(&status, engine, detail), want);
+        }
+    }
+
+    /// Seen: "no engine runs" after a run of 300 updates.
+    #[test]
+    fn a_run_that_ended_says_how_and_when() {
+        let mut state = State {
+            now: 100.0,
+            ..State::default()
+        };
+        let mut status = Status::default();
+        status.engine.since = 40.0;
+        state.known.status = Some(status.clone());
+        assert_eq!(state.ended(), None);
+        assert_eq!(state.doing(), "no engine runs; start a job with `ajet-swarm roll`");
+        for step in 1..=3 {
+            state
+                .known
+                .history
+                .insert(step, [("reward_mean".to_owned(), 0.5)].into());
+        }
+        state
+            .known
+            .history
+            .insert(4, [("eval/reward_mean".to_owned(), 0.5)].into());
+        for (detail, doing) in [
+            (None, "ended after 3 updates, 1m 00s ago"),
+            (
+                Some("out of memory".to_owned()),
+                "ended after 3 updates, 1m 00s ago: out of memory",
+            ),
+            (
+                Some(format!("all 3 {UPDATES_DONE}; more")),
+                "finished after 3 updates, 1m 00s ago",
+            ),
+        ] {
+            status.engine.detail = detail;
+            state.known.status = Some(status.clone());
+            assert_eq!(
+                (state.doing(), state.updates()),
+                (doing.to_owned(), Some("3 updates".into()))
+            );
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::overwatch::fixtures::{NOW, detail, full, observed, page, rolling, watching};
-use crate::overwatch::update::Sort;
+use crate::overwatch::update::{Extreme, Kind, Sort};
 use crate::protocol::status::EpisodeDetail;
 
 fn after(mut state: State, actions: &[Action]) -> State {
@@ -20,17 +20,45 @@ fn read(state: &State) -> Subject {
 #[test]
 fn the_worst_and_the_best_episode_are_one_key_away() {
     let id = |number: usize| Subject::Episode(format!("{number:08x}-aaaa"));
-    assert_eq!(read(&after(full(), &[Action::Worst])), id(901));
-    assert_eq!(read(&after(full(), &[Action::Best])), id(700));
-    // Before the batch has an episode, that of the last update is looked for, and then kept.
-    let mut status = rolling();
-    status.groups.clear();
-    let mut state = after(watching(status), &[Action::Worst]);
-    assert_eq!(state.wanted().transcript, Some((Subject::Worst, false)));
+    let [worst, best] = [Extreme::Worst, Extreme::Best].map(Action::Extreme);
+    // Of the last update, and not of the batch that is being sampled, in which it may be another at any time.
+    let mut state = after(full(), &[worst.clone()]);
+    let subject = Subject::Extreme(Extreme::Worst, 36);
+    assert_eq!(state.wanted().transcript, Some((subject.clone(), false)));
     let found: Box<EpisodeDetail> = Box::new(detail());
-    state.take(Update::Transcript(Subject::Worst, Ok(found)), NOW);
+    state.take(Update::Transcript(subject, Ok(found)), NOW);
     assert_eq!(read(&state), Subject::Episode(detail().summary.episode_uuid));
+    assert_eq!(state.view.found.as_deref(), Some("worst of step 36"));
+    let state = after(state, &[Action::Latest]);
+    assert_eq!(state.view.found, None);
     assert_eq!(after(state, &[Action::Back]).view.tab, Tab::Overview);
+    // Before the first update, of the batch.
+    let mut status = rolling();
+    status.latest_metrics.clear();
+    let state = after(watching(status.clone()), &[worst]);
+    assert_eq!(read(&state), id(901));
+    assert_eq!(state.view.found.as_deref(), Some("worst of the batch so far"));
+    assert_eq!(read(&after(watching(status.clone()), &[best.clone()])), id(700));
+    status.groups.clear();
+    assert_eq!(
+        read(&after(watching(status), &[best])),
+        Subject::Extreme(Extreme::Best, 1)
+    );
+}
+
+#[test]
+fn finished_episodes_are_those_of_training_unless_others_are_asked_for() {
+    let mut state = after(full(), &[Action::Open(Tab::Episodes), Action::Switch, Action::Move(3)]);
+    for kind in [Kind::Train, Kind::Eval, Kind::All, Kind::Train] {
+        assert_eq!(state.wanted().episodes.unwrap().kind, kind);
+        state = after(state, &[Action::Kind]);
+        assert_eq!(state.view.list(List::Finished).cursor.index, 0);
+    }
+    assert_eq!(
+        after(full(), &[Action::Kind]).view.kind,
+        Kind::Train,
+        "another tab has no such list"
+    );
 }
 
 #[test]

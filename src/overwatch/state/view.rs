@@ -1,6 +1,6 @@
 //! What the user looks at: tab, lists with cursor, filter and order, and what lies over them.
 
-use crate::overwatch::update::{Sort, Subject};
+use crate::overwatch::update::{Kind, Sort, Subject};
 
 /// A tab.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -115,18 +115,24 @@ pub struct View {
     lists: [ListView; 4],
     /// Task of which finished episodes are shown; of all if there is none.
     pub task: Option<String>,
+    /// Which finished episodes are listed.
+    pub kind: Kind,
     /// Filter of the log.
     pub log_filter: String,
     /// Whether a filter is being typed.
     pub typing: bool,
     /// Whether the help is shown.
     pub help: bool,
+    /// Lines from the start of the help.
+    pub help_scroll: usize,
     /// Whether the selected metric fills the Training tab.
     pub zoomed: bool,
     /// Whether updates wait.
     pub paused: bool,
     /// What the Transcript tab shows.
     pub subject: Subject,
+    /// As what it was found, such as `worst of step 7`.
+    pub found: Option<String>,
     /// Whether it shows tokens instead of text.
     pub tokens: bool,
     /// Lines from the start of the transcript.

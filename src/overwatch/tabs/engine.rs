@@ -7,7 +7,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{LineGauge, Paragraph, Row, Table};
 
 use super::WIDE;
-use crate::overwatch::format::{bytes, count, duration, latency, magnitude, number, percent, short};
+use crate::overwatch::format::{bytes, count, counted, duration, latency, magnitude, number, percent, short};
 use crate::overwatch::phase_band;
 use crate::overwatch::state::State;
 use crate::overwatch::theme::Theme;
@@ -49,7 +49,7 @@ pub(super) fn draw(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
 }
 
 fn draw_sampling(frame: &mut Frame, area: Rect, status: &Status, theme: Theme) {
-    let block = theme.block("sampling");
+    let block = theme.block("sampling, mean of the last 10 seconds");
     let inner = block.inner(area);
     frame.render_widget(block, area);
     let Some(load) = &status.sampling else {
@@ -74,7 +74,7 @@ fn sampling_lines(load: &SamplingLoad) -> Vec<Line<'static>> {
         line(
             "requests",
             format!(
-                "{} running, {} waiting",
+                "{} at a time, {} waiting",
                 count(load.running_requests),
                 count(load.waiting_requests)
             ),
@@ -134,7 +134,7 @@ fn draw_time(frame: &mut Frame, area: Rect, state: &State, status: &Status, them
     ];
     let restarts = match status.engine.restarts {
         0 => String::new(),
-        restarts => format!("  {restarts} restarts after crashes"),
+        restarts => format!("  {} after crashes", counted(restarts, "restart")),
     };
     lines.push(Line::raw(format!(" last update {}{restarts}", update_parts(status))));
     frame.render_widget(Paragraph::new(lines).block(block), area);
@@ -195,6 +195,6 @@ fn clients(frame: &mut Frame, area: Rect, state: &State, status: &Status, theme:
         Constraint::Fill(1),
     ];
     let header = Row::new(["client", "running", "finished", "last request", ""]).style(theme.faint());
-    let title = format!("{} active clients", status.clients.len());
+    let title = counted(status.clients.len() as u64, "active client");
     frame.render_widget(Table::new(rows, widths).header(header).block(theme.block(title)), area);
 }

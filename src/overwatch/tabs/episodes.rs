@@ -7,13 +7,13 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Row};
 
 use super::{WIDE, list_title};
-use crate::overwatch::format::{count, duration, ending, number, short};
+use crate::overwatch::format::{count, counted, duration, ending, number, short};
 use crate::overwatch::list::{Hits, ListPanel};
 use crate::overwatch::state::rows::{self, RUNNING_ORDERS};
 use crate::overwatch::state::{List, State};
 use crate::overwatch::theme::Theme;
+use crate::overwatch::update::Kind;
 use crate::protocol::status::{EpisodeSummary, RunningEpisode};
-use crate::protocol::swarm::EpisodeType;
 
 /// Shown as the task of an episode whose claim had no task id, which is only known at its end.
 const UNKNOWN_TASK: &str = "-";
@@ -40,27 +40,46 @@ pub(super) fn running(frame: &mut Frame, area: Rect, state: &State, theme: Theme
     let rows = rows::running(&state.known, &state.view);
     let list = state.view.list(List::Running);
     let total = match list.filter.as_str() {
-        "" => state.status().map_or(0, |status| status.running_total),
+        "" => state
+            .status()
+            .map_or(0, |status| status.running_total + status.claimed_total),
         _ => 0,
     };
     let order = RUNNING_ORDERS[list.order % RUNNING_ORDERS.len()];
-    let title = list_title(rows.len(), total, "running episode", order, &list.filter);
+    let claimed = state.status().map_or(0, |status| status.claimed_total);
+    let title = match claimed {
+        0 => list_title(rows.len(), total, "running episode", order, &list.filter),
+        claimed => {
+            let all = list_title(rows.len(), total, "episode", order, &list.filter);
+            format!("{all}; {} only claimed", count(claimed))
+        }
+    };
     let more = area.width >= MORE_COLUMNS;
     let mut widths = vec![
         Constraint::Length(8),
         Constraint::Fill(1),
+        Constraint::Length(5),
         Constraint::Length(5),
         Constraint::Length(9),
         Constraint::Length(14),
         Constraint::Length(6),
         Constraint::Length(8),
     ];
-    let mut header = vec!["episode", "task", "calls", "now", "idle of limit", "tokens", "client"];
+    let mut header = vec![
+        "episode",
+        "task",
+        "type",
+        "calls",
+        "now",
+        "idle of limit",
+        "tokens",
+        "client",
+    ];
     if more {
         widths.push(Constraint::Length(7));
         header.push("age");
     }
-    let task_width = area.width.saturating_sub(if more { 75 } else { 64 });
+    let task_width = area.width.saturating_sub(if more { 81 } else { 70 });
     let panel = ListPanel {
         block: theme.block(title),
         header: Row::new(header),
@@ -80,15 +99,11 @@ fn running_row<'a>(episode: &RunningEpisode, task_width: u16, more: bool, now: f
         true => Span::styled(format!("{idle} !"), theme.colored(Color::Yellow)),
         false => Span::raw(idle),
     };
-    let doing = match (episode.calls_in_flight, episode.idle) {
-        (0, _) => "thinking".to_owned(),
-        (1, _) => "sampling".to_owned(),
-        (calls, _) => format!("{calls} calls"),
-    };
-    let kind = if episode.episode_type == EpisodeType::Eval {
-        " (eval)"
-    } else {
-        ""
+    let doing = match episode.calls_in_flight {
+        0 if !episode.has_begun() => "claimed".to_owned(),
+        0 => "thinking".to_owned(),
+        1 => "sampling".to_owned(),
+        calls => counted(calls, "call"),
     };
     let task = match episode.task_id.as_str() {
         "" => UNKNOWN_TASK.to_owned(),
@@ -96,7 +111,8 @@ fn running_row<'a>(episode: &RunningEpisode, task_width: u16, more: bool, now: f
     };
     let mut cells = vec![
         Line::raw(short(&episode.episode_uuid)),
-        Line::raw(format!("{task}{kind}")),
+        Line::raw(task),
+        Line::raw(episode.episode_type.as_str()),
         Line::raw(episode.llm_calls.to_string()),
         Line::raw(doing),
         Line::from(idle),
@@ -122,14 +138,23 @@ fn finished(frame: &mut Frame, area: Rect, state: &State, theme: Theme, hits: &m
         _ if state.known.missing.is_some() => Some("this server does not list finished episodes".to_owned()),
         None => Some("reading the episodes".to_owned()),
         Some((_, Err(reason))) => Some(reason.clone()),
-        Some(_) if total == 0 && list.filter.is_empty() => Some("no episode has ended".to_owned()),
+        Some(_) if total == 0 && list.filter.is_empty() => Some(match state.view.kind {
+            Kind::Train => "no train episode has ended; e shows those of evaluations".to_owned(),
+            Kind::Eval => "no episode of an evaluation has ended".to_owned(),
+            Kind::All => "no episode has ended".to_owned(),
+        }),
         Some(_) => None,
     };
-    let noun = match &state.view.task {
-        Some(_) => "finished episode of the task",
-        None => "finished episode",
+    let noun = match state.view.kind {
+        Kind::Train => "finished train episode",
+        Kind::Eval => "finished eval episode",
+        Kind::All => "finished episode",
     };
-    let block = theme.block(list_title(total, total as u64, noun, order, &list.filter));
+    let mut title = list_title(total, total as u64, noun, order, &list.filter);
+    if state.view.task.is_some() {
+        title += ", of the task";
+    }
+    let block = theme.block(title);
     if let Some(note) = note {
         let note = Paragraph::new(Line::styled(format!(" {note}"), theme.faint())).block(block);
         frame.render_widget(note, area);
@@ -137,10 +162,11 @@ fn finished(frame: &mut Frame, area: Rect, state: &State, theme: Theme, hits: &m
     }
     let (page, offset) = (rows::finished(&state.known, &state.view), state.page_offset());
     let more = area.width >= MORE_COLUMNS;
-    let mut header = vec!["episode", "task", "step", "reward", "calls", "tokens", "took"];
+    let mut header = vec!["episode", "task", "type", "step", "reward", "calls", "tokens", "took"];
     let mut widths = vec![
         Constraint::Length(8),
         Constraint::Fill(1),
+        Constraint::Length(5),
         Constraint::Length(5),
         Constraint::Length(8),
         Constraint::Length(5),
@@ -151,7 +177,7 @@ fn finished(frame: &mut Frame, area: Rect, state: &State, theme: Theme, hits: &m
         header.extend(["client", "ended"]);
         widths.extend([Constraint::Length(8), Constraint::Length(7)]);
     }
-    let task_width = area.width.saturating_sub(if more { 66 } else { 49 });
+    let task_width = area.width.saturating_sub(if more { 72 } else { 55 });
     let panel = ListPanel {
         block,
         header: Row::new(header),
@@ -173,16 +199,12 @@ fn finished_row<'a>(episode: &EpisodeSummary, task_width: u16, more: bool, now: 
         Some(_) => Span::styled("dropped", theme.colored(Color::Yellow)),
         None => Span::raw(number(episode.reward)),
     };
-    let mut remarks = String::new();
-    if episode.episode_type == EpisodeType::Eval {
-        remarks += " (eval)";
-    }
-    if let Some(reason) = &episode.dropped {
-        remarks += &format!(" ({reason})");
-    }
+    let dropped = episode.dropped.as_ref().map(|reason| format!(" ({reason})"));
+    let task = ending(&episode.task_id, task_width.max(8));
     let mut cells = vec![
         Line::raw(short(&episode.episode_uuid)),
-        Line::raw(format!("{}{remarks}", ending(&episode.task_id, task_width.max(8)))),
+        Line::raw(task + dropped.as_deref().unwrap_or_default()),
+        Line::raw(episode.episode_type.as_str()),
         Line::raw(episode.global_step.to_string()),
         Line::from(reward),
         Line::raw(episode.llm_calls.to_string()),

@@ -11,7 +11,13 @@ use crate::overwatch::list::Hits;
 use crate::overwatch::state::State;
 use crate::overwatch::state::rows::matches;
 use crate::overwatch::theme::Theme;
+use crate::overwatch::wrap::wrap;
 use crate::protocol::swarm::VerboseLog;
+
+/// Columns of the age before a line.
+const AGE: usize = 8;
+/// Minimum columns of a wrapped text; in a narrower window, lines are cut.
+const MIN_TEXT: u16 = 12;
 
 /// Draws the log.
 pub(super) fn draw(frame: &mut Frame, area: Rect, state: &State, theme: Theme, hits: &mut Hits) {
@@ -22,36 +28,65 @@ pub(super) fn draw(frame: &mut Frame, area: Rect, state: &State, theme: Theme, h
         .iter()
         .filter(|line| matches(filter, &[&line.tag, &line.message]))
         .collect();
-    let title = match state.view.log_scroll {
-        0 => format!("log, {}", counted(shown.len() as u64, "line")),
-        back => format!(
-            "log, {} before the end of {}",
-            back,
-            counted(shown.len() as u64, "line")
-        ),
-    };
-    let block = theme.block(title);
-    let height = usize::from(block.inner(area).height);
-    hits.max_scroll = Some(shown.len().saturating_sub(height));
-    let end = shown
-        .len()
-        .saturating_sub(state.view.log_scroll.min(shown.len().saturating_sub(height)));
-    let lines: Vec<_> = shown[end.saturating_sub(height)..end]
+    let count = counted(shown.len() as u64, "line");
+    let inner = theme.block("").inner(area);
+    let rows: Vec<_> = shown
         .iter()
-        .map(|line| row(line, state.now, theme))
+        .flat_map(|line| rows(line, state.now, inner.width, theme))
         .collect();
-    frame.render_widget(Paragraph::new(lines).block(block), area);
+    let height = usize::from(inner.height);
+    let max_scroll = rows.len().saturating_sub(height);
+    hits.max_scroll = Some(max_scroll);
+    let back = state.view.log_scroll.min(max_scroll);
+    let title = match back {
+        0 => format!("log, {count}"),
+        back => format!("log, {count}, {} below", counted(back as u64, "row")),
+    };
+    let end = rows.len() - back;
+    let visible = rows[end.saturating_sub(height)..end].to_vec();
+    frame.render_widget(Paragraph::new(visible).block(theme.block(title)), area);
 }
 
-/// Returns a line with its age.
-pub(super) fn row(line: &VerboseLog, now: f64, theme: Theme) -> Line<'static> {
+/// Draws the newest lines that fit.
+pub(super) fn newest(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
+    let block = theme.block("log");
+    let inner = block.inner(area);
+    let height = usize::from(inner.height);
+    let mut visible: Vec<Line> = vec![];
+    for line in state.known.log.iter().rev() {
+        if visible.len() >= height {
+            break;
+        }
+        visible.splice(0..0, rows(line, state.now, inner.width, theme));
+    }
+    let start = visible.len().saturating_sub(height);
+    frame.render_widget(Paragraph::new(visible.split_off(start)).block(block), area);
+}
+
+/// Returns a line with its age, wrapped.
+fn rows(line: &VerboseLog, now: f64, width: u16, theme: Theme) -> Vec<Line<'static>> {
     let tag = match line.tag.as_str() {
         "" => String::new(),
         tag => format!("{tag} "),
     };
-    Line::from(vec![
-        Span::styled(format!("{:>7} ", duration(now - line.timestamp)), theme.faint()),
-        Span::styled(tag, theme.colored(Color::Cyan)),
-        Span::raw(line.message.replace('\n', " ")),
-    ])
+    let text = format!("{tag}{}", line.message.replace('\n', " "));
+    let texts = match width.saturating_sub(AGE as u16) {
+        narrow if narrow < MIN_TEXT => vec![text],
+        width => wrap(&text, width),
+    };
+    let age = format!("{:>width$} ", duration(now - line.timestamp), width = AGE - 1);
+    let row = |(at, text): (usize, String)| {
+        // A tag that is wrapped itself is not coloured.
+        let tag = if at == 0 && text.starts_with(&tag) {
+            tag.len()
+        } else {
+            0
+        };
+        Line::from(vec![
+            Span::styled(if at == 0 { age.clone() } else { " ".repeat(AGE) }, theme.faint()),
+            Span::styled(text[..tag].to_owned(), theme.colored(Color::Cyan)),
+            Span::raw(text[tag..].to_owned()),
+        ])
+    };
+    texts.into_iter().enumerate().map(row).collect()
 }

@@ -45,7 +45,7 @@ pub fn draw(frame: &mut Frame, state: &State, theme: Theme) -> Hits {
     }
     footer(frame, bottom, state, theme);
     if state.view.help {
-        help::draw(frame, body, theme);
+        help::draw(frame, body, state, theme, &mut hits);
     }
     hits
 }
@@ -69,7 +69,7 @@ fn header(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
     frame.render_widget(right.alignment(Alignment::Right), status);
 }
 
-/// State with its age, and step.
+/// State with its age, and updates.
 fn state_line(state: &State, theme: Theme) -> Line<'static> {
     let mut spans = vec![];
     if state.view.paused {
@@ -77,19 +77,16 @@ fn state_line(state: &State, theme: Theme) -> Line<'static> {
     }
     if let Some(status) = state.engine_status() {
         spans.push(Span::raw(" "));
-        spans.push(Span::styled(state_name(status), theme.state(status)));
+        let name = match state.ended() {
+            Some(ended) => ended.word().to_uppercase(),
+            None => state_name(status).to_owned(),
+        };
+        spans.push(Span::styled(name, theme.state(status)));
         if let Some(age) = state.state_age() {
             spans.push(Span::raw(format!(" {}", duration(age))));
         }
     }
-    if let Some(status) = state.status().filter(|status| status.engine.global_step > 0) {
-        let of = status
-            .engine
-            .total_steps
-            .map(|total| format!("/{total}"))
-            .unwrap_or_default();
-        spans.push(Span::raw(format!("  step {}{of}", status.engine.global_step)));
-    }
+    spans.extend(state.updates().map(|updates| Span::raw(format!("  {updates}"))));
     Line::from(spans)
 }
 
@@ -139,7 +136,7 @@ fn footer(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
 fn keys(state: &State) -> String {
     let keys = match state.view.tab {
         Tab::Overview => "tab next  w worst episode  b best  l latest call  p pause",
-        Tab::Episodes => "enter read  f running or finished  s sort  / filter",
+        Tab::Episodes => "enter read  f running/finished  e train/eval  s sort  / filter",
         Tab::Tasks => "enter episodes of the task  s sort  / filter",
         Tab::Training if state.view.zoomed => "esc all charts  ↑↓ other metric",
         Tab::Training => "↑↓ select  enter enlarge  / filter",

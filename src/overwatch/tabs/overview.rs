@@ -8,12 +8,13 @@ use ratatui::widgets::Paragraph;
 
 use super::{WIDE, episodes, log, training};
 use crate::overwatch::chart;
-use crate::overwatch::format::{count, duration, ending, magnitude, number};
+use crate::overwatch::format::{count, counted, duration, magnitude, number};
 use crate::overwatch::list::Hits;
 use crate::overwatch::phase_band;
 use crate::overwatch::state::State;
+use crate::overwatch::state::summary::Ended;
 use crate::overwatch::theme::Theme;
-use crate::protocol::status::{GroupEpisode, Status, TaskGroup};
+use crate::protocol::status::Status;
 use crate::protocol::swarm::EngineStatus;
 use crate::trend::Direction;
 
@@ -22,7 +23,7 @@ const LABEL: usize = 13;
 /// Height from which the side panels are shown below each other.
 const TALL: u16 = 30;
 /// Metrics below the reward where there is room.
-const MORE_CHARTS: [&str; 3] = ["loss", "entropy", "grad_norm"];
+const MORE_CHARTS: [&str; 3] = ["entropy", "grad_norm", "response_length_mean"];
 /// Height of their charts.
 const MORE_CHARTS_HEIGHT: u16 = 11;
 /// Maximum columns of the progress bar.
@@ -62,15 +63,7 @@ fn draw_side(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
     let [running, latest] = Layout::vertical([Constraint::Fill(2), Constraint::Fill(log_share)]).areas(area);
     // A row of this panel is not opened by a click.
     episodes::running(frame, running, state, theme, &mut Hits::default());
-    let block = theme.block("log");
-    let height = usize::from(block.inner(latest).height);
-    let newest = state
-        .known
-        .log
-        .iter()
-        .skip(state.known.log.len().saturating_sub(height));
-    let lines: Vec<_> = newest.map(|line| log::row(line, state.now, theme)).collect();
-    frame.render_widget(Paragraph::new(lines).block(block), latest);
+    log::newest(frame, latest, state, theme);
 }
 
 /// Draws the mean reward by step.
@@ -97,6 +90,9 @@ fn reward_chart(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
 fn lines(state: &State, width: u16, theme: Theme) -> Vec<Line<'static>> {
     let mut lines = vec![labelled("doing", state.doing(), doing_style(state, theme), theme)];
     let Some(status) = state.status() else { return lines };
+    if let Some(ended) = state.ended() {
+        lines.extend(next_steps(&ended, state, theme));
+    }
     lines.extend(next_update(state, status, width, theme));
     lines.push(labelled(
         "learning",
@@ -122,7 +118,7 @@ fn lines(state: &State, width: u16, theme: Theme) -> Vec<Line<'static>> {
     lines.extend(
         state
             .extremes()
-            .map(|extremes| labelled("episodes", extremes_text(extremes, width), Style::new(), theme)),
+            .map(|extremes| labelled("episodes", extremes_text(extremes), Style::new(), theme)),
     );
     lines
 }
@@ -153,12 +149,11 @@ fn next_update(state: &State, status: &Status, width: u16, theme: Theme) -> Opti
     let batch = &status.batch;
     let (label, share, text) = match status.engine.status {
         EngineStatus::Rolling => {
-            let share = batch.done as f64 / batch.target.max(1) as f64;
-            (
-                "next update",
-                share,
-                format!("{} of {} {}", count(batch.done), count(batch.target), batch.unit),
-            )
+            let mut text = format!("{}/{} {}", count(batch.done), count(batch.target), batch.unit);
+            if batch.unit != "episodes" && batch.episodes_target > 0 {
+                text += &format!(", {}/{} episodes", count(batch.episodes), count(batch.episodes_target));
+            }
+            ("next update", batch.share(), text)
         }
         EngineStatus::RollingPost | EngineStatus::WeightSyncing | EngineStatus::WeightExporting => {
             let age = state.state_age().unwrap_or(0.0);
@@ -171,28 +166,24 @@ fn next_update(state: &State, status: &Status, width: u16, theme: Theme) -> Opti
         Some(left) => format!("in about {}", duration(left)),
         None => "time left unknown".into(),
     };
-    let reward = match &batch.reward {
-        Some(reward) if width >= WIDE / 2 => format!("  batch reward {}", number(reward.mean)),
-        _ => String::new(),
-    };
-    let bar = BAR.min(usize::from(width) / 4);
+    let bar = BAR.min(usize::from(width) / 5);
     let filled = ((share.clamp(0.0, 1.0) * bar as f64).round() as usize).min(bar);
     Some(Line::from(vec![
         Span::styled(format!(" {label:<0$}", LABEL - 1), theme.faint()),
         Span::styled("█".repeat(filled), theme.colored(Color::Green)),
         Span::styled("░".repeat(bar - filled), theme.faint()),
         Span::styled(format!(" {left}"), theme.strong(Color::Green)),
-        Span::raw(format!("  {text}{reward}")),
+        Span::raw(format!("  {text}")),
     ]))
 }
 
 fn speed(status: &Status) -> Option<String> {
     let load = status.sampling.as_ref()?;
     Some(format!(
-        "{} tokens/s  {} episodes/s  {} requests sampled, {} waiting",
+        "{} tokens/s  {} episodes/s  {} at a time, {} waiting",
         number(load.tokens_per_second),
         number(load.episodes_per_second),
-        count(load.running_requests),
+        counted(load.running_requests, "request"),
         count(load.waiting_requests)
     ))
 }
@@ -223,10 +214,25 @@ fn phases(state: &State, status: &Status, width: u16, theme: Theme) -> Line<'sta
     line
 }
 
-fn extremes_text([worst, best]: [(&TaskGroup, &GroupEpisode); 2], width: u16) -> String {
-    let task = (width / 4).saturating_sub(4);
-    let one = |(group, episode): (&TaskGroup, &GroupEpisode)| {
-        format!("{} {}", number(episode.reward), ending(&group.task_id, task))
-    };
-    format!("w worst {}   b best {}", one(worst), one(best))
+fn extremes_text(([worst, best], place): ([f64; 2], String)) -> String {
+    format!("w worst {}   b best {}   of {place}", number(worst), number(best))
+}
+
+/// Returns where the model of a run that ended is, and what can be done with it.
+fn next_steps(ended: &Ended, state: &State, theme: Theme) -> Vec<Line<'static>> {
+    if ended.directory.is_empty() {
+        return vec![];
+    }
+    let directory = ended.directory;
+    let mut steps = vec![
+        ("checkpoint", format!("{directory}/checkpoints")),
+        ("talk to it", format!("ajet-swarm chat {directory}")),
+        ("serve it", format!("ajet-swarm serve {directory}")),
+    ];
+    if state.source.starts_with("http") {
+        steps.push(("fetch it", "ajet-swarm fetch my-model".to_owned()));
+    }
+    steps.push(("go on", format!("ajet-swarm start --continue={directory}")));
+    let line = |(label, text): (&str, String)| labelled(label, text, Style::new(), theme);
+    steps.into_iter().map(line).collect()
 }

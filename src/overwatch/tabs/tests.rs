@@ -61,7 +61,10 @@ fn stages() -> Vec<(&'static str, State)> {
         all.batch.seconds_left = Some(6.0)
     });
     let finished = format!("all 300 {UPDATES_DONE}");
-    let finished = engine(EngineStatus::Offline, Some(&finished), |all| all.sampling = None);
+    let finished = engine(EngineStatus::Offline, Some(&finished), |all| {
+        (all.sampling, all.engine.global_step, all.engine.total_steps) = (None, 0, None);
+        (all.groups, all.running, all.running_total) = (vec![], vec![], 0);
+    });
     let mut gone = engine(EngineStatus::Rolling, None, |_| {});
     gone.take(Update::Lost("connection refused".into()), NOW + 1.0);
     gone.tick(NOW + 11.0);
@@ -118,24 +121,23 @@ fn the_questions_of_a_user_are_answered() {
             "rolling",
             &[
                 "learning",
-                "↑ +0.101 rising in 10 steps; 0.440 at step 1",
+                "rising over 15 updates; 0.440 at step 1",
                 "in about 18s",
-                "sampling batch 37: 84 of 128",
-                "step 37/300",
+                "sampling step 37: 3 running; mean reward 0.625 of 4 episodes",
+                "36/300 updates",
             ][..],
         ),
         (
             "rolling",
             &[
-                "eval reward 0.650 at step 25, +0.240 since step 1",
-                "w worst -0.500 reverse_text_9",
-                "b best 1.000",
+                "eval reward 0.650 after 24 updates, +0.240 since the start",
+                "w worst 0   b best 1.000   of step 36",
             ],
         ),
         (
             "rolling",
             &[
-                "10 of 16 tasks",
+                "10/16 tasks, 84/128 episodes",
                 "all done",
                 "264 steps of 50s each",
                 "builtin:tiny  65k parameters on cpu",
@@ -144,7 +146,7 @@ fn the_questions_of_a_user_are_answered() {
         (
             "updating",
             &[
-                "training on batch 37 (84 episodes)",
+                "training step 37 on 84 episodes",
                 "update ends",
                 "in about 6.0s",
                 "42s so far",
@@ -156,15 +158,25 @@ fn the_questions_of_a_user_are_answered() {
             "first batch",
             &[
                 "time left unknown",
-                "0 of 16 tasks",
+                "0/16 tasks, 0/128 episodes",
                 "the curve begins with the first update",
             ],
         ),
         ("offline", &["no engine runs; start a job with `ajet-swarm roll`"]),
-        ("finished", &["finished: all 300 updates", "↑ +0.101 rising"]),
+        (
+            "finished",
+            &[
+                "FINISHED",
+                "finished after 36 updates, 42s ago",
+                "rising over 15 updates",
+                "checkpoint  /runs/quickstart_20261201/checkpoints",
+                "ajet-swarm chat /runs/quickstart_20261201",
+                "ajet-swarm start --continue=/runs/quickstart_20261201",
+            ],
+        ),
         (
             "server gone",
-            &["CANNOT_CONNECT", "connection refused, retrying (10s)", "10 of 16 tasks"],
+            &["CANNOT_CONNECT", "connection refused, retrying (10s)", "10/16 tasks"],
         ),
         ("connecting", &["connecting"]),
     ] {
@@ -173,6 +185,48 @@ fn the_questions_of_a_user_are_answered() {
             assert!(screen.contains(text), "{text:?} is missing while {stage}:\n{screen}");
         }
     }
+}
+
+/// Seen at 120 columns: lines of the help were cut, and its end was not to be reached.
+#[test]
+fn the_help_is_readable_whole() {
+    let mut state = full();
+    state.act(Action::Help, NOW);
+    let whole = screen(&state, (80, 24));
+    assert!(!whole.contains("more"), "{whole}");
+    insta::assert_snapshot!("help_80x24", whole);
+    let size = (40, 12);
+    let first = screen(&state, size);
+    assert!(first.contains("open a tab") && first.contains("more"), "{first}");
+    state.act(Action::Last, NOW);
+    let last = screen(&state, size);
+    assert!(last.contains("sum to 0") && !last.contains("more"), "{last}");
+    assert_eq!(state.view.tab, Tab::Overview, "what lies below stands still");
+}
+
+/// Seen: the end of a long line was cut.
+#[test]
+fn long_log_lines_are_wrapped() {
+    let mut status = rolling();
+    status.log[0].message = format!("{} the end", "word ".repeat(40).trim());
+    let screen = screen(&open(&watching(status), Tab::Log), (80, 24));
+    assert!(screen.contains("the end"), "{screen}");
+}
+
+#[test]
+fn claimed_episodes_are_told_from_running_ones() {
+    let mut status = rolling();
+    (status.running_total, status.claimed_total) = (48, 43);
+    (status.running[0].llm_calls, status.running[0].calls_in_flight) = (0, 0);
+    let state = watching(status);
+    let overview = screen(&state, (120, 30));
+    assert!(overview.contains("48 running, 43 claimed"), "{overview}");
+    let episodes = screen(&open(&state, Tab::Episodes), (120, 30));
+    assert!(
+        episodes.contains("3 of 91 episodes, oldest first; 43 only claimed"),
+        "{episodes}"
+    );
+    assert!(episodes.contains("0     claimed"), "{episodes}");
 }
 
 #[test]

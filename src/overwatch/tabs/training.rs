@@ -15,18 +15,22 @@ use crate::overwatch::theme::Theme;
 
 /// Minimum size of a chart.
 const MIN_CHART: (u16, u16) = (38, 9);
-/// Height of the line of dropped episodes.
-const DROPPED: u16 = 1;
+/// Height of the line below the charts.
+const NOTE: u16 = 1;
+/// Shown while a chart of the loss is selected.
+const LOSS: &str =
+    " the loss of GRPO stays around 0, since the advantages of a group sum to 0: look at reward and eval";
 
 /// Draws the charts, or the selected one alone.
 pub(super) fn draw(frame: &mut Frame, area: Rect, state: &State, theme: Theme, hits: &mut Hits) {
     let names = metrics(&state.known, &state.view);
     let cursor = state.view.list(List::Metrics).cursor.index;
-    let [charts, dropped] = Layout::vertical([Constraint::Fill(1), Constraint::Length(DROPPED)]).areas(area);
-    frame.render_widget(
-        Line::styled(dropped_episodes(state), theme.colored(Color::Yellow)),
-        dropped,
-    );
+    let [charts, below] = Layout::vertical([Constraint::Fill(1), Constraint::Length(NOTE)]).areas(area);
+    let note = match names.get(cursor).map(String::as_str) {
+        Some("loss" | "pg_loss") => Line::styled(LOSS, theme.faint()),
+        _ => Line::styled(dropped_episodes(state), theme.colored(Color::Yellow)),
+    };
+    frame.render_widget(note, below);
     match names.get(cursor) {
         None => {
             let text = match state.view.list(List::Metrics).filter.as_str() {

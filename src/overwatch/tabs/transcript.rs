@@ -16,7 +16,6 @@ use crate::overwatch::theme::Theme;
 use crate::overwatch::update::Subject;
 use crate::overwatch::wrap::wrap;
 use crate::protocol::status::{EpisodeDetail, EpisodeSummary};
-use crate::protocol::swarm::EpisodeType;
 
 /// Rows above the transcript.
 const HEAD: u16 = 2;
@@ -32,10 +31,7 @@ pub(super) fn draw(frame: &mut Frame, area: Rect, state: &State, theme: Theme, h
             return;
         }
     };
-    frame.render_widget(
-        Paragraph::new(headline(&state.view.subject, detail, state.now, theme)),
-        head,
-    );
+    frame.render_widget(Paragraph::new(headline(state, detail, theme)), head);
     let block = theme.block(if state.view.tokens { "tokens" } else { "transcript" });
     let inner = block.inner(body);
     let lines = match state.view.tokens {
@@ -68,28 +64,30 @@ fn shown(state: &State) -> Result<&EpisodeDetail, String> {
     }
 }
 
-fn headline(subject: &Subject, detail: &EpisodeDetail, now: f64, theme: Theme) -> Vec<Line<'static>> {
-    if *subject == Subject::Latest {
+fn headline(state: &State, detail: &EpisodeDetail, theme: Theme) -> Vec<Line<'static>> {
+    if state.view.subject == Subject::Latest {
         let title = Span::styled(" latest LLM call of any agent, live", theme.strong(Color::Cyan));
         return vec![
             title.into(),
-            Line::styled(" w worst and b best episode of the batch", theme.faint()),
+            Line::styled(" w worst and b best episode of the last step", theme.faint()),
         ];
     }
     vec![
-        outcome(detail, theme),
-        Line::styled(format!(" {}", figures(detail, now)), theme.faint()),
+        outcome(detail, state.view.found.as_deref(), theme),
+        Line::styled(format!(" {}", figures(detail, state.now)), theme.faint()),
     ]
 }
 
-/// Episode, task, reward with its parts.
-fn outcome(detail: &EpisodeDetail, theme: Theme) -> Line<'static> {
+/// Episode, as what it was `found`, task, reward with its parts.
+fn outcome(detail: &EpisodeDetail, found: Option<&str>, theme: Theme) -> Line<'static> {
     let summary = &detail.summary;
+    let id = short(&summary.episode_uuid);
+    let name = match found {
+        Some(found) => format!(" {found}: {id}  "),
+        None => format!(" episode {id}  "),
+    };
     let mut spans = vec![
-        Span::styled(
-            format!(" episode {}  ", short(&summary.episode_uuid)),
-            theme.strong(Color::Cyan),
-        ),
+        Span::styled(name, theme.strong(Color::Cyan)),
         Span::raw(format!("{}  ", summary.task_id)),
         Span::styled(result(detail.running, summary), theme.strong(Color::Green)),
     ];
@@ -119,12 +117,8 @@ fn result(running: bool, summary: &EpisodeSummary) -> String {
 
 fn figures(detail: &EpisodeDetail, now: f64) -> String {
     let summary = &detail.summary;
-    let kind = match summary.episode_type {
-        EpisodeType::Train => "train",
-        EpisodeType::Eval => "eval",
-    };
     let mut parts = vec![
-        format!("{kind}, step {}", summary.global_step),
+        format!("{}, step {}", summary.episode_type.as_str(), summary.global_step),
         counted(summary.llm_calls, "call"),
         format!(
             "{} prompt and {} sampled tokens",

@@ -60,6 +60,11 @@ impl Episode {
         self.ending
     }
 
+    /// Returns whether it has begun an LLM request; before, it is only claimed.
+    pub fn has_begun(&self) -> bool {
+        self.llm_calls > 0 || self.in_flight > 0
+    }
+
     /// LLM requests that have not finished.
     pub fn calls_in_flight(&self) -> usize {
         self.in_flight as usize

@@ -68,16 +68,15 @@ impl Group {
     }
 
     fn of(decay: bool, slots: Vec<(String, ParameterState)>) -> Result<Self> {
-        let flat = |part: fn(&ParameterState) -> &Tensor| {
-            let parts: Vec<&Tensor> = slots.iter().map(|(_, slot)| part(slot)).collect();
-            one_behind_the_other(&parts)
+        let flat = |part: fn(&ParameterState) -> Option<&Tensor>| -> Result<Option<Tensor>> {
+            let parts: Option<Vec<&Tensor>> = slots.iter().map(|(_, slot)| part(slot)).collect();
+            parts.map(|parts| one_behind_the_other(&parts)).transpose()
         };
-        // All parameters of a model have one type, so either all or none have master weights.
-        let masters: Option<Vec<&Tensor>> = slots.iter().map(|(_, slot)| slot.master.as_ref()).collect();
+        // Moments always exist. All parameters of a model have one type, so either all or none have master weights.
         let state = ParameterState {
-            first: flat(|slot| &slot.first)?,
-            second: flat(|slot| &slot.second)?,
-            master: masters.map(|masters| one_behind_the_other(&masters)).transpose()?,
+            first: flat(|slot| Some(&slot.first))?.expect("every slot has a first moment"),
+            second: flat(|slot| Some(&slot.second))?.expect("every slot has a second moment"),
+            master: flat(|slot| slot.master.as_ref())?,
         };
         let mut start = 0;
         let members = slots.into_iter().map(|(name, slot)| {

@@ -1,7 +1,7 @@
 """A server with made-up data for the page: many episodes, long runs, and text that tries to do harm.
 
 The page's files come from assets/ui, with the policy that the real server sends. Standard library only.
-Usage: fixture.py PORT [offline|booting|rolling|updating] [--token TOKEN]
+Usage: fixture.py PORT [offline|finished|booting|rolling|updating] [--token TOKEN]
 """
 
 import argparse
@@ -218,19 +218,23 @@ def phases(now):
     return [phase for phase in made if phase["since"] < now]
 
 
+# Of the 72 claimed episodes, those that have made no call.
+UNCALLED = sum(1 for i in range(72) if i % 7 == 0 and i % 3 == 0)
+
 STARTED = time.time()
 PHASES = phases(STARTED - 12)
 
 
 def status(mode):
     now = time.time()
-    state = {"offline": "OFFLINE", "booting": "BOOTING", "rolling": "ROLLING", "updating": "WEIGHT_SYNCING"}[mode]
+    states = {"booting": "BOOTING", "rolling": "ROLLING", "updating": "WEIGHT_SYNCING"}
+    state = states.get(mode, "OFFLINE")
     common = {"server": {"version": "0.1.0", "started": STARTED - 1000, "now": now}}
     engine = {
         "status": f"ENGINE.{state}",
         "detail": None,
         "since": STARTED - 12,
-        "global_step": STEPS,
+        "global_step": STEPS + 1,
         "total_steps": 1200,
         "restarts": 0,
         "phases": PHASES + [{"status": f"ENGINE.{state}", "since": STARTED - 12, "global_step": STEPS}],
@@ -252,6 +256,7 @@ def status(mode):
         "clients": [],
         "running": [],
         "running_total": 0,
+        "claimed_total": 0,
         "groups": [],
         "dropped": {},
         "latest_metrics": {},
@@ -273,6 +278,15 @@ def status(mode):
         "parameters": 4_022_468_096,
         "trainable_parameters": 33_030_144,
     }
+    if mode == "finished":
+        detail = f"all {STEPS} updates of ajet.trainer_common.total_training_steps are done; more"
+        return {
+            **common,
+            **empty,
+            "experiment": experiment,
+            "engine": {**engine, "detail": detail, "global_step": 0, "total_steps": None},
+            "latest_metrics": HISTORY[-1]["metrics"],
+        }
     if mode == "booting":
         return {
             **common,
@@ -349,7 +363,8 @@ def status(mode):
             }
             for i in range(72)
         ],
-        "running_total": 72,
+        "running_total": 72 - UNCALLED,
+        "claimed_total": UNCALLED,
         "groups": groups,
         "dropped": {"idle": 31, "late": 4, "dummy": 208},
         "latest_metrics": HISTORY[-1]["metrics"],
@@ -492,7 +507,8 @@ def main():
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("port", type=int)
-    parser.add_argument("mode", nargs="?", default="rolling", choices=["offline", "booting", "rolling", "updating"])
+    modes = ["offline", "finished", "booting", "rolling", "updating"]
+    parser.add_argument("mode", nargs="?", default="rolling", choices=modes)
     parser.add_argument("--token")
     OPTIONS = parser.parse_args()
     main()

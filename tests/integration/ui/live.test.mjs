@@ -33,7 +33,7 @@ const stepOf = (page) =>
   page
     .locator('.state-pill')
     .innerText()
-    .then((text) => Number(/step (\d+)/.exec(text)?.[1] ?? 0));
+    .then((text) => Number(/· (\d+)/.exec(text)?.[1] ?? 0));
 
 test('the page follows the quickstart, from the curve down to a token', async (t) => {
   const { page, problems } = await open(t, browser, base);
@@ -42,13 +42,13 @@ test('the page follows the quickstart, from the curve down to a token', async (t
   await page.locator('.state-word').waitFor();
   t.diagnostic(`loaded after ${Date.now() - start} ms`);
   await page.waitForFunction(
-    (updates) => Number(/step (\d+)/.exec(document.querySelector('.state-pill').textContent)?.[1]) > updates,
+    (updates) => Number(/· (\d+)/.exec(document.querySelector('.state-pill').textContent)?.[1]) > updates,
     UPDATES,
     { timeout: 300_000 },
   );
   const first = await stepOf(page);
   await page.waitForFunction(
-    (step) => Number(/step (\d+)/.exec(document.querySelector('.state-pill').textContent)?.[1]) > step,
+    (step) => Number(/· (\d+)/.exec(document.querySelector('.state-pill').textContent)?.[1]) > step,
     first,
     { timeout: 60_000 },
   );

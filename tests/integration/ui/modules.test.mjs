@@ -1,6 +1,7 @@
 // The page's pure modules, by `node --test`.
 
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
 import test from 'node:test';
 
 const page = new URL('../../../assets/ui/', import.meta.url);
@@ -10,7 +11,7 @@ const { band, last, positive, smooth, trend } = await import(new URL('series.mjs
 const { address, parse } = await import(new URL('router.mjs', page));
 const { command } = await import(new URL('keyboard.mjs', page));
 const { SseParser } = await import(new URL('sse.mjs', page));
-const { shares } = await import(new URL('states.mjs', page));
+const { batchShare, endOf, shares, updatesText } = await import(new URL('states.mjs', page));
 const { advantageScale, tokenClass } = await import(new URL('token_scale.mjs', page));
 const { contentText } = await import(new URL('conversation.mjs', page));
 
@@ -113,14 +114,44 @@ test('a band is p10 to p90 where they are known, else the deviation within the b
   );
 });
 
-test('a trend is told from noise', () => {
-  const noise = (index) => (index % 2 ? 0.1 : -0.1);
-  const series = (slope) => Array.from({ length: 20 }, (_, index) => 0.5 + slope * index + noise(index));
-  assert.equal(trend(series(0)).word, 'flat');
-  assert.equal(trend(series(0.05)).word, 'rising');
-  assert.equal(trend(series(-0.05)).word, 'falling');
-  assert.deepEqual(trend([1, 1]), { recent: 1, change: null, word: 'too early to tell' });
+test('a trend is told from noise, by the rule of src/trend.rs', () => {
+  const curves = JSON.parse(readFileSync(new URL('../../fixtures/trends.json', import.meta.url), 'utf8'));
+  for (const { name, values, word, window, difference } of curves) {
+    const found = trend(values);
+    assert.deepEqual([found?.word ?? null, found?.window ?? null], [word, window], name);
+    assert.ok(Math.abs((found?.change ?? 0) - (difference ?? 0)) < 1e-3, name);
+  }
   assert.equal(trend([null]), null);
+});
+
+test('a run that ended says how and when, and updates are counted one way', () => {
+  const engine = { status: 'ENGINE.OFFLINE', detail: null, since: 40, global_step: 0, total_steps: null };
+  assert.equal(endOf(engine, null, 100), null);
+  assert.equal(endOf({ ...engine, status: 'ENGINE.ROLLING' }, 3, 100), null);
+  const detail = 'all 3 updates of ajet.trainer_common.total_training_steps are done; more';
+  for (const [told, word, sentence] of [
+    [null, 'Ended', 'ended after 3 updates, 1 min 0 s ago'],
+    ['out of memory', 'Ended', 'ended after 3 updates, 1 min 0 s ago: out of memory'],
+    [detail, 'Finished', 'finished after 3 updates, 1 min 0 s ago'],
+  ])
+    assert.deepEqual(endOf({ ...engine, detail: told }, 3, 100), { word, sentence });
+  for (const [global_step, total_steps, text] of [
+    [0, null, '3 updates'],
+    [2, null, '1 update'],
+    [37, 300, '36/300 updates'],
+  ])
+    assert.equal(updatesText({ ...engine, global_step, total_steps }, 3), text);
+});
+
+test('episodes of incomplete tasks move the progress', () => {
+  for (const [unit, done, episodes, share] of [
+    ['tasks', 0, 64, 0.5],
+    ['tasks', 12, 64, 0.75],
+    ['tasks with different rewards', 4, 200, 0.25],
+    ['clients', 0, 64, 0],
+    ['tasks', 3, 500, 1],
+  ])
+    assert.equal(batchShare({ unit, done, target: 16, episodes, episodes_target: 128 }), share, `${done} ${unit}`);
 });
 
 test('addresses survive any task name', () => {

@@ -90,7 +90,7 @@ test('keys', async (t) => {
     await at(hash);
   }
   const pager = page.locator('.pager');
-  await pager.getByText('of 10,000 episodes').waitFor();
+  await pager.getByText('of 9,500 episodes').waitFor();
   await page.keyboard.press('/');
   await page.keyboard.type('astropy-12001');
   await page.waitForFunction(() => location.hash.includes('q=astropy-12001'));
@@ -98,7 +98,7 @@ test('keys', async (t) => {
   await page.keyboard.press('g');
   await page.keyboard.press('e');
   await at('#/episodes');
-  await pager.getByText('1 to 100 of 10,000 episodes').waitFor();
+  await pager.getByText('1 to 100 of 9,500 episodes').waitFor();
   await page.locator('.scroll').first().focus();
   for (const key of ['ArrowDown', 'ArrowDown', 'k', 'Enter']) await page.keyboard.press(key);
   await page.waitForFunction(() => location.hash.startsWith('#/episode/'));
@@ -118,9 +118,9 @@ test('arrows turn pages and lead through the episodes of a task', async (t) => {
   const { page, problems } = await open(t, browser, server.base);
   await visit(page, 'episodes');
   await page.keyboard.press('ArrowRight');
-  await page.getByText('101 to 200 of 10,000 episodes').waitFor();
+  await page.getByText('101 to 200 of 9,500 episodes').waitFor();
   await page.keyboard.press('ArrowLeft');
-  await page.getByText('1 to 100 of 10,000 episodes').waitFor();
+  await page.getByText('1 to 100 of 9,500 episodes').waitFor();
   await page.locator('tbody tr').nth(8).click();
   await page.locator('.episode .chip[aria-current]').waitFor();
   const before = await page.evaluate(() => location.hash);
@@ -139,7 +139,7 @@ test('filters are in the address, so links lead to what one sees', async (t) => 
     rewards,
     [...rewards].sort((a, b) => Number(a) - Number(b)),
   );
-  await visit(page, 'episodes?task=astropy__astropy-12001&q=client-2');
+  await visit(page, 'episodes?type=all&task=astropy__astropy-12001&q=client-2');
   assert.match(await page.locator('.pager').innerText(), /\d+ match; 1 to 64 of 64 episodes/);
   await visit(page, 'training?q=seconds%2F&log=1&smooth=0.9');
   assert.equal(await page.locator('.metric:visible').count(), 3);
@@ -163,7 +163,7 @@ test('ten thousand episodes and a thousand steps of all metrics stay fluid', asy
   t.diagnostic(`training: longest task while opening ${await longest()} ms`);
   for (let at = 0; at < 4000; at += 400) await page.mouse.wheel(0, 400).then(() => page.waitForTimeout(50));
   const scrolling = await longest();
-  await visit(page, 'episodes?offset=9900');
+  await visit(page, 'episodes?type=all&offset=9900');
   assert.match(await page.locator('.pager').innerText(), /9,901 to 10,000 of 10,000 episodes/);
   const episodes = await longest();
   await visit(page, 'tasks');
@@ -223,7 +223,7 @@ test('a server that goes away is waited for, and what was seen stays', async (t)
   );
 });
 
-for (const mode of ['offline', 'booting', 'updating']) {
+for (const mode of ['offline', 'finished', 'booting', 'updating']) {
   test(`every view says what to do while the engine is ${mode}`, async (t) => {
     const other = await serveFor(t, await freePort(), mode);
     const { page, problems } = await open(t, browser, other.base);
@@ -235,7 +235,11 @@ for (const mode of ['offline', 'booting', 'updating']) {
     const text = await page.locator('main').innerText();
     assert.match(
       text,
-      { offline: /Start one: ajet-swarm roll/, booting: /Booting for/, updating: /training on \d+ episodes/ }[mode],
+      {
+        offline: /Start one: ajet-swarm roll/,
+        finished: /finished after 1,000 updates, .* ago[^]*ajet-swarm chat \/data\/saved_experiments/,
+        booting: /Booting for/, updating: /training on \d+ episodes/,
+      }[mode],
     );
     assert.deepEqual(problems, []);
   });

@@ -3,6 +3,7 @@
 mod jsonl;
 mod python_dicts;
 mod tensorboard;
+mod thinning;
 
 use std::io;
 use std::path::Path;

@@ -249,3 +249,16 @@ async fn one_call_where_parallel_ones_are_not_wanted() {
     bench.whole(body).await;
     assert_eq!(bench.session.finish().rows.len(), 1);
 }
+
+/// Seen in the quickstart: a warning that its chat template leaves tools out, which no request brings.
+#[tokio::test]
+async fn tools_are_warned_of_once_and_only_where_there_are_some() {
+    let bench = Bench::new(["a", "b", "c"].map(Script::Says));
+    let warnings = || bench.tool_warnings.load(Ordering::Relaxed);
+    bench.whole(ask("q")).await;
+    assert_eq!(warnings(), 0);
+    for _ in 0..2 {
+        bench.whole(with_tools(ask("q"))).await;
+        assert_eq!(warnings(), 1);
+    }
+}

@@ -60,6 +60,7 @@ impl Core {
 
     fn status_without_batch(&self, now: f64) -> Status {
         let running = self.episodes.iter().take(RUNNING_EPISODES);
+        let begun = self.episodes.iter().filter(|episode| episode.has_begun()).count();
         Status {
             server: ServerInfo {
                 version: env!("CARGO_PKG_VERSION").into(),
@@ -70,7 +71,8 @@ impl Core {
             engine: self.engine_state(),
             sampling: (self.state != State::Offline).then(|| self.load.sampling(now)),
             running: running.map(|episode| running_episode(episode, now)).collect(),
-            running_total: self.episodes.len() as u64,
+            running_total: begun as u64,
+            claimed_total: (self.episodes.len() - begun) as u64,
             dropped: self.dropped.iter().map(|(r, n)| (r.as_str().to_owned(), *n)).collect(),
             latest_metrics: self.latest_metrics.clone(),
             latest_eval: self.latest_eval.clone(),
@@ -198,6 +200,7 @@ pub fn without_ages(status: &Status) -> Status {
         sampling.tokens_per_second = 0.0;
         sampling.prompt_tokens_per_second = 0.0;
         sampling.episodes_per_second = 0.0;
+        (sampling.running_requests, sampling.waiting_requests) = (0, 0);
     }
     still
 }

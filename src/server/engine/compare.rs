@@ -1,4 +1,4 @@
-//! The configuration that an experiment keeps from its last start, and how another one differs from it.
+//! How a training configuration differs from the one that a start would continue, or that runs.
 
 use std::path::Path;
 
