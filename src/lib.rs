@@ -4,6 +4,8 @@
 //! Without the feature `server`, only the clients are built: nothing that holds or computes a model.
 // Use `terminal` to print: it escapes control characters, and a closed pipe does not panic.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
+// What cannot fail says why: `#[expect(clippy::expect_used, reason = "…")]`. Tests may (clippy.toml).
+#![warn(clippy::unwrap_used, clippy::expect_used)]
 // The documentation is for developers of this crate, so it links to private items too.
 #![allow(rustdoc::private_intra_doc_links)]
 

@@ -10,6 +10,24 @@ use super::{bench, chat, engine, export, log, serve, start};
 /// What `--version` prints.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+/// What the program is.
+pub const ABOUT: &str = "Reinforcement learning of language-model agents: one binary that serves, samples and trains";
+
+/// First commands to run.
+pub const EXAMPLES: &str = "\
+Examples:
+  ajet-swarm roll config/jobs/quickstart.yaml    train the built-in model on this machine
+  ajet-swarm start                               serve a swarm on port 10086
+  ajet-swarm overwatch                           watch it";
+
+/// The first example of `roll`.
+pub const ROLL_EXAMPLE: &str =
+    "ajet-swarm roll config/jobs/quickstart.yaml        train the built-in model on this machine";
+
+/// What can be done with a fetched checkpoint.
+pub const FETCHED: &str =
+    "Prints the path of what was fetched; `chat`, `serve` and `export` take the directory of a checkpoint.";
+
 /// Commands that need a model.
 #[derive(Debug, Subcommand)]
 pub enum Command {

@@ -45,9 +45,9 @@ pub mod supervise;
 pub mod sync_code;
 pub mod wait_goal;
 
-/// Reinforcement learning of language-model agents: one binary that serves, samples and trains.
+/// The command line.
 #[derive(Debug, Parser)]
-#[command(version = hosting::VERSION, about, max_term_width = 100, after_help = EXAMPLES)]
+#[command(version = hosting::VERSION, about = hosting::ABOUT, max_term_width = 100, after_help = hosting::EXAMPLES)]
 pub struct Cli {
     /// Log more to stderr: once for information, twice for everything.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
@@ -56,12 +56,6 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
 }
-
-const EXAMPLES: &str = "\
-Examples:
-  ajet-swarm roll config/jobs/quickstart.yaml    train the built-in model on this machine
-  ajet-swarm start                               serve a swarm on port 10086
-  ajet-swarm overwatch                           watch it";
 
 /// Commands.
 #[derive(Debug, Subcommand)]
@@ -181,11 +175,41 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    #[test]
-    fn help() {
+    fn built() -> clap::Command {
         let mut cli = Cli::command().term_width(100);
         cli.build();
-        insta::assert_snapshot!(help_of(&mut cli));
+        cli
+    }
+
+    #[cfg(feature = "server")]
+    #[test]
+    fn help() {
+        insta::assert_snapshot!(help_of(&mut built()));
+    }
+
+    #[cfg(not(feature = "server"))]
+    #[test]
+    fn help_of_clients() {
+        insta::assert_snapshot!(built().render_long_help());
+    }
+
+    /// Seen in a build of the clients alone, whose examples began with `start`.
+    #[test]
+    fn help_names_commands_of_this_build() {
+        let mut cli = built();
+        let help = help_of(&mut cli);
+        let shown = cli.get_subcommands().filter(|command| !command.is_hide_set());
+        let commands: Vec<&str> = shown.map(clap::Command::get_name).collect();
+        let mut named = 0;
+        for rest in ["\n  ajet-swarm ", "`ajet-swarm "]
+            .iter()
+            .flat_map(|start| help.split(start).skip(1))
+        {
+            let name = rest.split(['`', ' ', '\n']).next().unwrap();
+            assert!(commands.contains(&name), "{name} in {rest:.80}");
+            named += 1;
+        }
+        assert!(named > 20, "{named} examples");
     }
 
     /// Returns the long help of a command and of all its subcommands, hidden ones included.

@@ -15,6 +15,22 @@ pub const VERSION: &str = concat!(
     " (clients alone: no start, serve, chat, export, bench)"
 );
 
+/// What the program is.
+pub const ABOUT: &str =
+    "Reinforcement learning of language-model agents: clients of a swarm server, which samples and trains";
+
+/// First commands to run.
+pub const EXAMPLES: &str = "\
+Examples:
+  ajet-swarm roll job.yaml --swarm-url http://gpu-box:10086    train with a server
+  ajet-swarm overwatch --swarm-url http://gpu-box:10086        watch it";
+
+/// The first example of `roll`.
+pub const ROLL_EXAMPLE: &str = "ajet-swarm roll job.yaml --swarm-url http://gpu-box:10086";
+
+/// What can be done with a fetched checkpoint.
+pub const FETCHED: &str = "Prints the path of what was fetched.";
+
 /// Commands that need a model.
 #[derive(Debug, Subcommand)]
 pub enum Command {

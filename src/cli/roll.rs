@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 
-use super::hosting::PromptCounter;
+use super::hosting::{PromptCounter, ROLL_EXAMPLE};
 use super::server_url::given_token;
 use crate::client::{ServerUrl, blank_token, with_token};
 use crate::protocol::openai::ChatMessage;
@@ -18,10 +18,7 @@ use crate::roll::{
 };
 use crate::say;
 
-const EXAMPLES: &str = "\
-Examples:
-  ajet-swarm roll config/jobs/quickstart.yaml        train the built-in model on this machine
-  ajet-swarm roll job.yaml --set roll.steps=200 --set ajet.trainer_common.optim.lr=1e-4
+const EXAMPLES: &str = "  ajet-swarm roll job.yaml --set roll.steps=200 --set ajet.trainer_common.optim.lr=1e-4
   ajet-swarm roll job.yaml --debug-one               show one episode in full, train nothing
   ajet-swarm roll job.yaml --json | jq .reward_mean  one JSON object a line
   ajet-swarm roll job.yaml --api https://api.openai.com/v1 --api-key-env OPENAI_API_KEY --api-model gpt-4.1-mini
@@ -31,7 +28,7 @@ The next `roll` of the job, here or on another machine, continues the training."
 
 /// Run a job: its tasks run through its agent as episodes, whose rewards train the model.
 #[derive(Clone, Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = format!("Examples:\n  {ROLL_EXAMPLE}\n{EXAMPLES}"))]
 pub struct Args {
     /// Job file; create one with `ajet-swarm job init`.
     job: PathBuf,

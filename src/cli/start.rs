@@ -18,11 +18,13 @@ use super::log::LogArgs;
 use crate::client::SwarmClient;
 use crate::config::small_file::{DOCUMENT_BYTES, read_given_text};
 use crate::config::{Strictness, experiment, load_over};
+use crate::model::device;
+use crate::model::kernels::Pool;
 use crate::protocol::swarm::DEFAULT_PORT;
 use crate::roll::{EndSignals, STAY};
 use crate::server::engine::resume;
 use crate::server::http::tls;
-use crate::server::{ChildLauncher, CodeAccess, CodeOptions, Hosts, Limits, Options, Server};
+use crate::server::{ChildLauncher, CodeAccess, CodeOptions, Devices, Hosts, Limits, Options, RankCommand, Server};
 use crate::terminal;
 
 /// Python clients that start a server wait for this line in its output.
@@ -58,7 +60,8 @@ pub struct Args {
     /// Run engines from this program, an ajet-swarm built from other sources, unless training code was synced.
     #[arg(long, value_name = "PROGRAM")]
     engine: Option<PathBuf>,
-    /// Start every engine as several ranks, by a command such as `mpirun -np 4` or `srun --ntasks=4`.
+    /// Start every engine as several ranks, by a command such as `mpirun -np 4` or `srun --ntasks={ranks}`: {ranks} is
+    /// replaced by n_gpus_per_node × nnodes of the configuration, on each machine at most its devices.
     #[arg(long, value_name = "COMMAND")]
     launcher: Option<Words>,
     /// Maximum seconds without progress while an engine boots.
@@ -148,7 +151,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Some(program) => ChildLauncher::new(executable(program)?),
         None => ChildLauncher::of_this_program().context("cannot find the path of this program")?,
     };
-    let launcher = launcher.with_ranks(args.launcher.map_or_else(Vec::new, |words| words.0));
+    let launcher = launcher.with_ranks(args.launcher.map(|words| RankCommand::new(words.0, devices())));
     Server::new(options, Arc::new(launcher))
         .serve(listener, shutdown_signal)
         .await?;
@@ -175,6 +178,14 @@ fn code_options(args: &Args) -> anyhow::Result<CodeOptions> {
         keep_selected: !args.no_synced_code,
         ..CodeOptions::default()
     })
+}
+
+/// Counts the devices of this machine.
+fn devices() -> Devices {
+    Devices {
+        gpus: device::gpu_count(),
+        cores: Pool::physical_cores(),
+    }
 }
 
 /// The words of a command, at least one, split as a shell does.

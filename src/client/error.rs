@@ -3,6 +3,12 @@
 use super::code::sources::SourcesError;
 use crate::protocol::swarm::UPDATES_DONE;
 
+/// What to do where no server answers.
+const NO_SERVER: &str = match cfg!(feature = "server") {
+    true => "start one with `ajet-swarm start`, or check the URL",
+    false => "check the URL, or start a server there with a complete build of ajet-swarm",
+};
+
 /// An error of [`super::SwarmClient`]. Messages name the server; tokens in its URL are replaced.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ClientError {
@@ -18,9 +24,7 @@ pub enum ClientError {
     #[error("cannot set up an HTTP client: {0}")]
     Setup(String),
     /// All attempts failed: no answer, or the connection broke.
-    #[error(
-        "cannot reach the swarm server at {url}: {reason}\nhint: start one with `ajet-swarm start`, or check the URL"
-    )]
+    #[error("cannot reach the swarm server at {url}: {reason}\nhint: {}", NO_SERVER)]
     Unreachable {
         /// URL of the server.
         url: String,
@@ -113,7 +117,7 @@ mod tests {
     #[test]
     fn messages() {
         let url = || "http://gpu-box:10086/t/…".to_owned();
-        insta::assert_snapshot!(messages!(ClientError:
+        let messages = messages!(ClientError:
             ClientError::Url { .. } => ClientError::Url {
                 given: "ftp://box".into(),
                 reason: "the scheme must be http or https".into(),
@@ -153,6 +157,14 @@ mod tests {
             },
             ClientError::Claim(_) => ClientError::Claim("episode_type must be \"train\" or \"eval\"".into()),
             ClientError::Throttle(_) => ClientError::Throttle("rollout_until_finish_enough_episodes".into()),
-        ));
+        );
+        // What to do where no server answers depends on the build.
+        #[cfg(feature = "server")]
+        insta::assert_snapshot!(messages);
+        #[cfg(not(feature = "server"))]
+        assert!(
+            messages.contains("hint: check the URL, or start a server there"),
+            "{messages}"
+        );
     }
 }

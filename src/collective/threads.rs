@@ -19,7 +19,7 @@ struct Thread {
     shared: Arc<Shared>,
 }
 
-/// Runs `work` on so many ranks; returns what each returned.
+/// Runs `work` on `size` ranks. Returns the result of each.
 pub fn run<T: Send>(size: usize, work: impl Fn(Arc<dyn Collective>) -> T + Sync) -> Vec<T> {
     let shared = Arc::new(Shared {
         barrier: Barrier::new(size),

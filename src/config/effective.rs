@@ -62,6 +62,12 @@ impl Ajet {
         self.data.train_batch_size.saturating_mul(self.rollout.num_repeat)
     }
 
+    /// Returns the configured number of ranks: one for each GPU of all machines, at least 1.
+    pub fn configured_ranks(&self) -> usize {
+        let trainer = &self.trainer_common;
+        trainer.n_gpus_per_node.max(1).saturating_mul(trainer.nnodes)
+    }
+
     /// Returns the maximum number of episodes claimed at once.
     pub fn max_claimed_episodes(&self) -> usize {
         self.episodes_per_batch().min(self.rollout.max_env_worker)

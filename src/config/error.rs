@@ -97,7 +97,7 @@ mod tests {
             ajet:
               model: {path: builtin:tiny}
               rollout: {num_repeat: 1, tensor_model_parallel_size: 2}
-              trainer_common: {nnodes: 2, logger: [wandb], optim: {lr: 1e-6}}
+              trainer_common: {logger: [wandb], optim: {lr: 1e-6}}
               lora: {lora_rank: 8}
               dta: {}";
         text += &load(odd, Strictness::Synced).unwrap().warnings.join("\n");

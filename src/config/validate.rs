@@ -4,7 +4,8 @@ use super::effective::{ALL_LINEAR, LINEAR_PROJECTIONS};
 use super::error::Problem;
 use super::experiment;
 use super::schema::{
-    AdvEstimator, Ajet, CollectionMethod, LEAST_TEMPERATURE, LrScheduler, Optim, Rollout, SingletonGroup, TrainerCommon,
+    AdvEstimator, Ajet, CollectionMethod, LEAST_TEMPERATURE, LrScheduler, Optim, Ranks, Rollout, SingletonGroup,
+    TrainerCommon,
 };
 
 const TOOL_PARSERS: [&str; 4] = ["hermes", "llama3_json", "json", "none"];
@@ -52,12 +53,6 @@ pub fn warnings(ajet: &Ajet) -> Vec<String> {
              written instead"
         ));
     }
-    if trainer.nnodes > 1 {
-        warnings.push(format!(
-            "ajet.trainer_common.nnodes: {} has no effect; the server's --launcher decides how many ranks train and where",
-            trainer.nnodes
-        ));
-    }
     let parallel = ajet.rollout.tensor_model_parallel_size;
     if parallel > 1 {
         warnings.push(format!(
@@ -68,17 +63,29 @@ pub fn warnings(ajet: &Ajet) -> Vec<String> {
     warnings
 }
 
-/// Compares the number of GPUs configured on a machine with the ranks that run there. Returns a warning where they differ:
-/// a configuration for more GPUs than there are runs on what there is, as every AgentJet configuration has some.
-pub fn gpus(asked: usize, on_gpus: bool, ranks: usize) -> Option<String> {
-    let key = "ajet.trainer_common.n_gpus_per_node";
-    match on_gpus {
-        _ if asked <= ranks => None,
-        true => Some(format!(
-            "{key}: {asked} GPUs are configured, and {ranks} train; hint: start the server with `--launcher \"mpirun -np \
-             {asked}\"` where it has them"
+/// Compares the configured number of ranks with those that were `started`. Returns a warning where there are fewer: a
+/// configuration for more GPUs than there are runs on what there is, as every AgentJet configuration has some.
+///
+/// # Errors
+/// Returns a message with both numbers if they differ and `ajet.engine.ranks` is `exact`.
+pub fn ranks(ajet: &Ajet, on_gpus: bool, started: usize) -> Result<Option<String>, String> {
+    let configured = ajet.configured_ranks();
+    let trainer = &ajet.trainer_common;
+    let keys = format!(
+        "ajet.trainer_common: n_gpus_per_node {} × nnodes {}",
+        trainer.n_gpus_per_node, trainer.nnodes
+    );
+    let hint = "start the server with `--launcher \"mpirun -np {ranks}\"` where it has as many devices";
+    match ajet.engine.ranks {
+        Ranks::Exact if configured != started => Err(format!(
+            "{keys} needs {configured} ranks, and {started} were started, but ajet.engine.ranks is exact; hint: {hint}, or \
+             set ajet.engine.ranks to available"
         )),
-        false => Some(format!("{key}: {asked} GPUs are configured, but this run uses the CPU")),
+        _ if configured <= started => Ok(None),
+        _ if on_gpus => Ok(Some(format!(
+            "{keys} is {configured} GPUs, and {started} train; hint: {hint}"
+        ))),
+        _ => Ok(Some(format!("{keys} is {configured} GPUs, but this run uses the CPU"))),
     }
 }
 
@@ -495,10 +502,6 @@ mod tests {
                 "logger: \"swanlab\" is not built in",
             ),
             (
-                "trainer_common: {nnodes: 2}",
-                "nnodes: 2 has no effect; the server's --launcher decides how many ranks train and where",
-            ),
-            (
                 "rollout: {tensor_model_parallel_size: 4}",
                 "tensor_model_parallel_size: tensor parallelism is not supported here; using 1 instead of 4",
             ),
@@ -521,16 +524,41 @@ mod tests {
         );
     }
 
+    fn of_ranks(per_node: usize, nnodes: usize, ranks: Ranks) -> Ajet {
+        let mut ajet = Ajet::default();
+        ajet.trainer_common.n_gpus_per_node = per_node;
+        ajet.trainer_common.nnodes = nnodes;
+        ajet.engine.ranks = ranks;
+        ajet
+    }
+
     #[test]
-    fn more_gpus_than_there_are() {
-        for (asked, on_gpus, ranks) in [(1, true, 1), (1, false, 1), (8, true, 8), (2, false, 4)] {
-            assert_eq!(gpus(asked, on_gpus, ranks), None);
+    fn fewer_ranks_than_configured_are_a_warning() {
+        for (per_node, nnodes, on_gpus, started) in
+            [(1, 1, true, 1), (0, 1, false, 1), (4, 2, true, 8), (2, 1, false, 4)]
+        {
+            assert_eq!(
+                ranks(&of_ranks(per_node, nnodes, Ranks::Available), on_gpus, started),
+                Ok(None)
+            );
         }
-        assert!(
-            gpus(8, true, 2)
-                .unwrap()
-                .contains("8 GPUs are configured, and 2 train; hint: ")
-        );
-        assert!(gpus(8, false, 1).unwrap().contains("but this run uses the CPU"));
+        let warning = |on_gpus| ranks(&of_ranks(4, 2, Ranks::Available), on_gpus, 2).unwrap().unwrap();
+        assert!(warning(true).contains("n_gpus_per_node 4 × nnodes 2 is 8 GPUs, and 2 train; hint: "));
+        assert!(warning(false).contains("is 8 GPUs, but this run uses the CPU"));
+    }
+
+    #[test]
+    fn another_number_of_ranks_than_the_exact_one_is_an_error() {
+        for (started, expected) in [
+            (8, None),
+            (2, Some("needs 8 ranks, and 2 were started")),
+            (9, Some("needs 8 ranks, and 9 were started")),
+        ] {
+            let found = ranks(&of_ranks(4, 2, Ranks::Exact), false, started);
+            match expected {
+                None => assert_eq!(found, Ok(None)),
+                Some(words) => assert!(found.unwrap_err().contains(words)),
+            }
+        }
     }
 }

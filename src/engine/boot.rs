@@ -16,11 +16,11 @@ use super::batch::pool::StopRule;
 use super::batch::resume_plan::{Plan, plan};
 use super::core::{Core, Parts};
 use super::events::EventHub;
-use super::load;
 use super::metrics::step_log::{self, StepLog};
 use super::model_thread::{self, ModelThread};
 use super::ranks::FirstRank;
 use super::recorder::Recorder;
+use super::sampling_load;
 use super::sampling_worker::SamplingWorker;
 use super::server::{App, End, router};
 use super::session::registry::Sessions;
@@ -247,7 +247,10 @@ async fn boot(
     let global_step = core.restore(start.plan.running);
     // Weak, so that the reports do not hold the experiment directory of an engine that has ended.
     let reported = Arc::downgrade(&core);
-    tokio::spawn(load::report(move || Some(reported.upgrade()?.load()), hub.clone()));
+    tokio::spawn(sampling_load::report(
+        move || Some(reported.upgrade()?.load()),
+        hub.clone(),
+    ));
     let _ = app.booted.set((core, hello)); // only set here
     hub.phase(EnginePhase::Rolling, global_step, start.damage);
     Ok(())

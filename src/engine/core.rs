@@ -15,10 +15,10 @@ use super::batch::journal::JournalError;
 use super::batch::ledger::{ClosedBatch, Ledger, LedgerError};
 use super::batch::resume_plan::StepEpisodes;
 use super::events::EventHub;
-use super::load;
 use super::metrics::{self, Metrics};
 use super::model_thread::{ModelGone, ModelHandle, UpdateOutcome};
 use super::recorder::Recorder;
+use super::sampling_load;
 use super::session::registry::Sessions;
 use super::session::{ChatAnswer, ChatBackend, ChatError, ConversationTooLarge, Sampler};
 use super::storage::checkpoint::{CheckpointError, CheckpointStore, StagedCheckpoint};
@@ -146,7 +146,7 @@ impl Core {
     pub fn load(&self) -> EngineLoad {
         let (load, sampled) = (self.model.load(), self.model.sampling_totals());
         let recent = self.backend.latencies.take();
-        load::engine_load(load, sampled, recent, self.sessions.take_new_tokens())
+        sampling_load::engine_load(load, sampled, recent, self.sessions.take_new_tokens())
     }
 
     /// Saves a finished episode. Waits for the disk.

@@ -4,19 +4,19 @@
 //! [`boot`] assembles it: the model thread ([`model_thread`], [`worker`] or, without training, [`sampling_worker`]), the
 //! sessions of running episodes ([`session`]), the [`batch`], the files on disk ([`storage`]) and the [`metrics`].
 //! [`ranks`] lets several processes be one engine. [`core`] implements the contract, [`server`] serves it over HTTP, `recorder` writes what dashboards read, [`events`]
-//! and `load` report to the control plane.
+//! and `sampling_load` report to the control plane.
 
 pub mod batch;
 pub mod boot;
 pub mod core;
 pub mod events;
-mod load;
 #[cfg(test)]
 mod messages;
 pub mod metrics;
 pub mod model_thread;
 pub mod ranks;
 mod recorder;
+mod sampling_load;
 pub mod sampling_worker;
 pub mod served_model;
 pub mod server;

@@ -54,8 +54,7 @@ impl ModelWorker {
         hub: Arc<EventHub>,
     ) -> Result<(Self, ModelInfo), String> {
         let device = device::choose(&config.engine.device).map_err(sentence)?;
-        let asked = config.trainer_common.n_gpus_per_node;
-        if let Some(warning) = validate::gpus(asked, device.is_cuda(), collective.size()) {
+        if let Some(warning) = validate::ranks(config, device.is_cuda(), collective.size())? {
             hub.warn(warning);
         }
         let (threads, cpus) = (config.engine.threads, Pool::logical_cpus());

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::schema::with_separators;
+use super::schema_check::with_separators;
 
 /// What an answer may consist of.
 #[derive(Clone, Debug, PartialEq)]
@@ -123,7 +123,7 @@ impl AnswerGrammar {
         match (&self.content, tag) {
             (Content::Json(schema), _) => add(&mut text, "content", &json_rule(schema)),
             (Content::Text, None) => add(&mut text, "TEXT", "/(?s:.*)/"),
-            // Without a tag, a call is told by its first character.
+            // Without a tag, the first character shows that it is a call.
             (Content::Text, Some("")) => add(&mut text, "TEXT", "/([^{\\[\\s](?s:.*))?/"),
             (Content::Text, Some(tag)) => {
                 add(&mut text, "TEXT", &without(tag));
@@ -140,7 +140,7 @@ impl AnswerGrammar {
 }
 
 impl Calls {
-    /// Adds the rules of calls. If `tagged`, the first call is behind a text that ends with so many bytes of it.
+    /// Adds the rules of calls. The first call is behind a text that ends with the first `tagged` bytes of it.
     fn add_to(&self, text: &mut String, tagged: usize) {
         let first = match self.opened {
             Some(Opened::Arguments) => self.call(|head| head.len()),
@@ -161,7 +161,8 @@ impl Calls {
         }
     }
 
-    /// Returns the rule of a call of any function, without so many bytes of its text before the arguments.
+    /// Returns the rule of a call of any function. `written` says how many bytes of its text before the arguments are already
+    /// there.
     fn call(&self, written: impl Fn(&str) -> usize) -> String {
         let alternatives = self.functions.iter().enumerate().map(|(number, function)| {
             let head = self.syntax.before_arguments(&function.name);

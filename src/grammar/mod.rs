@@ -8,7 +8,7 @@ mod answer;
 mod error;
 mod grammars;
 mod matcher;
-mod schema;
+mod schema_check;
 #[cfg(test)]
 mod tests;
 mod vocabulary;
@@ -17,4 +17,4 @@ pub use answer::{AnswerGrammar, CallSyntax, Calls, Content, Function, Opened, Re
 pub use error::GrammarError;
 pub use grammars::Grammars;
 pub use matcher::Matcher;
-pub use schema::check_schema;
+pub use schema_check::check_schema;

@@ -510,8 +510,9 @@ fn rotated(x: &Tensor, tables: &RopeTables) -> Result<Tensor> {
 
 impl Group {
     /// The mask of a window of the model.
+    #[expect(clippy::expect_used, reason = "`group` makes a mask for the window of every layer")]
     fn mask(&self, window: Option<usize>) -> &Tensor {
         let found = self.masks.iter().find(|(known, _)| *known == window);
-        &found.expect("`group` makes a mask for the window of every layer").1
+        &found.expect("every window has a mask").1
     }
 }

@@ -1,4 +1,10 @@
 //! Sampling: token ids in, token ids and log-probabilities out.
+//!
+//! A [`request`] waits in the `queue`, then it is a `sequence` that the [`scheduler`] computes step by step. Each step is
+//! one pass of [`forward`], by the CPU kernels ([`forward_cpu`], with the weights of [`packed_model`]) or by tensor
+//! operations ([`forward_plain`]); `backend` chooses. `blocks` counts references to the KV cache, and `prefix_cache` finds
+//! the blocks of earlier prompts. [`sampler`] draws tokens from logits, `device_sampler` does so on a GPU, and
+//! `constraint` masks what a grammar forbids. [`detokenizer`] and [`parsers`] turn tokens into messages.
 
 mod backend;
 pub mod bench;

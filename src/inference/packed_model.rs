@@ -183,9 +183,8 @@ fn pack(matrix: &mut PackedMatrix, weights: &Weights, pool: &Pool, names: &[&str
         let candle_core::Storage::Cpu(storage) = &**storage else {
             unreachable!("`plain` moves parameters to the CPU");
         };
-        let (start, end) = layout
-            .contiguous_offsets()
-            .expect("`plain` makes parameters contiguous");
+        #[expect(clippy::expect_used, reason = "`plain` makes parameters contiguous")]
+        let (start, end) = layout.contiguous_offsets().expect("parameters are contiguous");
         parts.push(&storage.as_slice::<f32>()?[start..end]);
     }
     matrix.pack(pool, &parts, (!bias.is_empty()).then_some(bias));

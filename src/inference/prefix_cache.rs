@@ -181,10 +181,12 @@ impl PrefixCache {
         }
     }
 
+    #[expect(clippy::expect_used, reason = "the tree holds ids of its nodes only")]
     fn node(&self, id: NodeId) -> &Node {
         self.nodes[id].as_ref().expect("ids in the tree name nodes")
     }
 
+    #[expect(clippy::expect_used, reason = "the tree holds ids of its nodes only")]
     fn node_mut(&mut self, id: NodeId) -> &mut Node {
         self.nodes[id].as_mut().expect("ids in the tree name nodes")
     }

@@ -128,7 +128,7 @@ impl Scheduler {
     pub fn cancel_all(&mut self) {
         for mut sequence in self.take_where(|_| true) {
             sequence.release(&mut self.prefixes, &mut self.blocks);
-            sequence.tell(SampleEvent::Finished(FinishReason::Cancelled));
+            sequence.emit(SampleEvent::Finished(FinishReason::Cancelled));
         }
     }
 
@@ -376,7 +376,7 @@ impl Scheduler {
             };
             let mut sequence = self.running.remove(place);
             sequence.release(&mut self.prefixes, &mut self.blocks);
-            sequence.tell(end);
+            sequence.emit(end);
         }
         sampled
     }

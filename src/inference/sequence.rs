@@ -213,13 +213,13 @@ impl Sequence {
         let id = token.id;
         if !self.started {
             self.started = true;
-            self.tell(SampleEvent::Started {
+            self.emit(SampleEvent::Started {
                 cached_tokens: self.cached,
             });
         }
         self.penalise(id);
         self.tokens.push(id);
-        self.tell(SampleEvent::Token(token));
+        self.emit(SampleEvent::Token(token));
         let params = &self.request.params;
         if let Some(constraint) = &mut self.constraint {
             constraint.push(id);
@@ -238,7 +238,7 @@ impl Sequence {
     }
 
     /// Sends an event to the requester, who may be gone; the next step notices.
-    pub fn tell(&self, event: SampleEvent) {
+    pub fn emit(&self, event: SampleEvent) {
         let _ = self.request.events.send(event);
     }
 }

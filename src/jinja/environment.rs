@@ -4,17 +4,19 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::{AutoEscape, Environment, Error, UndefinedBehavior, Value};
 
 use super::dialect::Dialect;
-use super::{filters, invalid, methods, objects, operators, python, tests};
+use super::{filters, invalid, is_tests, methods, objects, operators, python};
 
 /// An environment without templates.
 pub(super) fn environment(dialect: Dialect) -> Environment<'static> {
     let mut environment = Environment::new();
     let is_chat = dialect == Dialect::Chat;
+    #[expect(clippy::expect_used, reason = "only custom delimiters can be invalid")]
     let syntax = SyntaxConfig::builder()
         .trim_blocks(is_chat)
         .lstrip_blocks(is_chat)
-        .build();
-    environment.set_syntax(syntax.expect("only custom delimiters can be invalid"));
+        .build()
+        .expect("the usual delimiters are valid");
+    environment.set_syntax(syntax);
     environment.set_undefined_behavior(match dialect {
         Dialect::Chat => UndefinedBehavior::Lenient,
         Dialect::Job => UndefinedBehavior::Strict,
@@ -33,7 +35,7 @@ pub(super) fn environment(dialect: Dialect) -> Environment<'static> {
     });
     environment.set_unknown_method_callback(methods::call);
     filters::add_to(&mut environment);
-    tests::add_to(&mut environment);
+    is_tests::add_to(&mut environment);
     operators::add_to(&mut environment);
     environment.add_function("joiner", |separator: Option<&str>| {
         minijinja_contrib::globals::joiner(Some(Value::from(separator.unwrap_or(", "))))

@@ -1,6 +1,6 @@
 //! Errors of templates.
 
-use minijinja::Error;
+use minijinja::{Error, ErrorKind};
 
 /// Why a template cannot be compiled or rendered: the message that it raised itself, or the error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -10,6 +10,19 @@ pub struct TemplateError {
     pub message: String,
     /// The line of the source, from 1, where it is known.
     pub line: Option<usize>,
+    /// Whether it uses a name or a field that does not exist.
+    pub is_undefined: bool,
+}
+
+impl TemplateError {
+    /// An error that the variables have no part in.
+    pub(super) fn new(message: String, line: Option<usize>) -> Self {
+        Self {
+            message,
+            line,
+            is_undefined: false,
+        }
+    }
 }
 
 impl From<Error> for TemplateError {
@@ -17,6 +30,7 @@ impl From<Error> for TemplateError {
         Self {
             message: error.detail().map_or_else(|| error.kind().to_string(), String::from),
             line: error.line(),
+            is_undefined: error.kind() == ErrorKind::UndefinedError,
         }
     }
 }

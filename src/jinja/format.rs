@@ -258,7 +258,7 @@ fn field_value(
         ) {
             (Some(path), _) => path.split_at(path.find(['.', '[']).unwrap_or(path.len())),
             (_, Some(item)) => item,
-            _ => return Err(invalid(format!("the field `{name}` of a format has no end"))),
+            _ => return Err(invalid(format!("the field `{name}` of a format is not closed"))),
         };
         value = match key.parse::<i64>() {
             Ok(place) => value.get_item(&Value::from(place))?,

@@ -51,7 +51,7 @@ pub(super) fn tag(text: &str) -> Result<Tag<'_>, Error> {
         Some(b'{') => false,
         Some(b'#') => {
             let end = text[2..].find("#}").map(|end| end + 4);
-            return end.map(Tag::verbatim).ok_or_else(|| syntax("a comment has no end"));
+            return end.map(Tag::verbatim).ok_or_else(|| syntax("a comment is not closed"));
         }
         _ => return Ok(Tag::verbatim(1)),
     };
@@ -121,7 +121,7 @@ fn tokens<'s>(text: &'s str, close: &str) -> Result<(Vec<Token<'s>>, usize, &'s 
         at += token.text().len();
         tokens.push(token);
     }
-    Err(syntax("a tag has no end"))
+    Err(syntax("a tag or a bracket in it is not closed"))
 }
 
 /// Where digits end.
@@ -164,7 +164,7 @@ fn string(text: &str) -> Result<usize, Error> {
             _ => {}
         }
     }
-    Err(syntax("a string has no end"))
+    Err(syntax("a string is not closed"))
 }
 
 const OPERATORS: [&str; 25] = [

@@ -10,7 +10,7 @@ use super::arguments::Arguments;
 use super::method_names::{HIDDEN, OF_DICTIONARIES, OF_LISTS, OF_NUMBERS, OF_STRINGS};
 use super::objects::View;
 use super::weight::weigh;
-use super::{charge, format, invalid, python, tests, usable};
+use super::{charge, format, invalid, is_tests, python, usable};
 
 /// A method of a value that is not called, or not yet.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ impl Method {
     /// The value's method of this name.
     pub(super) fn of(value: &Value, name: &str) -> Result<Option<Value>, Error> {
         let names = match value.kind() {
-            ValueKind::Map if tests::is_namespace(value) || tests::is_loop(value) => return Ok(None),
+            ValueKind::Map if is_tests::is_namespace(value) || is_tests::is_loop(value) => return Ok(None),
             ValueKind::Map | ValueKind::Seq if HIDDEN.contains(&name) && !value.is_tuple() => {
                 return Ok(Some(Value::UNDEFINED));
             }
@@ -62,7 +62,7 @@ impl Object for Method {
 pub(super) fn call(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     let own = match value.kind() {
         ValueKind::String => string(state, value.as_str().unwrap_or_default(), method, args)?,
-        ValueKind::Map if !tests::is_namespace(value) => dictionary(state, value, method, args)?,
+        ValueKind::Map if !is_tests::is_namespace(value) => dictionary(state, value, method, args)?,
         ValueKind::Seq | ValueKind::Iterable if value.downcast_object_ref::<View>().is_none() => {
             list(state, value, method, args)?
         }

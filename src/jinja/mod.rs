@@ -10,6 +10,7 @@ mod error;
 mod escape;
 mod filters;
 mod format;
+mod is_tests;
 mod lexer;
 mod method_names;
 mod methods;
@@ -23,7 +24,6 @@ mod slices;
 #[cfg(test)]
 mod table_tests;
 mod templates;
-mod tests;
 mod weight;
 
 use minijinja::{Error, ErrorKind, State, UndefinedBehavior, Value};

@@ -11,7 +11,7 @@ use super::numbers::Number;
 use super::objects::{Generator, Range};
 use super::slices::places;
 use super::weight::weigh;
-use super::{charge, defined, format, invalid, is_strict, python, tests, usable};
+use super::{charge, defined, format, invalid, is_strict, is_tests, python, usable};
 
 /// Integers up to here are floats without loss.
 const EXACT: i128 = 1 << 53;
@@ -265,7 +265,7 @@ fn contains(item: &Value, container: &Value) -> Result<bool> {
     match (container.kind(), container.as_str(), item.as_str()) {
         (ValueKind::Undefined, ..) => Ok(false),
         (_, Some(text), Some(part)) => Ok(text.contains(part)),
-        (ValueKind::Map, ..) if !tests::is_namespace(container) => {
+        (ValueKind::Map, ..) if !is_tests::is_namespace(container) => {
             Ok(!container.get_item(item)?.is_undefined() || keys(container)?.any(|key| key == *item))
         }
         (ValueKind::Seq | ValueKind::Iterable, ..) => Ok(container.try_iter()?.any(|other| equal(&other, item))),

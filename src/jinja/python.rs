@@ -5,7 +5,7 @@ use minijinja::{Error, State, Value};
 
 use super::objects::{Digits, Generator, Range, View};
 use super::python_json::float_repr;
-use super::{MAX_DEPTH, charge, invalid, tests, usable};
+use super::{MAX_DEPTH, charge, invalid, is_tests, usable};
 
 /// `str(value)`.
 pub(super) fn text(state: &State, value: &Value) -> Result<String, Error> {
@@ -39,7 +39,7 @@ fn write_repr(state: &State, out: &mut String, value: &Value, depth: usize) -> R
         ValueKind::Plain if value.downcast_object_ref::<Digits>().is_none() => {
             return Err(invalid("a function or method is not printed"));
         }
-        ValueKind::Map if tests::is_namespace(value) || tests::is_loop(value) => {
+        ValueKind::Map if is_tests::is_namespace(value) || is_tests::is_loop(value) => {
             return Err(invalid("`namespace` and `loop` are not printed"));
         }
         ValueKind::Number if !value.is_integer() => match f64::try_from(value.clone()) {

@@ -69,13 +69,13 @@ impl Templates {
             .get_template(name)
             .and_then(|template| template.render(variables));
         rendered.map_err(|error| match error.kind() {
-            ErrorKind::OutOfFuel => TemplateError {
-                message: format!(
+            ErrorKind::OutOfFuel => {
+                let message = format!(
                     "rendering takes more than {steps} steps, the limit for an input of {size} bytes (a step is an \
                      instruction or 64 bytes of text)"
-                ),
-                line: error.line(),
-            },
+                );
+                TemplateError::new(message, error.line())
+            }
             _ => error.into(),
         })
     }

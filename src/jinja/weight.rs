@@ -4,7 +4,7 @@ use minijinja::value::ValueKind;
 use minijinja::{Error, State, Value};
 
 use super::objects::{Generator, Range};
-use super::{MAX_DEPTH, charge, invalid, tests};
+use super::{MAX_DEPTH, charge, invalid, is_tests};
 
 /// Values of a container that are looked at for one step.
 const STEP_VALUES: usize = 2;
@@ -32,7 +32,7 @@ fn weigh_within(state: &State, value: &Value, depth: usize, seen: &mut usize) ->
             0..512 => Ok(()),
             bytes => charge(state, bytes),
         },
-        _ if tests::is_loop(value) => Err(invalid("`loop` as a value is not supported")),
+        _ if is_tests::is_loop(value) => Err(invalid("`loop` as a value is not supported")),
         _ if value.downcast_object_ref::<Range>().is_some() => Ok(()),
         ValueKind::Seq | ValueKind::Iterable => value.try_iter()?.checked().try_for_each(|item| inner(item?)),
         ValueKind::Map => value.try_iter()?.checked().try_for_each(|key| {

@@ -65,7 +65,7 @@ impl<'a> Fields<'a> {
         self.read(key, "a whole number from 0", |v| usize::try_from(v.as_u64()?).ok())
     }
 
-    /// Reads whether each of so many layers attends over a sliding window, of `layer_types`.
+    /// Reads from `layer_types` whether each of the layers attends over a sliding window.
     pub(super) fn layer_types(&self, layers: usize) -> Result<Option<Vec<bool>>, ModelError> {
         let must_be = format!("a list of {layers} names, `full_attention` or `sliding_attention`");
         self.read("layer_types", &must_be, |v| {

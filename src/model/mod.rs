@@ -1,11 +1,17 @@
 //! One transformer driven by the Hugging Face `config.json`: configuration, weights, tokenizer, the differentiable
 //! forward pass and the kernels.
+//!
+//! [`config`] is the architecture, read from `config.json` (`config_json`) with the differences of `family`; [`load`]
+//! brings the weights and [`weights`] holds them, with adapters ([`lora`]). [`transformer`] is the forward pass of
+//! training on any device, made of [`ops`]; [`kernels`] computes on CPUs. [`tokenizer`] and [`chat_template`] are the
+//! text side. [`export`] and [`peft`] write models and adapters.
 
 mod call_content;
 pub mod chat_template;
 pub mod compute_pool;
 pub mod config;
 mod config_fields;
+mod config_json;
 pub mod device;
 pub mod error;
 pub mod export;
@@ -16,7 +22,7 @@ pub mod load;
 pub mod lora;
 pub mod memory;
 pub mod ops;
-pub mod packed;
+pub mod packed_batch;
 pub mod param;
 pub mod peft;
 pub mod rope;
@@ -30,7 +36,7 @@ pub use compute_pool::compute_pool;
 pub use config::ModelConfig;
 pub use error::ModelError;
 pub use load::{ADDITIONAL_CHAT_TEMPLATES, LoadedModel, load};
-pub use packed::PackedBatch;
+pub use packed_batch::PackedBatch;
 pub use token_set::TokenSet;
 pub use tokenizer::Tokenizer;
 pub use transformer::Transformer;

@@ -8,7 +8,7 @@ use super::error::{ModelError, Result};
 use super::kernels::LogitScaling;
 use super::lora::Adapter;
 use super::ops::{BatchContext, plain, soft_cap};
-use super::packed::PackedBatch;
+use super::packed_batch::PackedBatch;
 use super::token_set::Allowed;
 use super::weights::{EMBEDDING, FINAL_NORM, Weights};
 
@@ -212,7 +212,9 @@ impl<'a> Transformer<'a> {
                 cut.into_iter().collect::<candle_core::Result<_>>()?
             }
         };
-        Ok(parts.try_into().expect("there is a part for each width"))
+        #[expect(clippy::expect_used, reason = "both arms make a part for each of the N names")]
+        let parts = parts.try_into().expect("there is a part for each width");
+        Ok(parts)
     }
 
     /// Computes a projection with its bias and its adapter, if any.

@@ -96,7 +96,7 @@ impl RunningRoll {
     /// Waits until the process has exited; returns the end of its stderr if it failed.
     ///
     /// # Errors
-    /// The system does not tell.
+    /// Fails if the system cannot report the exit.
     pub async fn ended(mut self) -> io::Result<Option<String>> {
         let stdin = self.child.stdin.take(); // closing it would end the run
         let status = tokio::time::timeout(EXIT_TIMEOUT, self.child.wait()).await;
@@ -111,7 +111,7 @@ impl RunningRoll {
     /// Ends it with all that it started.
     ///
     /// # Errors
-    /// The system does not tell.
+    /// Fails if the system cannot report the exit.
     pub async fn stop(mut self) -> io::Result<()> {
         drop(self.child.stdin.take());
         self.child.wait().await.map(|_| ())

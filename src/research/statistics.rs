@@ -22,8 +22,8 @@ pub fn welch(a: &[f64], b: &[f64]) -> Option<f64> {
     Some(two_sided(mean_a - mean_b, error, degrees))
 }
 
-/// The same by Student's t-test with one variance for all `samples`, which `a` and `b` are among. Two numbers of each tell
-/// little of a sample's own variance, but all samples together tell of a common one. `None` without any spread to judge by.
+/// The same by Student's t-test with one variance for all `samples`, which include `a` and `b`. A sample of two numbers says
+/// little about its own variance, but all samples together about a common one. `None` where no sample varies.
 pub fn pooled(a: &[f64], b: &[f64], samples: &[Vec<f64>]) -> Option<f64> {
     let (mean_a, mean_b) = (mean_std(a)?.0, mean_std(b)?.0);
     let (mut squares, mut degrees) = (0.0, 0.0);

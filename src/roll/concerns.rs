@@ -100,9 +100,12 @@ pub(super) fn of(metrics: &IndexMap<String, f64>) -> Vec<Concern> {
             kind: Kind::Truncated,
             share: truncated,
             text: format!(
-                "{:.0}% of the rows were cut by a length limit\nhint: raise ajet.data.max_response_length and \
-                 ajet.rollout.max_model_len",
-                truncated * 100.0
+                "{:.0}% of the rows were cut by a length limit; their mean is {:.0} prompt and {:.0} answer tokens\n\
+                 hint: raise ajet.data.max_prompt_length if prompts are longer than that, ajet.data.max_response_length \
+                 if answers are, and ajet.rollout.max_model_len where it is set",
+                truncated * 100.0,
+                value("prompt_tokens") / value("rows").max(1.0),
+                value("response_length_mean"),
             ),
         });
     }

@@ -84,7 +84,7 @@ async fn server_line(job: &Job, swarm: &SwarmClient) -> Result<(String, EngineSt
             let line = format!("server: {url} answers, {}{detail}", status.engine_status);
             Ok((line, status.engine_status))
         }
-        Err(_) if job.roll.auto_start_swarm_server && url.is_local() => {
+        Err(_) if job.roll.starts_server(url) => {
             let line = format!("server: none at {url}, one would be started");
             Ok((line, EngineStatus::Offline))
         }
@@ -120,7 +120,10 @@ fn summary(counts: &[u64], limit: u64) -> Option<String> {
         counts.len()
     );
     if too_long > 0 {
-        line += &format!("; {too_long} are longer than ajet.data.max_prompt_length = {limit}");
+        line += &format!(
+            "; {too_long} are longer than ajet.data.max_prompt_length = {limit}, which leaves less room for answers\n\
+             hint: raise ajet.data.max_prompt_length to {longest}, or leave these tasks out"
+        );
     }
     Some(line)
 }
@@ -138,7 +141,8 @@ mod tests {
         );
         let line = summary(&[3, 8, 9, 20], 8).unwrap();
         assert!(
-            line.ends_with("of 4 tasks; 2 are longer than ajet.data.max_prompt_length = 8"),
+            line.contains("of 4 tasks; 2 are longer than ajet.data.max_prompt_length = 8,")
+                && line.ends_with("raise ajet.data.max_prompt_length to 20, or leave these tasks out"),
             "{line}"
         );
     }

@@ -1,8 +1,8 @@
 //! Why a run ends before its job is done.
 
 use super::job::JobError;
+use super::own_server::ServerError;
 use super::rewards::SetupError;
-use super::server::ServerError;
 use super::tasks::TaskError;
 use crate::client::ClientError;
 use crate::counted::counted;

@@ -26,10 +26,8 @@ impl Expression {
                 reason: "the expression is empty".to_owned(),
             });
         }
-        // A value comes out of a template as JSON. The newline ends a comment at the end of the source.
-        let template = Template::new(path, &format!("{{{{ ({source}\n) | tojson }}}}"))?;
         Ok(Self {
-            template,
+            template: Template::of_expression(path, source)?,
             path: path.to_owned(),
             source: source.to_owned(),
         })
@@ -86,6 +84,11 @@ mod tests {
                 error.starts_with("roll.reward.expression: ") && error.contains(told),
                 "{error}"
             );
+        }
+        for (source, shown) in [("1/0", "`1/0`"), ("1\n+ '2'", "`1\n+ '2'`")] {
+            let expression = Expression::new("k", source).unwrap();
+            let error = expression.evaluate(&json!({})).unwrap_err().to_string();
+            assert!(error.ends_with(shown), "{error}");
         }
         for source in ["", "1 +", "a b", "a }} {{ b", "a) }}{% if x %}"] {
             assert!(Expression::new("k", source).is_err(), "{source:?}");

@@ -2,6 +2,14 @@
 //!
 //! A [`job::Job`] names tasks, agent and reward; [`run()`] starts server and engine, runs the episodes and reports what
 //! the training changed. The client keeps no state: a run that is started again continues where the engine is.
+//!
+//! - What a job is: [`job`], [`tasks`] (read, ordered by `order`), [`agents`], [`rewards`], [`template`] and `expression`;
+//!   [`check`] refuses what cannot run, `dry_run` reports what would.
+//! - A run: `runner` from start to end, `training` in between, with `batch_plan` choosing the next episode, `attempt` and
+//!   `episode` running it, `groups` scoring answers together and `failures` stopping a run in which too many fail.
+//! - Its servers: `fleet` for several models (`swarms`, `joint_episode`, `phases`), `own_server` for one that is started
+//!   here, `joining` and `lost_server` for engines and servers that were there before or went away.
+//! - What it says: `progress` and [`report`], from `summary`, `pace`, `learning` and `concerns`.
 
 pub mod agents;
 mod attempt;
@@ -29,6 +37,7 @@ mod lost_server;
 #[cfg(test)]
 mod messages;
 mod order;
+mod own_server;
 mod pace;
 mod phases;
 mod process;
@@ -42,7 +51,6 @@ mod run;
 mod runner;
 mod scores;
 mod scoring;
-mod server;
 mod summary;
 mod swarms;
 pub mod tasks;
@@ -54,9 +62,10 @@ pub use debug::{Api, debug_one, play_on_api};
 pub use dry_run::{CountTokens, dry_run};
 pub use error::RollError;
 pub use interrupt::{EndSignals, Interrupt};
+pub use own_server::{OwnServer, STAY, ServerError};
 pub use process::{ProgramError, keep_from_programs, supervise, supervise_with};
 pub use progress::Progress;
 pub use run::Options;
 pub use runner::run;
-pub use server::{OwnServer, STAY, ServerError};
+
 pub use swarms::{Swarm, TrainedModel};

@@ -5,7 +5,7 @@ use super::joint_episode::Models;
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Repeat {
-    /// Number of earlier tries that failed by themselves, and not because a server lost them.
+    /// Number of earlier tries that failed, not counting those that a server lost.
     pub tried: u32,
     /// Tries that servers took: the models of these servers, and the try's first id.
     takes: Vec<(Models, String)>,

@@ -35,7 +35,7 @@ pub enum Event<'a> {
 pub struct Step {
     /// The step at which its batch was sampled.
     pub global_step: u64,
-    /// Of the whole batch where the server tells, else of this client's episodes.
+    /// Summary of the whole batch if the server reports it, or else of this client's episodes.
     #[serde(flatten)]
     pub summary: Summary,
     /// Since the update before, or since the run began.

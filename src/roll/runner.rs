@@ -15,11 +15,11 @@ use super::failures::Failures;
 use super::fleet::{Fleet, Member};
 use super::interrupt::Interrupt;
 use super::job::Job;
+use super::own_server::OwnServer;
 use super::progress::Progress;
 use super::record;
 use super::report::{End, Outcome};
 use super::run::{Options, Run, has_others};
-use super::server::OwnServer;
 use super::tasks::{self, TaskSets};
 use super::training::Training;
 use crate::client::{ClientError, Started, SwarmClient, throttle};
@@ -46,7 +46,7 @@ pub async fn run(mut job: Job, options: Options, interrupt: Interrupt) -> Result
     }
     let trains = !options.abort && !options.eval_only;
     refuse(check::problems(&job, &tasks, check::TASKS_BEFORE_A_RUN, trains))?;
-    // A judge without a key is told before a server is started.
+    // A judge without a key is reported before a server is started.
     Player::new(&job, None)?;
     if options.fresh {
         job.begin_anew();
@@ -123,7 +123,7 @@ pub(super) async fn servers_for(
             continue;
         };
         let unreachable = matches!(absent, ClientError::Unreachable { .. });
-        if !(unreachable && job.roll.auto_start_swarm_server && swarm.url().is_local()) {
+        if !(unreachable && job.roll.starts_server(swarm.url())) {
             return Err(absent.into());
         }
         let server = OwnServer::start(program, swarm.url(), flags).await?;
@@ -259,7 +259,7 @@ impl Run {
     }
 
     /// Tasks of a batch and episodes of a task, the same for all servers. Where the job's own configuration was started
-    /// it says so; a Python server tells the last run's numbers until the first update.
+    /// it says so; a Python server reports the last run's numbers until the first update.
     fn batch(&self, pools: &[PoolInformation], started: &[Started]) -> Result<(u64, u64), RollError> {
         let ajet = &self.job.ajet;
         let batch_of = |(pool, started): (&PoolInformation, &Started)| {

@@ -104,7 +104,7 @@ impl Summary {
         }
     }
 
-    /// Of an update, as its metrics tell.
+    /// Returns the summary of an update from its metrics.
     pub fn of_metrics(metrics: &IndexMap<String, f64>) -> Self {
         let value = |name: &str| metrics.get(name).copied();
         Self {

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
-use serde_json::Value as Json;
+use serde_json::{Map, Value as Json};
 
 use crate::config::fit::Format;
 use crate::jinja::{self, Dialect, Templates};
@@ -30,6 +30,8 @@ pub struct Template {
     path: String,
     source: String,
     templates: Templates,
+    /// Whether the source is an expression, which errors show as a whole.
+    is_expression: bool,
 }
 
 /// What the reader of jobs makes of a template's text: it adds the key, so that errors can name it.
@@ -48,20 +50,37 @@ pub const FORMAT: Format = Format {
 /// The only template of its set.
 const NAME: &str = "template";
 
+/// Maximum number of fields that an error lists.
+const LISTED: usize = 40;
+
 impl Template {
     /// Parses the template that stands at the dotted key `path`.
     ///
     /// # Errors
     /// Fails if its syntax is wrong, or it is larger or nested deeper than templates may be.
     pub fn new(path: &str, source: &str) -> Result<Self, TemplateError> {
-        let mut template = Self {
+        Self::compiled(path, source, source, false)
+    }
+
+    /// Parses an expression as the template that prints its value as JSON.
+    ///
+    /// # Errors
+    /// As [`Template::new`].
+    pub(super) fn of_expression(path: &str, source: &str) -> Result<Self, TemplateError> {
+        // The newline ends a comment at the end of the source.
+        Self::compiled(path, source, &format!("{{{{ ({source}\n) | tojson }}}}"), true)
+    }
+
+    fn compiled(path: &str, source: &str, template: &str, is_expression: bool) -> Result<Self, TemplateError> {
+        let mut compiled = Self {
             path: path.to_string(),
             source: source.to_string(),
             templates: Templates::new(Dialect::Job),
+            is_expression,
         };
-        let added = template.templates.add(NAME, source);
-        added.map_err(|error| template.error(&error))?;
-        Ok(template)
+        let added = compiled.templates.add(NAME, template);
+        added.map_err(|error| compiled.refused(compiled.reason(&error)))?;
+        Ok(compiled)
     }
 
     /// The template over a task and what else it may name.
@@ -75,7 +94,13 @@ impl Template {
             Err(error) => return Err(self.refused(error.to_string())),
         };
         let rendered = self.templates.render(NAME, &context);
-        rendered.map_err(|error| self.error(&error))
+        rendered.map_err(|error| {
+            let mut reason = self.reason(&error);
+            if error.is_undefined {
+                reason += &format!("\nhint: {}", fields_of(&context));
+            }
+            self.refused(reason)
+        })
     }
 
     /// The names that it looks up, and perhaps more.
@@ -83,11 +108,11 @@ impl Template {
         self.templates.names(NAME)
     }
 
-    /// What went wrong, and the line that it went wrong in.
-    fn error(&self, error: &jinja::TemplateError) -> TemplateError {
+    /// What went wrong, and the line that it went wrong in, or the whole of an expression.
+    fn reason(&self, error: &jinja::TemplateError) -> String {
         let line = |line: usize| self.source.lines().nth(line.saturating_sub(1));
-        let line = error.line.and_then(line).unwrap_or(&self.source);
-        self.refused(format!("{}, in `{:.200}`", error.message, line.trim()))
+        let line = error.line.filter(|_| !self.is_expression).and_then(line);
+        format!("{}, in `{:.200}`", error.message, line.unwrap_or(&self.source).trim())
     }
 
     fn refused(&self, reason: String) -> TemplateError {
@@ -95,6 +120,21 @@ impl Template {
             path: self.path.clone(),
             reason,
         }
+    }
+}
+
+/// Lists the fields that a template may name, those of objects with a dot.
+fn fields_of(variables: &Map<String, Json>) -> String {
+    let names = variables.iter().flat_map(|(name, value)| {
+        let inner = value.as_object().into_iter().flat_map(Map::keys);
+        let inner = inner.map(move |key| format!("{name}.{key}"));
+        std::iter::once(name.clone()).chain(inner)
+    });
+    let names: Vec<String> = names.collect();
+    match names.len() {
+        0 => "there are no fields here".into(),
+        1..=LISTED => format!("the fields here are {}", names.join(", ")),
+        _ => format!("the fields here are {}, …", names[..LISTED].join(", ")),
     }
 }
 
@@ -180,11 +220,27 @@ mod tests {
             "a\n{{ metadata.anwser ~ 1 }}\n",
         ] {
             let template = Template::new("roll.reward.answer", source).unwrap();
-            let error = template.render(&json!({ "metadata": {} })).unwrap_err().to_string();
+            let error = template
+                .render(&json!({ "metadata": { "answer": 1 } }))
+                .unwrap_err()
+                .to_string();
             assert!(error.starts_with("roll.reward.answer: "), "{error}");
             assert!(error.contains("undefined"), "{error}");
-            assert!(error.contains("`{{ metadata") && error.ends_with("}}`"), "{error}");
+            let (sentence, hint) = error.split_once("\nhint: ").unwrap();
+            assert!(
+                sentence.contains("`{{ metadata") && sentence.ends_with("}}`"),
+                "{error}"
+            );
+            assert_eq!(hint, "the fields here are metadata, metadata.answer");
         }
+    }
+
+    #[test]
+    fn the_fields_of_an_error_are_bounded() {
+        let fields = |number: usize| (0..number).map(|n| (format!("f{n}"), json!(n))).collect();
+        assert_eq!(fields_of(&fields(0)), "there are no fields here");
+        assert_eq!(fields_of(&fields(2)), "the fields here are f0, f1");
+        assert!(fields_of(&fields(1000)).ends_with("f39, …"));
     }
 
     #[test]

@@ -42,7 +42,7 @@ const BATCHES_WITHOUT_UPDATE: u64 = 20;
 const GRACE: Duration = Duration::from_secs(3);
 
 /// How long a batch that is not full may be quiet, and an episode that the server took missing in it. A Python server
-/// tells of its pool some seconds late.
+/// reports its pool some seconds late.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long another client is expected to take part again.
@@ -158,8 +158,8 @@ impl<'a> Training<'a> {
         self.attempts.shut_down().await;
         match trained {
             Err(RollError::Swarm(error)) if error.is_regular_end() => {
-                // The engine ended behind its last update, which no step after it tells of.
-                self.tell_update(self.step + 1).await?;
+                // The engine ended after its last update, which no later step reports.
+                self.report_update(self.step + 1).await?;
                 self.run.progress.note(&error.to_string());
                 self.run.engine_is_done = true;
             }
@@ -308,7 +308,7 @@ impl<'a> Training<'a> {
         Ok(RollError::NoUpdate { reason })
     }
 
-    /// Looks at the engine and the batch: tells updates, evaluates where that is due. Returns whether the job is done.
+    /// Looks at the engine and the batch: reports updates, evaluates where that is due. Returns whether the job is done.
     /// A server that cannot be reached is waited for.
     async fn look(&mut self, at_batch: bool) -> Result<bool, RollError> {
         loop {
@@ -337,7 +337,7 @@ impl<'a> Training<'a> {
         }
         if status.global_step > self.step {
             self.finish_batch();
-            self.tell_update(status.global_step).await?;
+            self.report_update(status.global_step).await?;
             if self.is_done() {
                 return Ok(true);
             }
@@ -379,7 +379,7 @@ impl<'a> Training<'a> {
         if has_others(&pool, me) {
             self.run.others_seen = Some(asked);
         }
-        // A Python server tells of the last run's pool until its first update.
+        // A Python server reports the last run's pool until its first update.
         if !is_rolling || pool.global_step != own_step || self.plan.target().rule == Rule::Never {
             return Ok(());
         }
@@ -436,12 +436,12 @@ impl<'a> Training<'a> {
         if status.is_updating {
             self.run.fleet.wait_until_rolling().await?;
             let status = self.run.online().await?;
-            self.tell_update(status.global_step).await?;
+            self.report_update(status.global_step).await?;
         }
         Ok(())
     }
 
-    async fn tell_update(&mut self, global_step: u64) -> Result<(), RollError> {
+    async fn report_update(&mut self, global_step: u64) -> Result<(), RollError> {
         if global_step <= self.step {
             return Ok(());
         }

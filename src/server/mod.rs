@@ -8,9 +8,9 @@ mod checkpoints;
 mod clock;
 mod code_sync;
 pub mod engine;
-mod feed;
 mod handlers;
 pub mod http;
+mod latest_event;
 #[cfg(test)]
 mod messages;
 mod model_api;
@@ -38,6 +38,7 @@ use crate::protocol::swarm::SERVER_ENDS;
 pub use crate::protocol::swarm::TOKEN_VARIABLE;
 pub use code_sync::{CodeAccess, CodeOptions};
 pub use engine::process::{ChildLauncher, EngineHandle, EngineLauncher, Kill, Launch};
+pub use engine::rank_command::{Devices, RankCommand};
 pub use http::connections::Limits;
 pub use http::hosts::Hosts;
 pub use http::token::{Token, TokenError};

@@ -9,9 +9,9 @@ use super::clock::Clock;
 use super::code_sync::CodeSync;
 use super::engine::client::EngineClient;
 use super::engine::process::{EngineHandle, EngineLauncher};
-use super::feed::Feed;
 use super::http::blocking_pool::BlockingPool;
 use super::http::body_budget::BodyBudget;
+use super::latest_event::LatestEvent;
 use super::model_api::latest_call::LatestCall;
 use super::options::Options;
 use super::run_cache::RunCache;
@@ -67,7 +67,7 @@ pub struct Shared {
     /// Pool for reading experiments' files.
     pub run_reads: BlockingPool,
     /// The status for the streams that follow it.
-    pub feed: Feed,
+    pub latest_status: LatestEvent,
     clock: Clock,
     inner: Mutex<Inner>,
     latest_call: Mutex<Option<LatestCall>>,
@@ -97,7 +97,7 @@ impl Shared {
             held_claims: HeldClaims::default(),
             runs: RunCache::default(),
             run_reads: BlockingPool::new(2, 64),
-            feed: Feed::default(),
+            latest_status: LatestEvent::default(),
             clock,
             inner: Mutex::new(Inner { core, link: None }),
             latest_call: Mutex::new(None),

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::feed::Follower;
+use super::latest_event::Follower;
 use super::shared::Shared;
 use super::swarm::core::without_ages;
 use crate::protocol::status::Status;
@@ -19,7 +19,7 @@ const AGE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Follows the status of a server.
 pub fn follow(shared: &Arc<Shared>) -> Follower {
-    shared.feed.follow(|events| {
+    shared.latest_status.follow(|events| {
         tokio::spawn(produce(Arc::clone(shared), events));
     })
 }
@@ -31,7 +31,7 @@ async fn produce(shared: Arc<Shared>, events: watch::Sender<Bytes>) {
     let mut last: Option<(Status, Instant)> = None;
     loop {
         ticks.tick().await;
-        if shared.feed.end_if_alone(&events) {
+        if shared.latest_status.end_if_alone(&events) {
             return;
         }
         let reading = Arc::clone(&shared);

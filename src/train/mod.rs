@@ -1,4 +1,10 @@
 //! The weight update: advantage, loss, optimizer, packing and the trainer that joins them.
+//!
+//! [`trainer`] goes through an update: [`prepare`] sorts, cuts and filters the episodes' rows, [`advantage`] compares
+//! their rewards, [`mini_batch`] splits the batch into optimizer steps and [`packing`] each step into micro-batches.
+//! [`backprop`] runs forward and backward passes, [`loss`] gives their gradients by log-probability (with the KL terms of
+//! [`loss::kl`]), [`gradients`] adds them up and [`optim`] changes the weights. `ranks` shares an update between
+//! processes; [`state`] saves what the next update depends on.
 
 pub mod advantage;
 pub mod backprop;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use crate::model::packed::{PackedBatch, Segment};
+use crate::model::packed_batch::{PackedBatch, Segment};
 use crate::model::token_set::Allowed;
 use crate::timeline::Constrained;
 

@@ -195,8 +195,11 @@ impl Trainer {
             let pass = self.updates * epochs as u64 + epoch as u64;
             for (number, rows) in mini_batch::split(&mut batch, parts, seed, pass).into_iter().enumerate() {
                 self.set_weights(&mut batch, rows.clone());
-                let what = format!("epoch {}, mini-batch {}", epoch + 1, number + 1);
-                self.step(weights, &batch.rows[rows], lr, &what, &mut run, progress)?;
+                let mini_batch = MiniBatch {
+                    name: format!("epoch {}, mini-batch {}", epoch + 1, number + 1),
+                    rows: &batch.rows[rows],
+                };
+                self.step(weights, &mini_batch, lr, &mut run, progress)?;
             }
         }
         self.updates += 1;
@@ -330,14 +333,13 @@ impl Trainer {
     fn step(
         &mut self,
         weights: &mut Weights,
-        rows: &[TrainRow],
+        mini_batch: &MiniBatch,
         lr: f64,
-        what: &str,
         run: &mut Run,
         progress: &mut dyn FnMut(&str),
     ) -> Result<()> {
-        let (found, tokens) = self.fitting(rows, |tokens| {
-            self.gradients(weights, rows, tokens, what, run, progress)
+        let (found, tokens) = self.fitting(mini_batch.rows, |tokens| {
+            self.gradients(weights, mini_batch, tokens, run, progress)
         })?;
         self.micro_batch_tokens = tokens;
         let Some((gradients, totals)) = found else {
@@ -346,7 +348,7 @@ impl Trainer {
         let started = Instant::now();
         let norm = self.ranks.norm(gradients.global_norm(&self.pool)?)?;
         if !norm.is_finite() {
-            run.skip(what, rows, &(0..rows.len()).collect::<Vec<_>>());
+            run.skip(mini_batch, &(0..mini_batch.rows.len()).collect::<Vec<_>>());
             return Ok(());
         }
         let clip = clip_factor(norm, self.settings.common.optim.grad_clip);
@@ -356,7 +358,7 @@ impl Trainer {
         run.seconds.optimizer += started.elapsed().as_secs_f64();
         run.norms.push(norm);
         run.steps += 1;
-        run.trained.extend(rows.iter().map(|row| row.episode));
+        run.trained.extend(mini_batch.rows.iter().map(|row| row.episode));
         run.totals.add(&totals);
         if self.backprop().writes_in_place() {
             *lock(&self.gradients) = Some(gradients.recycled());
@@ -369,21 +371,20 @@ impl Trainer {
     fn gradients(
         &self,
         weights: &Weights,
-        rows: &[TrainRow],
+        mini_batch: &MiniBatch,
         tokens: usize,
-        what: &str,
         run: &mut Run,
         progress: &mut dyn FnMut(&str),
     ) -> Result<Option<(Gradients, Totals)>> {
         let mut gradients = self.empty_gradients(weights)?;
-        let share = |tokens| self.pack(rows, tokens, |row| self.has_signal(row));
+        let share = |tokens| self.pack(mini_batch.rows, tokens, |row| self.has_signal(row));
         let micros = self.ranks.share(tokens, share);
-        let part = self.accumulate_all(weights, rows, micros, what, &mut gradients, &mut run.seconds, progress);
+        let part = self.accumulate_all(weights, mini_batch, micros, &mut gradients, &mut run.seconds, progress);
         let part = self.ranks.combine(part)?;
         run.tokens += part.tokens;
         run.shared_tokens += part.shared_tokens;
         if !part.broken.is_empty() {
-            run.skip(what, rows, &part.broken);
+            run.skip(mini_batch, &part.broken);
             return Ok(None);
         }
         self.ranks.reduce(weights, &mut gradients)?;
@@ -391,13 +392,11 @@ impl Trainer {
     }
 
     /// Adds the gradients of micro-batches, up to the first one with non-finite values.
-    #[allow(clippy::too_many_arguments)]
     fn accumulate_all(
         &self,
         weights: &Weights,
-        rows: &[TrainRow],
+        mini_batch: &MiniBatch,
         micros: Vec<MicroBatch>,
-        what: &str,
         gradients: &mut Gradients,
         seconds: &mut Seconds,
         progress: &mut dyn FnMut(&str),
@@ -405,9 +404,9 @@ impl Trainer {
         let mut part = Part::default();
         let count = micros.len();
         for (number, mut micro) in micros.into_iter().enumerate() {
-            progress(&format!("{what}: micro-batch {} of {count}", number + 1));
-            restrict(&mut micro, rows, self.grammars.as_deref())?;
-            self.accumulate(weights, rows, &micro, gradients, &mut part, seconds)?;
+            progress(&format!("{}: micro-batch {} of {count}", mini_batch.name, number + 1));
+            restrict(&mut micro, mini_batch.rows, self.grammars.as_deref())?;
+            self.accumulate(weights, mini_batch.rows, &micro, gradients, &mut part, seconds)?;
             if !part.broken.is_empty() {
                 break;
             }
@@ -530,6 +529,13 @@ impl Trainer {
     }
 }
 
+/// The rows of one optimizer step.
+struct MiniBatch<'a> {
+    /// For messages, such as `epoch 1, mini-batch 2`.
+    name: String,
+    rows: &'a [TrainRow],
+}
+
 /// Totals over the optimizer steps of an update.
 #[derive(Default)]
 struct Run {
@@ -546,11 +552,12 @@ struct Run {
 }
 
 impl Run {
-    fn skip(&mut self, what: &str, rows: &[TrainRow], broken: &[usize]) {
+    /// Notes that a mini-batch changed nothing, since some of its rows are broken.
+    fn skip(&mut self, mini_batch: &MiniBatch, broken: &[usize]) {
         let names: Vec<&str> = broken
             .iter()
             .take(NAMED_ROWS)
-            .map(|row| rows[*row].name.as_str())
+            .map(|row| mini_batch.rows[*row].name.as_str())
             .collect();
         let more = broken.len().saturating_sub(NAMED_ROWS);
         let more = if more > 0 {
@@ -559,7 +566,8 @@ impl Run {
             String::new()
         };
         self.skipped.push(format!(
-            "skipped {what}, the weights are unchanged: loss or gradient is not finite at {}{more}",
+            "skipped {}, the weights are unchanged: loss or gradient is not finite at {}{more}",
+            mini_batch.name,
             names.join(", ")
         ));
     }

@@ -1,6 +1,7 @@
 //! The rules of docs/architecture.md, checked over the source text.
 
 mod circles;
+mod documents;
 mod source;
 
 use std::collections::BTreeMap;

@@ -10,6 +10,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
 use self::choice::{Choice, choose, kind, size, table};
+use super::hosting::FETCHED;
 use super::server_url::ServerArgs;
 use crate::client::fetch::{FetchError, fetch, fetch_metrics, fetch_transcripts, selected};
 use crate::client::{ClientError, SwarmClient};
@@ -17,17 +18,18 @@ use crate::counted::counted;
 use crate::protocol::checkpoint::CheckpointsAnswer;
 use crate::{note, say, terminal};
 
-/// Options of the fetch command.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Prints the path of what was fetched; `chat`, `serve` and `export` take the directory of a checkpoint. An interrupted fetch \
-continues when it is run again. With --trainer-state, an experiment can be resumed from it.
+const EXAMPLES: &str = "\
+An interrupted fetch continues when it is run again. With --trainer-state, an experiment can be resumed from it.
 
 Examples:
   ajet-swarm fetch my-model
   ajet-swarm fetch --best my-model --swarm-url http://gpu-box:10086 --token \"$TOKEN\"
   ajet-swarm fetch --metrics metrics.jsonl --transcripts transcripts
-  ajet-swarm fetch --list")]
+  ajet-swarm fetch --list";
+
+/// Options of the fetch command.
+#[derive(Debug, clap::Args)]
+#[command(after_help = format!("{FETCHED} {EXAMPLES}"))]
 pub struct Args {
     /// Directory to write the checkpoint to, which must be missing or empty.
     #[arg(value_name = "DIR", required_unless_present_any = ["list", "metrics", "transcripts"])]

@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use context_tracker::{CompareLevel, ContextTracker, TimelineMergingPolicy};
-pub use model::{Dtype, Engine, Kernels, Lora, Model, TargetModules};
+pub use model::{Dtype, Engine, Kernels, Lora, Model, Ranks, TargetModules};
 pub use rollout::{
     Data, LEAST_TEMPERATURE, MadnessCheck, MultiTurn, OnContextOverflow, Quantization, Rollout, ValKwargs,
 };

@@ -66,6 +66,8 @@ pub struct Engine {
     /// Number of compute threads, at most the machine's logical CPUs. Default: physical cores.
     #[schemars(range(min = 1, max = 1024))]
     pub threads: Option<usize>,
+    /// Whether an engine with other than `n_gpus_per_node` × `nnodes` ranks is an error.
+    pub ranks: Ranks,
     /// Restart a crashed engine, at most three times.
     pub restart_on_crash: bool,
 }
@@ -77,6 +79,7 @@ impl Default for Engine {
             dtype: Dtype::default(),
             kernels: Kernels::default(),
             threads: None,
+            ranks: Ranks::default(),
             restart_on_crash: true,
         }
     }
@@ -107,4 +110,16 @@ pub enum Kernels {
     /// candle's own tensor operations.
     #[serde(rename = "plain")]
     Plain,
+}
+
+/// What counts as enough ranks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Ranks {
+    /// As many as were started; fewer than configured are a warning.
+    #[default]
+    #[serde(rename = "available")]
+    Available,
+    /// As many as configured.
+    #[serde(rename = "exact")]
+    Exact,
 }

@@ -73,10 +73,10 @@ pub struct TrainerCommon {
     /// checkpoint is written and the engine goes OFFLINE.
     #[schemars(range(min = 1, max = 1_000_000_000))]
     pub total_training_steps: Option<u64>,
-    /// Number of GPUs, for a warning where fewer train.
+    /// Number of GPUs, and so of ranks, on each machine; a warning where fewer train. The server's `--launcher` starts them.
     #[schemars(range(min = 0, max = 1024))]
     pub n_gpus_per_node: usize,
-    /// Number of machines; no effect, since the server's `--launcher` decides where ranks run.
+    /// Number of machines. The server's `--launcher` decides which.
     #[schemars(range(min = 1, max = 1024))]
     pub nnodes: usize,
     /// Where metrics go besides `metrics.jsonl`: `console` (a log line a step), `tensorboard` (event files below

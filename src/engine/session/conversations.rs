@@ -18,7 +18,7 @@ pub struct ConversationTooLarge {
     limit: usize,
 }
 
-/// What the calls of an episode tell.
+/// Returns the conversations of an episode from its calls.
 ///
 /// # Errors
 /// The longest conversation is too large.

@@ -3,6 +3,10 @@
 //! A request is parsed ([`request`]), its prompt rendered or bridged (`timeline`), sampled ([`turn`]), and answered
 //! whole or as a stream ([`stream`]); then the call is recorded. Dropping an answer before its end, as a server does
 //! when the agent disconnects, cancels its sampling and records nothing.
+//!
+//! `stop` finds stop strings, `visible` leaves out special tokens, `answer` collects what is shown, and `constraint` is
+//! the grammar that a request asks for. [`registry`] holds the sessions of all running episodes; [`Sampler`] and
+//! [`ChatModel`] are the traits by which a session reaches the model, which `script` replaces in tests and demos.
 
 mod answer;
 mod backend;

@@ -58,6 +58,7 @@ fn events(
     })
 }
 
+#[expect(clippy::expect_used, reason = "wire types are objects with string keys")]
 fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("wire types are objects with string keys")
 }

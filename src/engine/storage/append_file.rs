@@ -59,7 +59,7 @@ impl AppendFile {
         Ok(self.file.metadata()?.len())
     }
 
-    /// Replaces the file by its last lines, of at most so many bytes. After an error, the file is unchanged.
+    /// Replaces the file by its last lines, at most `bytes` bytes of them. After an error, the file is unchanged.
     ///
     /// # Errors
     /// Fails if the file system does.

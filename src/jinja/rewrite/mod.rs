@@ -24,10 +24,8 @@ const MAX_SOURCE: usize = 1 << 20;
 /// Fails for a syntax error or an unsupported feature of Jinja2, with its line.
 pub(super) fn rewritten(source: &str) -> std::result::Result<String, TemplateError> {
     if source.len() > MAX_SOURCE {
-        return Err(TemplateError {
-            message: format!("the template has {} bytes; allowed are {MAX_SOURCE}", source.len()),
-            line: None,
-        });
+        let message = format!("the template has {} bytes; allowed are {MAX_SOURCE}", source.len());
+        return Err(TemplateError::new(message, None));
     }
     let mut out = String::with_capacity(source.len() * 2);
     let mut open = OpenTags::default();

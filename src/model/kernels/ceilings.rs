@@ -1,4 +1,4 @@
-//! What this machine can do at most, measured: the measure for everything else.
+//! Measures the limits of this machine, memory bandwidth and arithmetic, with which benchmarks compare their speed.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -10,15 +10,16 @@ use super::product;
 use super::product::Precision;
 use super::threads::Pool;
 
-/// More than any cache holds.
+/// Bytes that are read for the bandwidth: more than any cache holds.
 const MEMORY_BYTES: usize = 256 << 20;
-/// Each measurement is repeated; other processes only ever make it slower.
+/// Number of repetitions, of which the fastest counts, since other processes only make it slower.
 const REPEATS: usize = 8;
 /// Independent chains of multiply-adds, so that their latency does not count.
 const CHAINS: usize = 12;
+/// Multiply-adds of each chain.
 const CHAIN_LENGTH: usize = 1 << 20;
 
-/// Bytes a second that all threads of the pool read from memory.
+/// Returns the bytes per second that all threads of the pool together read from memory.
 pub fn memory_bandwidth(pool: &Pool) -> f64 {
     let memory = vec![1f32; MEMORY_BYTES / size_of::<f32>()];
     let best = best_seconds(|| {
@@ -30,8 +31,8 @@ pub fn memory_bandwidth(pool: &Pool) -> f64 {
     MEMORY_BYTES as f64 / best
 }
 
-/// Operations a second of all threads of the pool in products of this precision, a multiply-add counted as two. For
-/// 8-bit integers the ceiling of f32.
+/// Returns the operations per second of all threads of the pool together in products of this precision; a multiply-add
+/// counts as two. For 8-bit integers it is the limit of f32.
 pub fn arithmetic(pool: &Pool, precision: Precision) -> f64 {
     let tasks = 4 * pool.threads();
     let mut operations = 0;
@@ -45,7 +46,7 @@ pub fn arithmetic(pool: &Pool, precision: Precision) -> f64 {
     operations as f64 / best
 }
 
-/// Returns how many operations it were.
+/// Multiplies in registers only, on one thread. Returns the number of operations.
 fn multiply_registers(isa: Isa, precision: Precision) -> usize {
     match (precision, isa.bf16_product()) {
         (Precision::F32 | Precision::Int8, _) | (_, Bf16Product::Widen) => multiply_adds(isa),
@@ -68,7 +69,7 @@ fn best_seconds(mut work: impl FnMut()) -> f64 {
 }
 
 kernel! {
-    /// The part is a multiple of 1024 numbers long.
+    /// Adds the numbers of a part, whose length is a multiple of 1024.
     fn sum<V>(part: &[f32]) -> f32 {
         let step = 4 * V::LANES;
         let (mut even, mut odd) = ([V::splat(0.0); 2], [V::splat(0.0); 2]);
@@ -85,7 +86,7 @@ kernel! {
 }
 
 kernel! {
-    /// Returns the number of operations.
+    /// Runs independent chains of multiply-adds. Returns the number of operations.
     fn multiply_adds<V>() -> usize {
         let factor = V::splat(black_box(0.999));
         let mut sums = [V::splat(1.0); CHAINS];

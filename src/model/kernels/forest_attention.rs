@@ -12,7 +12,7 @@ use super::scores::{AttentionScores, soft_cap, soft_cap_slopes};
 use super::softmax::{softmax, softmax_backward};
 use super::sums::add_slice;
 use super::threads::SharedMut;
-use crate::model::packed::PackedBatch;
+use crate::model::packed_batch::PackedBatch;
 
 /// Tokens of a block.
 const BLOCK: usize = 64;

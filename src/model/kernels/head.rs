@@ -1,6 +1,8 @@
-//! LM head, log-softmax, the log-probability of a target and the entropy in one: the logits of a part of the vocabulary
-//! at a time. So each part of the weight is packed and its gradient written once for many tokens. Logits of tokens ×
-//! vocabulary are kept only where the caller has room for them.
+//! LM head, log-softmax, the log-probability of each token's target and the entropy, in one operation.
+//!
+//! Logits are computed in blocks of some tokens × a part of the vocabulary, so that each part of the weight is packed
+//! once, and its gradient written once, for many tokens. All logits (tokens × vocabulary) are kept only where the caller
+//! has room for them ([`Head::keep`]); otherwise the backward pass computes each block again.
 
 use std::ops::Range;
 
@@ -9,26 +11,26 @@ use super::scores::{LogitScaling, soft_cap, soft_cap_slopes};
 use super::softmax::{LogitSums, logit_gradients, logit_sums};
 use crate::model::token_set::Allowed;
 
-/// Most tokens that are taken at a time. Few in tests, so that small models have several blocks.
+/// Maximum number of tokens of a block. Few in tests, so that small models have several blocks.
 const MOST_TOKENS: usize = if cfg!(test) { 24 } else { 2048 };
-/// Numbers of the part of the weight that is taken at a time: 8 MB.
+/// f32 numbers of the weight that a block multiplies with: 8 MB.
 const PART: usize = if cfg!(test) { 2048 } else { 2 << 20 };
-/// A part is a multiple of so many words, and a row of logits longer than a part by half as many, so that rows begin in
-/// different sets of the caches.
+/// The words of a block are a multiple of this, and its rows of logits are half of this further apart than they are
+/// long, so that they begin in different sets of the caches.
 const WORDS: usize = 32;
 
-/// The softmax over the scaled products hidden·headᵀ of some tokens and over what is allowed, of whose parts only what
-/// is asked for is kept.
+/// Softmax of the logits of some tokens: scaled products of their hidden states and the weight, over the words that each
+/// token may choose from.
 pub struct Head<'a> {
-    /// Vocabulary × width.
+    /// The head's weight, vocabulary × width.
     pub weight: &'a [f32],
-    /// Length of a hidden state.
+    /// Width of a hidden state.
     pub width: usize,
-    /// A target a token, inside the vocabulary.
+    /// Id of each token's target, less than the size of the vocabulary.
     pub targets: &'a [u32],
-    /// Tokens that each target was chosen from; empty if none is restricted.
+    /// Ids that each target was chosen from, one entry per token; empty if none is restricted.
     pub allowed: &'a [Allowed],
-    /// From products to logits over the temperature.
+    /// Turns products into logits over the temperature.
     pub scaling: LogitScaling,
     /// Computes the products.
     pub compute: Compute<'a>,
@@ -36,14 +38,14 @@ pub struct Head<'a> {
     pub keep: bool,
 }
 
-/// What is known about each token's distribution.
+/// Log-probability and entropy of each token; all vectors have one number per token.
 #[derive(Clone, Debug, Default)]
 pub struct Distributions {
-    /// Log-probability of the target.
+    /// Natural logarithm of the target's probability.
     pub log_probs: Vec<f32>,
-    /// Entropy.
+    /// Entropy of the distribution in nats.
     pub entropies: Vec<f32>,
-    /// Logarithm of the sum that the softmax divides by.
+    /// Logarithm of the softmax's denominator, from which the backward pass computes probabilities.
     log_sums: Vec<f32>,
 }
 
@@ -56,7 +58,7 @@ struct Block {
 }
 
 impl Head<'_> {
-    /// Numbers that the logits held at a time take.
+    /// Returns the length of the buffer for logits, in f32 numbers.
     pub fn buffer_len(&self) -> usize {
         let ends = self
             .blocks()
@@ -64,7 +66,7 @@ impl Head<'_> {
         ends.max().unwrap_or(0)
     }
 
-    /// Log-probabilities and entropies, given hidden states (tokens × width) and room for
+    /// Computes log-probabilities and entropies from hidden states (tokens × width), with room for
     /// [`buffer_len`](Self::buffer_len) logits.
     ///
     /// # Panics
@@ -105,9 +107,9 @@ impl Head<'_> {
         }
     }
 
-    /// Given the gradients of a loss by each log-probability and entropy, overwrites `dx` with the gradient of the
-    /// hidden states, and puts that of the weight where `dw` says. Of the buffer, which is overwritten, the logits are
-    /// used if they are kept.
+    /// Computes gradients from those of the loss by each log-probability and each entropy (`by`, tokens each): overwrites
+    /// `dx` (tokens × width) with the gradient of the hidden states, and writes or adds that of the weight to `dw`
+    /// (vocabulary × width). The buffer holds the forward pass's logits if they are kept, and is overwritten.
     ///
     /// # Panics
     /// As [`forward`](Self::forward).

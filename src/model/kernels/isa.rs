@@ -8,9 +8,12 @@ pub struct Isa(Kind);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
+    /// Arrays of eight f32, which the compiler turns into the vectors of any processor.
     Portable,
+    /// AVX2 with fused multiply-adds.
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    /// AVX-512 with F, BW, VL and DQ.
     #[cfg(target_arch = "x86_64")]
     Avx512,
     /// AVX-512 with products of four bytes (VNNI).

@@ -3,29 +3,29 @@
 use super::product::{Compute, Into, LowRank, Matrix, adapted_gemm, gemm};
 use super::sums::add_to_rows;
 
-/// A projection. Weights are out × in.
+/// A linear layer. Rows of inputs and results lie one behind the other.
 #[derive(Clone, Copy)]
 pub struct Linear<'a> {
-    /// W.
+    /// W, outputs × inputs.
     pub weight: &'a [f32],
-    /// Added to each row.
+    /// Added to each row of the result; `outputs` numbers.
     pub bias: Option<&'a [f32]>,
-    /// scale·B·A, added to W.
+    /// Low-rank adapter, whose product scale·B·A is added to W.
     pub adapter: Option<Adapter<'a>>,
-    /// Inputs.
+    /// Width of an input row.
     pub inputs: usize,
-    /// Outputs.
+    /// Width of a result row.
     pub outputs: usize,
     /// Computes the products.
     pub compute: Compute<'a>,
 }
 
-/// The factors of what is added to a frozen weight.
+/// Low-rank adapter of a frozen weight: the factors of what is added to it.
 #[derive(Clone, Copy)]
 pub struct Adapter<'a> {
-    /// rank × in.
+    /// A, rank × inputs.
     pub a: &'a [f32],
-    /// out × rank.
+    /// B, outputs × rank.
     pub b: &'a [f32],
     /// Rank.
     pub rank: usize,
@@ -34,10 +34,11 @@ pub struct Adapter<'a> {
 }
 
 impl Linear<'_> {
-    /// y = x·(W + scale·B·A)ᵀ + bias, over what is in `y` or added to it.
+    /// Computes y = x·(W + scale·B·A)ᵀ + bias from `rows` (x, rows × inputs) and writes it to `y` (rows × outputs), or adds
+    /// it to what `y` holds.
     ///
     /// # Panics
-    /// Panics if lengths do not match; likewise the other functions here.
+    /// Panics if lengths do not match, like the other functions of this type.
     pub fn forward(&self, rows: &[f32], y: &mut [f32], into: Into) {
         let weight = Matrix::new(self.weight, self.outputs, self.inputs);
         let added = self.factors().map(|(a, b, scale)| LowRank {
@@ -52,7 +53,8 @@ impl Linear<'_> {
         }
     }
 
-    /// g·(W + scale·B·A): the gradient of the input, given that of the result.
+    /// Computes the gradient of the input, g·(W + scale·B·A) (rows × inputs), from that of the result, `g`
+    /// (rows × outputs).
     pub fn input_gradient(&self, g: &[f32], dx: &mut [f32], into: Into) {
         let weight = Matrix::new(self.weight, self.outputs, self.inputs);
         let added = self.factors().map(|(a, b, scale)| LowRank {
@@ -64,13 +66,13 @@ impl Linear<'_> {
         adapted_gemm(self.compute, dx, into, 1.0, self.rows_out(g), (weight, added));
     }
 
-    /// The gradient of the weight.
+    /// Computes the gradient of the weight, gᵀ·x (outputs × inputs).
     pub fn weight_gradient(&self, x: &[f32], g: &[f32], dw: &mut [f32], into: Into) {
         let (g, x) = (self.rows_out(g), self.rows_in(x));
         gemm(self.compute, (dw, self.inputs), into, 1.0, g.t(), x);
     }
 
-    /// The gradient of A: scale·(g·B)ᵀ·x.
+    /// Computes the gradient of A, scale·(g·B)ᵀ·x (rank × inputs).
     pub fn a_gradient(&self, adapter: &Adapter, x: &[f32], g: &[f32], da: &mut [f32], into: Into) {
         let b = Matrix::new(adapter.b, self.outputs, adapter.rank);
         let narrow = self.narrow(adapter, self.rows_out(g), b);
@@ -81,7 +83,7 @@ impl Linear<'_> {
         gemm(self.compute, (da, self.inputs), into, 1.0, narrow.t(), x);
     }
 
-    /// The gradient of B: scale·gᵀ·(x·Aᵀ), which is computed as its transpose, since g then stays where it is.
+    /// Computes the gradient of B, scale·gᵀ·(x·Aᵀ) (outputs × rank), as its transpose, so that g is not copied.
     pub fn b_gradient(&self, adapter: &Adapter, x: &[f32], g: &[f32], db: &mut [f32], into: Into) {
         let a = Matrix::new(adapter.a, adapter.rank, self.inputs);
         let narrow = self.narrow(adapter, self.rows_in(x), a.t());

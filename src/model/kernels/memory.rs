@@ -130,9 +130,12 @@ pub(super) fn prefetch<T>(p: *const T) {
 }
 
 /// Not on the bounds of huge pages: what is allocated and freed again on such bounds leaves holes in the heap.
+#[expect(
+    clippy::expect_used,
+    reason = "lengths are those of matrices, far below the address space"
+)]
 fn layout<T>(len: usize) -> Layout {
-    Layout::from_size_align(len * size_of::<T>(), CACHE_LINE)
-        .expect("lengths are those of matrices, far below the address space")
+    Layout::from_size_align(len * size_of::<T>(), CACHE_LINE).expect("the length fits the address space")
 }
 
 /// Requests huge pages where whole ones fit into memory that is fresh, such as a large tensor of zeros. Failures only

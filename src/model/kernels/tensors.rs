@@ -46,7 +46,7 @@ fn slice<'a>(storage: &'a Storage, layout: &Layout) -> Result<&'a [f32]> {
     Ok(&storage.as_slice::<f32>()?[start..end])
 }
 
-/// Lends a tensor's numbers for writing. Every tensor that shares its storage changes with it.
+/// Calls `f` with a tensor's numbers to write to. Every tensor that shares its storage changes with it.
 ///
 /// # Errors
 /// As [`Numbers::of`].
@@ -59,7 +59,7 @@ pub fn with_mut<R>(tensor: &Tensor, f: impl FnOnce(&mut [f32]) -> R) -> Result<R
         .ok_or_else(|| Error::Msg("an in-place CPU kernel did not run".into()))
 }
 
-/// A tensor of f32 zeros on the CPU, in huge pages where it is large: fresh small pages cost more time than filling
+/// Returns a tensor of f32 zeros on the CPU, in huge pages where it is large: fresh small pages cost more time than filling
 /// them.
 ///
 /// # Errors
@@ -70,7 +70,7 @@ pub fn zeros(shape: impl Into<Shape>) -> Result<Tensor> {
     Ok(zeros)
 }
 
-/// Tensors of f32 zeros on the CPU, side by side in one block of which nearly all is huge pages. All threads have written
+/// Returns tensors of f32 zeros on the CPU, side by side in one block of which nearly all is huge pages. All threads have written
 /// to its pages, so that no first use waits for the system.
 ///
 /// # Errors

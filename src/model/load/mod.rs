@@ -1,4 +1,5 @@
-//! Loading a model from wherever it is: a Hugging Face directory, a `.gguf` file, the hub, the binary itself.
+//! Loading a model from wherever it is: a Hugging Face directory (`directory`), a `.gguf` file (`gguf`), the hub (`hub`)
+//! or the binary itself (`builtin`). `text` loads the tokenizer and the chat template alone.
 
 mod builtin;
 mod directory;

@@ -14,7 +14,7 @@ use super::recorded::Recorded;
 use super::{soft_cap, soft_cap_slopes, visible};
 use crate::model::config::ModelConfig;
 use crate::model::kernels::AttentionScores;
-use crate::model::packed::PackedBatch;
+use crate::model::packed_batch::PackedBatch;
 
 /// Maximum number of scores held at a time: 256 MB in f32.
 const SCORES: usize = 64 << 20;

@@ -15,7 +15,7 @@ use candle_core::{Device, Tensor};
 
 use super::config::Rope;
 use super::error::Result;
-use super::packed::PackedBatch;
+use super::packed_batch::PackedBatch;
 
 /// What the layers need to know about a batch, made once a pass.
 #[derive(Clone, Debug)]

@@ -1,12 +1,12 @@
 //! Agents: what turns a task into an answer by calling the model.
 
 mod answer;
+mod argument_check;
 mod chat;
 mod command;
 mod http;
 mod launch;
 mod request;
-mod schema;
 mod tools;
 mod turn;
 mod worker;

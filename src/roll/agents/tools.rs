@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::launch::Launch;
-use super::{Access, AgentError, schema};
+use super::{Access, AgentError, argument_check};
 use crate::config::Problem;
 use crate::protocol::openai::ToolCall;
 use crate::roll::process::{self, ProgramError};
@@ -138,7 +138,7 @@ impl Tool {
             Ok(arguments) => arguments,
             Err(reason) => return Ok(error(reason)),
         };
-        if let Some(mismatch) = schema::mismatch(&self.parameters, &arguments, "arguments") {
+        if let Some(mismatch) = argument_check::mismatch(&self.parameters, &arguments, "arguments") {
             return Ok(error(mismatch));
         }
         let context = Context {

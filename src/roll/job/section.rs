@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{SYNC_VARIABLE, URL_VARIABLE};
+use crate::client::ServerUrl;
 use crate::config::shape::Schema;
 use crate::config::{self, Node, Problem};
 use crate::protocol::swarm::DEFAULT_PORT;
@@ -23,7 +24,7 @@ pub struct Roll {
     /// The server. Default: `AJET_SWARM_URL` of the environment, or else this machine's.
     #[serde(default = "default_url")]
     pub swarm_url: String,
-    /// Start a server where the URL is local and nothing listens there.
+    /// Start a server where the URL is local and nothing listens there. A build of the clients alone cannot.
     #[serde(default = "yes")]
     pub auto_start_swarm_server: bool,
     /// Stop an engine that runs already.
@@ -240,6 +241,11 @@ impl Roll {
     /// Names of the trained models; none where there is one only.
     pub fn model_names(&self) -> Vec<&str> {
         self.swarms.keys().map(String::as_str).collect()
+    }
+
+    /// Whether `roll` starts a server for a URL at which nothing listens. A build of the clients alone has none.
+    pub fn starts_server(&self, url: &ServerUrl) -> bool {
+        cfg!(feature = "server") && self.auto_start_swarm_server && url.is_local()
     }
 
     /// When the job is done.

@@ -427,8 +427,8 @@ impl GroupJudgeReward {
 }
 
 /// A template of our own.
+#[expect(clippy::expect_used, reason = "a test renders each of them")]
 fn built_in(source: &str) -> Template {
-    // A test renders each of them.
     Template::new("roll.reward", source).expect("the built-in prompts are templates")
 }
 

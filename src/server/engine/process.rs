@@ -12,8 +12,10 @@ use nix::unistd::Pid;
 use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, watch};
 
+use super::rank_command::RankCommand;
 use super::runtime_dir::RuntimeDir;
 use super::stderr::log_lines;
+use crate::config::from_json;
 use crate::protocol::engine::LOG_FORMAT_VARIABLE;
 use crate::protocol::swarm::TOKEN_VARIABLE;
 
@@ -100,8 +102,8 @@ impl EngineHandle {
 #[derive(Debug)]
 pub struct ChildLauncher {
     program: PathBuf,
-    /// `mpirun -np 4`, split into words; empty for one rank.
-    ranks: Vec<String>,
+    /// `None` for one rank.
+    ranks: Option<RankCommand>,
     arguments: Vec<OsString>,
 }
 
@@ -119,13 +121,13 @@ impl ChildLauncher {
     pub fn new(program: PathBuf) -> Self {
         Self {
             program,
-            ranks: Vec::new(),
+            ranks: None,
             arguments: Vec::new(),
         }
     }
 
     /// Starts every engine by a command such as `mpirun -np 4`, whose first rank inherits its standard input and output.
-    pub fn with_ranks(mut self, command: Vec<String>) -> Self {
+    pub fn with_ranks(mut self, command: Option<RankCommand>) -> Self {
         self.ranks = command;
         self
     }
@@ -145,11 +147,21 @@ impl EngineLauncher for ChildLauncher {
         fs::write(&config, &launch.config)?;
         let arenas = std::env::var_os(ARENAS_VARIABLE).unwrap_or_else(|| "1".into());
         let program = launch.program.as_ref().unwrap_or(&self.program).as_os_str();
-        let words = self.ranks.iter().map(OsStr::new).chain([program]).collect::<Vec<_>>();
+        let starter = self
+            .ranks
+            .as_ref()
+            .map(|ranks| from_json(&launch.config).map(|config| ranks.words(&config)));
+        let starter = starter.transpose()?;
+        let words = starter
+            .iter()
+            .flatten()
+            .map(OsStr::new)
+            .chain([program])
+            .collect::<Vec<_>>();
         let child = Command::new(words[0])
             .args(&words[1..])
             .arg("engine")
-            .args((!self.ranks.is_empty()).then_some("--mpi"))
+            .args(self.ranks.is_some().then_some("--mpi"))
             .arg("--socket")
             .arg(&socket)
             .arg("--config")
@@ -248,9 +260,15 @@ fn describe(status: ExitStatus) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::rank_command::Devices;
     use super::*;
 
     fn launched(script: &str) -> (tempfile::TempDir, EngineHandle) {
+        launched_by(None, "{}", script)
+    }
+
+    /// Runs a script as the engine, or as what `ranks` starts, with a configuration as JSON.
+    fn launched_by(ranks: Option<RankCommand>, config: &str, script: &str) -> (tempfile::TempDir, EngineHandle) {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("engine");
         fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
@@ -258,13 +276,16 @@ mod tests {
         std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o700);
         fs::set_permissions(&program, permissions).unwrap();
         let launch = Launch {
-            config: "{}".into(),
+            config: config.into(),
             experiment_dir: dir.path().to_owned(),
             program: None,
         };
         // Another test's fork may hold the script open for writing for a moment ("text file busy").
         let handle = loop {
-            match ChildLauncher::new(program.clone()).launch(&launch) {
+            match ChildLauncher::new(program.clone())
+                .with_ranks(ranks.clone())
+                .launch(&launch)
+            {
                 Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
                 outcome => break outcome.unwrap(),
             }
@@ -290,6 +311,22 @@ mod tests {
         );
         assert!(words.ends_with("{} mode 700"), "{words}");
         assert!(!runtime.exists(), "removed with the engine");
+    }
+
+    #[tokio::test]
+    async fn a_launcher_starts_as_many_ranks_as_configured() {
+        let run = r#"for rank in $(seq "$0"); do "$@"; done; exit 4"#;
+        let words = ["sh", "-c", run, "{ranks}"].map(str::to_owned).to_vec();
+        let devices = Devices { gpus: 0, cores: 8 };
+        let config = r#"{"ajet": {"trainer_common": {"n_gpus_per_node": 3, "nnodes": 2}}}"#;
+        let (dir, handle) = launched_by(
+            Some(RankCommand::new(words, devices)),
+            config,
+            r#"echo "$1 $2" >> "$(dirname "$0")/ranks""#,
+        );
+        assert_eq!(handle.wait().await, "the engine ended with exit code 4");
+        let started = fs::read_to_string(dir.path().join("ranks")).unwrap();
+        assert_eq!(started, "engine --mpi\n".repeat(6));
     }
 
     #[tokio::test]

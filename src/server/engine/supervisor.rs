@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::client::{EngineCallError, EngineClient};
 use super::process::{EngineHandle, Launch};
-use super::{code_build, compare, preflight, resume, synced_config};
+use super::{code_build, kept_config, preflight, resume, synced_config};
 use crate::config::schema::Ajet;
 use crate::protocol::engine::{CONTRACT_VERSION, EngineEvent, EnginePhase, Hello, LogLevel, Update};
 use crate::server::code_sync::Snapshot;
@@ -99,7 +99,7 @@ pub async fn boot_outcome(shared: &Shared, generation: u64) -> Result<(), Error>
 fn prepare(config: Ajet) -> Result<Launch, String> {
     let experiment = preflight::check(&config)?;
     let config = preflight::config_file(config, &experiment);
-    compare::keep(&experiment.dir, &config)
+    kept_config::keep(&experiment.dir, &config)
         .map_err(|error| format!("cannot write to {}: {error}", experiment.dir.display()))?;
     // If another server uses the experiment, it is recorded only when our engine has acquired the directory.
     if !resume::is_in_use(&experiment.dir) {

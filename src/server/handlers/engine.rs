@@ -13,7 +13,7 @@ use crate::protocol::swarm::{
     CompareTrainConfigAnswer, ComparedWith, EngineStatusAnswer, ExperimentDirAnswer, Health, StartEngineAnswer,
     SuccessAnswer, SuccessOrReason, SyncTrainConfigRequest,
 };
-use crate::server::engine::{compare, supervisor, synced_config};
+use crate::server::engine::{kept_config, supervisor, synced_config};
 use crate::server::handlers::is_ours;
 use crate::server::http::body::{CONFIG_BYTES, JsonBody};
 use crate::server::http::error::Error;
@@ -68,20 +68,20 @@ pub async fn compare_train_config(
             return Ok(CompareTrainConfigAnswer {
                 compared_with: ComparedWith::Engine,
                 experiment_dir,
-                differences: compare::differences(&given, &present),
+                differences: kept_config::differences(&given, &present),
             });
         }
         let here = std::env::current_dir().map_err(|error| format!("the working directory is gone: {error}"))?;
         let experiment = experiment::resolve(&given, &here, SystemTime::now(), std::path::Path::exists)
             .map_err(|problem| problem.to_string())?;
-        let present = compare::kept(&experiment.dir);
+        let present = kept_config::kept(&experiment.dir);
         Ok(CompareTrainConfigAnswer {
             compared_with: match present {
                 Some(_) => ComparedWith::Experiment,
                 None => ComparedWith::Nothing,
             },
             experiment_dir: experiment.dir.to_string_lossy().into_owned(),
-            differences: present.map_or_else(Vec::new, |present| compare::differences(&given, &present)),
+            differences: present.map_or_else(Vec::new, |present| kept_config::differences(&given, &present)),
         })
     };
     Ok(Json(shared.config_checks.run(compare).await?.map_err(Error::Invalid)?))

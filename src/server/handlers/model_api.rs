@@ -104,8 +104,9 @@ async fn begin<T: DeserializeOwned + Send + 'static>(
 }
 
 /// Serialises a chat request.
+#[expect(clippy::expect_used, reason = "a chat request is an object with string keys")]
 fn text(request: ChatRequest) -> Box<RawValue> {
-    to_raw_value(&request).expect("a chat request is an object with string keys")
+    to_raw_value(&request).expect("a chat request can be written as JSON")
 }
 
 /// Has the engine answer a chat request and passes the answer on, translated by `writer` if given. Errors use the field

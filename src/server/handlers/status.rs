@@ -11,8 +11,8 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream;
 
-use crate::server::feed::Follower;
 use crate::server::http::error::Error;
+use crate::server::latest_event::Follower;
 use crate::server::shared::Shared;
 use crate::server::status_stream;
 

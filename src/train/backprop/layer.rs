@@ -10,7 +10,7 @@ use crate::model::kernels::sums::add_scaled;
 use crate::model::kernels::tensors::Numbers;
 use crate::model::kernels::{Compute, Into};
 use crate::model::kernels::{Pool, Rotation, glu, glu_backward, rms_norm, rms_norm_backward, rope_tokens};
-use crate::model::packed::PackedBatch;
+use crate::model::packed_batch::PackedBatch;
 use crate::model::weights::EMBEDDING;
 use crate::model::{ModelConfig, Transformer};
 use crate::train::error::Result;

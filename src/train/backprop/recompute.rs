@@ -27,7 +27,7 @@ pub fn wanted(setting: Recompute, weights: &Weights, tokens: usize) -> bool {
     }
 }
 
-/// Returns whether the logits of so many predictions are stored on a CPU, where they save the head's product in the
+/// Returns whether the logits of `predictions` predictions are stored on a CPU, where they save the head's product in the
 /// backward pass.
 pub fn stores_logits(config: &ModelConfig, predictions: usize) -> bool {
     let free = memory::available().map_or(DEFAULT_BYTES, |free| free as f64);

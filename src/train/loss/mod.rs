@@ -1,4 +1,5 @@
-//! The policy loss: ratio clipping, KL terms, importance weights, and how tokens are aggregated.
+//! The policy loss. [`objective`] is the loss of a row and its derivatives: the clipped ratio of [`policy`], the KL term of
+//! [`kl`], the weights of [`importance`], and the token weights of [`aggregate`].
 
 pub mod aggregate;
 pub mod importance;

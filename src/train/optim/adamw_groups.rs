@@ -68,15 +68,16 @@ impl Group {
     }
 
     fn of(decay: bool, slots: Vec<(String, ParameterState)>) -> Result<Self> {
-        let flat = |part: fn(&ParameterState) -> Option<&Tensor>| -> Result<Option<Tensor>> {
-            let parts: Option<Vec<&Tensor>> = slots.iter().map(|(_, slot)| part(slot)).collect();
-            parts.map(|parts| one_behind_the_other(&parts)).transpose()
+        let flat = |part: fn(&ParameterState) -> &Tensor| {
+            let parts: Vec<&Tensor> = slots.iter().map(|(_, slot)| part(slot)).collect();
+            one_behind_the_other(&parts)
         };
-        // Moments always exist. All parameters of a model have one type, so either all or none have master weights.
+        // All parameters of a model have one type, so either all or none have master weights.
+        let masters: Option<Vec<&Tensor>> = slots.iter().map(|(_, slot)| slot.master.as_ref()).collect();
         let state = ParameterState {
-            first: flat(|slot| Some(&slot.first))?.expect("every slot has a first moment"),
-            second: flat(|slot| Some(&slot.second))?.expect("every slot has a second moment"),
-            master: flat(|slot| slot.master.as_ref())?,
+            first: flat(|slot| &slot.first)?,
+            second: flat(|slot| &slot.second)?,
+            master: masters.map(|masters| one_behind_the_other(&masters)).transpose()?,
         };
         let mut start = 0;
         let members = slots.into_iter().map(|(name, slot)| {

@@ -481,7 +481,7 @@ fn a_model_without_anything_to_train_and_an_unknown_estimator_are_refused() {
     );
 }
 
-/// The weights after three updates on so many ranks, what each rank reported, and a checkpoint's state.
+/// The weights after three updates on `size` ranks, what each rank reported, and a checkpoint's state.
 fn on_ranks(size: usize, trainable: &Trainable, config: &Ajet) -> Vec<(Vec<f32>, UpdateReport)> {
     crate::collective::threads::run(size, |collective| {
         let mut weights = weights(trainable);

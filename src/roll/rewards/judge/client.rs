@@ -143,7 +143,9 @@ impl Judge {
     ) -> Result<T, JudgeError> {
         let body = self.request(system, prompt);
         let tries = self.model.retries.saturating_add(1);
-        for tried in 1.. {
+        let mut tried = 0;
+        loop {
+            tried += 1;
             cost.calls += 1;
             let answered = self.answer(&body, cost).await?;
             let failed = match answered.and_then(|text| read(&text).map_err(|why| unreadable(&why, &text))) {
@@ -160,7 +162,6 @@ impl Judge {
             tracing::debug!("try {tried} of the judge: {}", failed.reason);
             tokio::time::sleep(failed.pause.unwrap_or_else(|| backoff(tried))).await;
         }
-        unreachable!("the loop ends with the last try")
     }
 
     fn request(&self, system: Option<&str>, prompt: &str) -> Value {

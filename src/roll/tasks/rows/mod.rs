@@ -83,7 +83,7 @@ impl Format {
         })
     }
 
-    /// The format that a file's name tells: by the last extension that names one, as in `train.jsonl.gz`.
+    /// Returns the format that a file's name stands for: the last extension that names one, as in `train.jsonl.gz`.
     pub fn of_name(name: &str) -> Option<Self> {
         let extensions = name.split('.').skip(1).collect::<Vec<_>>();
         let known = |extension: &&str| Self::of_extension(&extension.to_lowercase());

@@ -1,11 +1,17 @@
 //! All rules of the control plane, without I/O: calls and engine events go in with the current time; answers and
 //! [`Effect`]s come out. The server keeps the core in a mutex and runs the effects.
+//!
+//! `episode_life` claims, ends and aborts episodes; `model_calls` admits the requests of agents; `engine_life` follows
+//! the engine's starts, events and crashes; `tick` does what time does, such as discarding idle episodes; `feed` shows
+//! all of it.
 
-mod calls;
 mod engine_life;
+mod episode_life;
 mod feed;
+mod model_calls;
 #[cfg(test)]
 mod model_test;
+mod tick;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -127,7 +133,7 @@ pub struct Core {
     restarts: u32,
     /// Restarts since this server started.
     total_restarts: u64,
-    /// Why the server ends the current engine, if the process's own end would not tell.
+    /// Why the server ends the current engine, where the process's exit does not say it.
     failure: Option<String>,
     /// Why the engine was restarted, until an update succeeds.
     crash: Option<String>,

@@ -1,4 +1,4 @@
-//! Checks JSON schemas of requests.
+//! Checks that the JSON schemas of requests can constrain answers, and names the part that cannot.
 
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Map, Value, json};

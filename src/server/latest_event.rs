@@ -1,13 +1,13 @@
-//! The latest status for streams: one producer serves all of them, and none runs without a listener.
+//! The latest event of a stream, for all of its readers: one producer serves them, and none runs without a reader.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use tokio::sync::watch;
 
-/// The latest status as a server-sent event, while a stream follows it.
+/// The latest event, while somebody follows the stream.
 #[derive(Debug, Default)]
-pub struct Feed {
+pub struct LatestEvent {
     events: Mutex<Option<watch::Receiver<Bytes>>>,
 }
 
@@ -22,9 +22,9 @@ impl Follower {
     }
 }
 
-impl Feed {
-    /// Follows the status; `produce` starts its producer and is called if none runs. The first event is the current
-    /// status.
+impl LatestEvent {
+    /// Follows the stream; `produce` starts its producer and is called if none runs. The first event is the current
+    /// one.
     pub fn follow(&self, produce: impl FnOnce(watch::Sender<Bytes>)) -> Follower {
         let mut events = self.lock();
         if let Some(running) = events.as_ref().filter(|events| events.has_changed().is_ok()) {
@@ -41,7 +41,7 @@ impl Feed {
         Follower(receiver)
     }
 
-    /// Stops the producer if only this feed still holds its events. Under the lock, so that no other feed joins.
+    /// Stops the producer if nobody follows its events. Under the lock, so that no reader joins meanwhile.
     pub fn end_if_alone(&self, sender: &watch::Sender<Bytes>) -> bool {
         let mut events = self.lock();
         let alone = sender.receiver_count() <= 1;

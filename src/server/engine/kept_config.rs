@@ -1,4 +1,4 @@
-//! How a training configuration differs from the one that a start would continue, or that runs.
+//! The configuration that an experiment keeps from its last start, and how another one differs from it.
 
 use std::path::Path;
 
