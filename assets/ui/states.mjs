@@ -40,6 +40,16 @@ export function updatesDone({ global_step }) {
 }
 
 /**
+ * Whether an evaluation runs: all claimed episodes are its.
+ * @param {import('./protocol.mjs').Status} status
+ */
+export function isEvaluating({ engine, running }) {
+  return (
+    engine.status === 'ENGINE.ROLLING' && running.length > 0 && running.every((one) => one.episode_type === 'eval')
+  );
+}
+
+/**
  * Updates that are done, of how many if that is limited; empty before the first engine.
  * @param {import('./protocol.mjs').Engine} engine
  * @param {number | null} lastUpdate Step of the last update.

@@ -56,6 +56,15 @@ pub struct Status {
     pub log: Vec<VerboseLog>,
 }
 
+impl Status {
+    /// Returns whether an evaluation runs: all claimed episodes are its.
+    pub fn is_evaluating(&self) -> bool {
+        let is_eval = |episode: &RunningEpisode| episode.episode_type == EpisodeType::Eval;
+        let rolling = self.engine.status == EngineStatus::Rolling;
+        rolling && !self.running.is_empty() && self.running.iter().all(is_eval)
+    }
+}
+
 /// Maximum number of episodes in [`Status::running`].
 pub const RUNNING_EPISODES: usize = 500;
 /// Maximum number of groups in [`Status::groups`].

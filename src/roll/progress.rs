@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
@@ -13,7 +14,7 @@ use super::pace::Pace;
 use super::report::{End, EpisodeReport, Evaluation, Event, Outcome, Step, Summary};
 use super::scores::Scores;
 use crate::counted::counted;
-use crate::protocol::checkpoint::directory_name;
+use crate::protocol::checkpoint::{directory_name, parse_step};
 use crate::protocol::swarm::PoolInformation;
 use crate::terminal;
 
@@ -307,6 +308,7 @@ fn end_table(end: &End) -> String {
     }
     if let Some(checkpoint) = &end.checkpoint {
         let _ = writeln!(table, "checkpoint: {checkpoint}");
+        table += &next_steps(checkpoint);
     }
     for (model, checkpoint) in &end.other_checkpoints {
         let _ = writeln!(table, "checkpoint of {model}: {checkpoint}");
@@ -316,6 +318,19 @@ fn end_table(end: &End) -> String {
         let _ = writeln!(table, "best checkpoint: {directory} ({metric} {value:.3})");
     }
     table
+}
+
+/// What can be done with a checkpoint of this machine; of those of another one only the directory is known.
+fn next_steps(checkpoint: &str) -> String {
+    let path = Path::new(checkpoint);
+    let step = path.file_name().and_then(|name| parse_step(&name.to_string_lossy()));
+    match (step, path.parent().and_then(Path::parent)) {
+        (Some(_), Some(experiment)) => format!(
+            "talk to it: ajet-swarm chat {checkpoint}\nlook back: ajet-swarm overwatch --replay {}\n",
+            experiment.display()
+        ),
+        _ => String::new(),
+    }
 }
 
 #[cfg(test)]
@@ -389,6 +404,13 @@ mod tests {
         let table = end_table(&end);
         assert!(table.contains("reward             0.250   0.900   +0.650"), "{table}");
         assert!(table.contains("2 agent_failed"), "{table}");
+        assert!(
+            table.contains(
+                "ajet-swarm chat saved/checkpoints/global_step_3\nlook back: ajet-swarm overwatch --replay saved\n"
+            ),
+            "{table}"
+        );
+        assert_eq!(next_steps("/on/another/machine/checkpoints"), "");
         assert!(table.contains("checkpoint: saved/checkpoints/global_step_3"), "{table}");
         assert!(
             table.contains("best checkpoint: global_step_2 (eval/reward_mean 0.950)"),

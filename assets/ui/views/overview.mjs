@@ -7,7 +7,7 @@ import { age, compact, duration, fixed, number, plural, signed } from '../format
 import { PhaseBand } from '../phase_band.mjs';
 import { address } from '../router.mjs';
 import { band, last, smooth, trend } from '../series.mjs';
-import { batchShare, endOf, isUpdating, stateOf, updatesDone } from '../states.mjs';
+import { batchShare, endOf, isEvaluating, isUpdating, stateOf, updatesDone } from '../states.mjs';
 import { oneLine } from '../text.mjs';
 import { figure, panel, startHint } from './view.mjs';
 
@@ -69,6 +69,7 @@ function stateCard(app) {
   const count = h('span');
   const left = h('span', { class: 'muted' });
   const rule = h('p', { class: 'muted small' });
+  const earlier = earlierRuns();
   const element = h(
     'section',
     { class: 'panel state' },
@@ -77,15 +78,19 @@ function stateCard(app) {
     doing,
     h('div', { class: 'progress' }, bar, h('p', { class: 'progress-line' }, count, left)),
     rule,
+    earlier.element,
   );
   /** @param {Status} status */
-  function update({ engine, batch }) {
+  function update(status) {
+    const { engine, batch } = status;
+    const evaluating = isEvaluating(status);
+    earlier.update(status);
     const end = endOf(engine, app.history.lastUpdate(), app.store.now());
     const { word: name, color, doing: what } = stateOf(engine.status);
     setText(word, end?.word ?? name);
     word.style.setProperty('--dot', `var(${color})`);
     setText(since, engine.since > 0 && !end ? `for ${age(app.store.now() - engine.since)}` : '');
-    setText(doing, oneLine(end?.sentence || engine.detail || what, 400));
+    setText(doing, oneLine(end?.sentence || engine.detail || (evaluating ? 'an evaluation runs' : what), 400));
     const updating = isUpdating(engine.status);
     const running = engine.status !== 'ENGINE.OFFLINE' && engine.status !== 'ENGINE.BOOTING';
     show(/** @type {Element} */ (bar.closest('.progress')), running && batch.target > 0);
@@ -99,9 +104,31 @@ function stateCard(app) {
     const until = updating ? 'until rolling' : 'to the next update';
     setText(
       left,
-      batch.seconds_left == null ? `time ${until} unknown` : `about ${duration(batch.seconds_left)} ${until}`,
+      evaluating
+        ? 'the next update comes after the evaluation'
+        : batch.seconds_left == null ? `time ${until} unknown` : `about ${duration(batch.seconds_left)} ${until}`,
     );
     setText(rule, running && batch.rule ? `${batch.rule}, ${plural(batch.repeats, 'episode')} a task` : '');
+  }
+  return { element, update };
+}
+
+/** A link to the runs of a server that has started none yet, as after its restart. */
+function earlierRuns() {
+  const element = h('p', { hidden: true });
+  let asked = false;
+  /** @param {Status} status */
+  function update({ experiment, engine }) {
+    if (experiment || engine.status !== 'ENGINE.OFFLINE') return show(element, false);
+    if (asked) return;
+    asked = true;
+    getJson('/runs').then(
+      (/** @type {import('../protocol.mjs').Runs} */ { runs: [newest] }) => {
+        show(element, newest != null);
+        if (newest) fill(element, h('a', { href: address('runs') }, `Earlier runs, last ${oneLine(newest.name, 60)}`));
+      },
+      () => {}, // a link less
+    );
   }
   return { element, update };
 }

@@ -199,6 +199,11 @@ fn doing(status: &Status) -> String {
             detail().unwrap_or_else(|| "no engine runs; start a job with `ajet-swarm roll`".into())
         }
         EngineStatus::Booting => detail().unwrap_or_else(|| "loading the model".into()),
+        EngineStatus::Rolling if status.is_evaluating() => format!(
+            "evaluating after {}: {}",
+            counted(engine.updates_done(), "update"),
+            running(status)
+        ),
         EngineStatus::Rolling => format!(
             "sampling step {}: {}{}",
             engine.global_step,
@@ -265,6 +270,8 @@ fn seconds_per_step(phases: &[Phase]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::status::RunningEpisode;
+    use crate::protocol::swarm::EpisodeType;
 
     fn phase(status: EngineStatus, since: f64, global_step: u64) -> Phase {
         Phase {
@@ -327,6 +334,25 @@ mod tests {
         ] {
             assert_eq!(told(&status, engine, detail), want);
         }
+    }
+
+    /// Seen: "sampling step 15 … next update in about 0.0s" throughout an evaluation.
+    #[test]
+    fn an_evaluation_is_told_from_a_batch() {
+        let of = |episode_type| RunningEpisode {
+            episode_type,
+            ..RunningEpisode::default()
+        };
+        let mut status = Status {
+            running: vec![of(EpisodeType::Eval), of(EpisodeType::Eval)],
+            running_total: 2,
+            ..Status::default()
+        };
+        (status.engine.status, status.engine.global_step) = (EngineStatus::Rolling, 15);
+        assert_eq!(doing(&status), "evaluating after 14 updates: 2 running");
+        status.running.push(of(EpisodeType::Train));
+        status.running_total = 3;
+        assert_eq!(doing(&status), "sampling step 15: 3 running");
     }
 
     /// Seen: "no engine runs" after a run of 300 updates.

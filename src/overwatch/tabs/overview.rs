@@ -163,6 +163,7 @@ fn next_update(state: &State, status: &Status, width: u16, theme: Theme) -> Opti
         _ => return None,
     };
     let left = match state.seconds_left() {
+        _ if status.is_evaluating() => "after the evaluation".into(),
         Some(left) => format!("in about {}", duration(left)),
         None => "time left unknown".into(),
     };

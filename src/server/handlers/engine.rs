@@ -63,7 +63,7 @@ pub async fn compare_train_config(
     let defaults = shared.options.default_config.clone();
     let running = shared.with(|core, _| core.running_config().zip(core.experiment_dir()));
     let compare = move || {
-        let given = synced_config::read(&request.yaml_as_string, defaults.as_deref())?.ajet;
+        let given = synced_config::read_quietly(&request.yaml_as_string, defaults.as_deref())?.ajet;
         if let Some((present, experiment_dir)) = running {
             return Ok(CompareTrainConfigAnswer {
                 compared_with: ComparedWith::Engine,

@@ -468,15 +468,17 @@ class Handler(BaseHTTPRequestHandler):
             return self.json({"detail": "this server requires an access token"}, 401)
         if url.path == "/status/stream":
             return self.stream()
-        if OPTIONS.mode == "offline" and url.path.startswith(("/history", "/episodes")):
+        # A server that was restarted has earlier runs, and no current one.
+        current = "run" not in query
+        if OPTIONS.mode == "offline" and current and url.path.startswith(("/history", "/episodes")):
             return self.json({"detail": "no experiment has been started"}, 404)
         if url.path.startswith("/episodes/"):
             return self.json(detail(unquote(url.path.removeprefix("/episodes/")), "tokens" in query))
         none = OPTIONS.mode in ("offline", "booting")
         answers = {
             "/status": lambda: status(OPTIONS.mode),
-            "/history": lambda: {"run": "", "steps": [], "next": None} if none else history(query),
-            "/runs": lambda: {"runs": []} if none else RUNS,
+            "/history": lambda: {"run": "", "steps": [], "next": None} if none and current else history(query),
+            "/runs": lambda: {"runs": []} if OPTIONS.mode == "booting" else RUNS,
             "/episodes": lambda: {"episodes": [], "total": 0} if none else episodes(query),
         }
         answer = answers.get(url.path)

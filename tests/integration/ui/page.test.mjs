@@ -236,7 +236,7 @@ for (const mode of ['offline', 'finished', 'booting', 'updating']) {
     assert.match(
       text,
       {
-        offline: /Start one: ajet-swarm roll/,
+        offline: /Earlier runs, last swe_bench_qwen3_4b[^]*Start one: ajet-swarm roll/,
         finished: /finished after 1,000 updates, .* ago[^]*ajet-swarm chat \/data\/saved_experiments/,
         booting: /Booting for/, updating: /training on \d+ episodes/,
       }[mode],
