@@ -11,7 +11,7 @@ use crate::client::ServerUrl;
 use crate::config::check_model_path;
 use crate::counted::counted;
 use crate::roll::job::Job;
-use crate::roll::{TrainedModel, check, reference, tasks};
+use crate::roll::{TrainedModel, check, job_schema, tasks};
 use crate::{note, say, terminal};
 
 const EXAMPLES: &str = "\
@@ -81,7 +81,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
             );
         }
         Action::Show(JobArgs { path, set }) => print_yaml(&documents(&Job::load(&path, &set)?)),
-        Action::Schema => terminal::print(&format!("{:#}\n", reference::job_schema())),
+        Action::Schema => terminal::print(&format!("{:#}\n", job_schema::job_schema())),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -75,7 +75,7 @@ fn to_json(state: &State, value: &Value, positional: Rest<Value>, keywords: Kwar
         style.item_separator = separators.get_item_by_index(0)?.to_string();
         style.key_separator = separators.get_item_by_index(1)?.to_string();
     }
-    python_json::dumps(value, &style, &|bytes| charge(state, bytes))
+    python_json::dumps(usable(state, value)?, &style, &|bytes| charge(state, bytes))
 }
 
 fn to_int(value: &Value, positional: Rest<Value>, keywords: Kwargs) -> Result<Value, Error> {

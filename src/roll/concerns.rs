@@ -41,9 +41,8 @@ impl FirstRewards {
 
 /// Returns whether an update had nothing to learn from: it changed no weights, or all rewards of each task were equal.
 pub(super) fn is_idle(metrics: &IndexMap<String, f64>) -> bool {
-    let value = |name: &str| metrics.get(name).copied().unwrap_or(0.0);
-    let dummy = value("dummy_tasks");
-    !trained(metrics) || (dummy > 0.0 && dummy >= value("tasks"))
+    let dummy = value(metrics, "dummy_tasks");
+    !trained(metrics) || (dummy > 0.0 && dummy >= value(metrics, "tasks"))
 }
 
 /// Returns whether an update changed the weights; true if the server does not report it.
@@ -92,71 +91,79 @@ pub(super) fn together<'a>(updates: impl ExactSizeIterator<Item = &'a IndexMap<S
 
 /// Returns the reasons why the model learned little from the update, at most one of each kind.
 pub(super) fn of(metrics: &IndexMap<String, f64>) -> Vec<Concern> {
-    let value = |name: &str| metrics.get(name).copied().unwrap_or(0.0);
-    let mut found = vec![];
-    let truncated = value("truncated_share");
-    if truncated >= SHARE {
-        found.push(Concern {
-            kind: Kind::Truncated,
-            share: truncated,
-            text: format!(
-                "{:.0}% of the rows were cut by a length limit; their mean is {:.0} prompt and {:.0} answer tokens\n\
-                 hint: raise ajet.data.max_prompt_length if prompts are longer than that, ajet.data.max_response_length \
-                 if answers are, and ajet.rollout.max_model_len where it is set",
-                truncated * 100.0,
-                value("prompt_tokens") / value("rows").max(1.0),
-                value("response_length_mean"),
-            ),
-        });
-    }
-    let dummy = value("dummy_tasks");
-    let tasks = value("tasks").max(dummy);
-    if dummy > 0.0 && dummy >= SHARE * tasks {
-        found.push(Concern {
-            kind: Kind::SignalFree,
-            share: dummy / tasks,
-            text: format!(
-                "{dummy} of {tasks} tasks have equal rewards in all of their episodes, which gives no signal\n\
-                 hint: take tasks that are neither too easy nor too hard, or a reward of finer steps"
-            ),
-        });
-    }
-    let reasons: Vec<_> = metrics
+    let found = [
+        truncated(metrics),
+        signal_free(metrics),
+        dropped(metrics),
+        untrained(metrics),
+    ];
+    found.into_iter().flatten().collect()
+}
+
+fn value(metrics: &IndexMap<String, f64>, name: &str) -> f64 {
+    metrics.get(name).copied().unwrap_or(0.0)
+}
+
+fn truncated(metrics: &IndexMap<String, f64>) -> Option<Concern> {
+    let share = value(metrics, "truncated_share");
+    (share >= SHARE).then(|| Concern {
+        kind: Kind::Truncated,
+        share,
+        text: format!(
+            "{:.0}% of the rows were cut by a length limit; their mean is {:.0} prompt and {:.0} answer tokens\n\
+             hint: raise ajet.data.max_prompt_length if prompts are longer than that, ajet.data.max_response_length \
+             if answers are, and ajet.rollout.max_model_len where it is set",
+            share * 100.0,
+            value(metrics, "prompt_tokens") / value(metrics, "rows").max(1.0),
+            value(metrics, "response_length_mean"),
+        ),
+    })
+}
+
+fn signal_free(metrics: &IndexMap<String, f64>) -> Option<Concern> {
+    let dummy = value(metrics, "dummy_tasks");
+    let tasks = value(metrics, "tasks").max(dummy);
+    (dummy > 0.0 && dummy >= SHARE * tasks).then(|| Concern {
+        kind: Kind::SignalFree,
+        share: dummy / tasks,
+        text: format!(
+            "{dummy} of {tasks} tasks have equal rewards in all of their episodes, which gives no signal\n\
+             hint: take tasks that are neither too easy nor too hard, or a reward of finer steps"
+        ),
+    })
+}
+
+fn dropped(metrics: &IndexMap<String, f64>) -> Option<Concern> {
+    let reasons = metrics
         .iter()
-        .filter_map(|(name, count)| Some((name.strip_prefix("dropped/")?, *count)))
-        .filter(|(_, count)| *count > 0.0)
-        .collect();
+        .filter_map(|(name, count)| Some((name.strip_prefix("dropped/")?, *count)));
+    let reasons: Vec<_> = reasons.filter(|(_, count)| *count > 0.0).collect();
     let dropped: f64 = reasons.iter().map(|(_, count)| count).sum();
     // These were in the batch, and are counted with its episodes.
-    let in_batch = value("dropped/truncated") + value("dropped/non_finite");
-    let begun = dropped - in_batch + value("episodes").max(in_batch);
-    if dropped > 0.0 && dropped >= SHARE * begun {
-        let reasons: Vec<_> = reasons
-            .iter()
-            .map(|(reason, count)| match *reason {
-                "no_response" => format!(
-                    "{count} no_response (prompts leave no room for an answer: raise ajet.data.max_prompt_length)"
-                ),
-                reason => format!("{count} {reason}"),
-            })
-            .collect();
-        found.push(Concern {
-            kind: Kind::Dropped,
-            share: dropped / begun,
-            text: format!(
-                "{dropped} of {begun} episodes were not trained on: {}",
-                reasons.join(", ")
-            ),
-        });
-    }
-    if !trained(metrics) {
-        found.push(Concern {
-            kind: Kind::Untrained,
-            share: 1.0,
-            text: "the weights did not change".into(),
-        });
-    }
-    found
+    let in_batch = value(metrics, "dropped/truncated") + value(metrics, "dropped/non_finite");
+    let begun = dropped - in_batch + value(metrics, "episodes").max(in_batch);
+    let name = |(reason, count): &(&str, f64)| match *reason {
+        "no_response" => {
+            format!("{count} no_response (prompts leave no room for an answer: raise ajet.data.max_prompt_length)")
+        }
+        reason => format!("{count} {reason}"),
+    };
+    (dropped > 0.0 && dropped >= SHARE * begun).then(|| Concern {
+        kind: Kind::Dropped,
+        share: dropped / begun,
+        text: format!(
+            "{dropped} of {begun} episodes were not trained on: {}",
+            reasons.iter().map(name).collect::<Vec<_>>().join(", ")
+        ),
+    })
+}
+
+fn untrained(metrics: &IndexMap<String, f64>) -> Option<Concern> {
+    (!trained(metrics)).then(|| Concern {
+        kind: Kind::Untrained,
+        share: 1.0,
+        text: "the weights did not change".into(),
+    })
 }
 
 /// Returns why no batch became full, for a job with `work` tasks and batches of `batch`, from the state of the server

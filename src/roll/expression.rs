@@ -26,8 +26,10 @@ impl Expression {
                 reason: "the expression is empty".to_owned(),
             });
         }
+        // A value comes out of a template as JSON. The newline ends a comment at the end of the source.
+        let json = format!("{{{{ ({source}\n) | tojson }}}}");
         Ok(Self {
-            template: Template::of_expression(path, source)?,
+            template: Template::wrapping(path, source, &json)?,
             path: path.to_owned(),
             source: source.to_owned(),
         })
@@ -77,7 +79,13 @@ mod tests {
 
     #[test]
     fn what_has_no_value_is_an_error_that_names_the_key() {
-        for (source, told) in [("metadata.none", "undefined"), ("1e308 * 10", "JSON does not have")] {
+        for (source, told) in [
+            (
+                "metadata.none",
+                "undefined value, in `metadata.none`\nhint: the fields here are metadata",
+            ),
+            ("1e308 * 10", "JSON does not have"),
+        ] {
             let expression = Expression::new("roll.reward.expression", source).unwrap();
             let error = expression.evaluate(&json!({"metadata": {}})).unwrap_err().to_string();
             assert!(

@@ -30,8 +30,8 @@ pub struct Template {
     path: String,
     source: String,
     templates: Templates,
-    /// Whether the source is an expression, which errors show as a whole.
-    is_expression: bool,
+    /// Whether the source is a part of the template, which errors show as a whole.
+    is_wrapped: bool,
 }
 
 /// What the reader of jobs makes of a template's text: it adds the key, so that errors can name it.
@@ -62,21 +62,20 @@ impl Template {
         Self::compiled(path, source, source, false)
     }
 
-    /// Parses an expression as the template that prints its value as JSON.
+    /// Parses a template that is made of what stands at the key: errors show `source`.
     ///
     /// # Errors
     /// As [`Template::new`].
-    pub(super) fn of_expression(path: &str, source: &str) -> Result<Self, TemplateError> {
-        // The newline ends a comment at the end of the source.
-        Self::compiled(path, source, &format!("{{{{ ({source}\n) | tojson }}}}"), true)
+    pub(super) fn wrapping(path: &str, source: &str, template: &str) -> Result<Self, TemplateError> {
+        Self::compiled(path, source, template, true)
     }
 
-    fn compiled(path: &str, source: &str, template: &str, is_expression: bool) -> Result<Self, TemplateError> {
+    fn compiled(path: &str, source: &str, template: &str, is_wrapped: bool) -> Result<Self, TemplateError> {
         let mut compiled = Self {
             path: path.to_string(),
             source: source.to_string(),
             templates: Templates::new(Dialect::Job),
-            is_expression,
+            is_wrapped,
         };
         let added = compiled.templates.add(NAME, template);
         added.map_err(|error| compiled.refused(compiled.reason(&error)))?;
@@ -108,10 +107,10 @@ impl Template {
         self.templates.names(NAME)
     }
 
-    /// What went wrong, and the line that it went wrong in, or the whole of an expression.
+    /// What went wrong, and the line that it went wrong in, or the whole of what is wrapped.
     fn reason(&self, error: &jinja::TemplateError) -> String {
         let line = |line: usize| self.source.lines().nth(line.saturating_sub(1));
-        let line = error.line.filter(|_| !self.is_expression).and_then(line);
+        let line = error.line.filter(|_| !self.is_wrapped).and_then(line);
         format!("{}, in `{:.200}`", error.message, line.unwrap_or(&self.source).trim())
     }
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::rows::{Needed, Row};
 use super::{Task, TaskError};
 use crate::config::schema::TaskReader;
-use crate::roll::template::{Template, TemplateError};
+use crate::roll::template::Template;
 
 /// The fields of a task that a row may have; anything else is reached through `metadata`.
 const FIELDS: [&str; 5] = ["task_id", "main_query", "init_messages", "env_type", "metadata"];
@@ -35,12 +35,11 @@ struct Filter {
 
 /// Makes a field of a task from a row.
 #[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "a job has a handful")]
 enum Mapping {
     /// Text with values in it.
     Text(Template),
-    /// A single expression, whose value keeps its type: as JSON, and as it stands, for messages.
-    Value { json: Template, source: Template },
+    /// A single expression, whose value keeps its type: a template of its JSON.
+    Value(Template),
 }
 
 impl Selection {
@@ -66,7 +65,7 @@ impl Selection {
     /// The columns that tasks are made of; `None` where the whole row is kept.
     pub fn needed_columns(&self) -> Option<Needed> {
         let keeps_row = self.columns.iter().all(|(name, _)| FIELDS.contains(&name.as_str()));
-        let templates = self.columns.iter().map(|(_, mapping)| mapping.source());
+        let templates = self.columns.iter().map(|(_, mapping)| mapping.template());
         let templates = templates.chain(self.filter.iter().map(|filter| &filter.template));
         (!keeps_row).then(|| Needed {
             named: templates.flat_map(Template::names).collect(),
@@ -94,8 +93,7 @@ impl Selection {
         let row = Value::Object(row);
         let mut mapped = Row::new();
         for (name, mapping) in &self.columns {
-            let value = mapping.value(&row).map_err(|reason| with_columns(reason, &row))?;
-            mapped.insert(name.clone(), value);
+            mapped.insert(name.clone(), mapping.value(&row)?);
         }
         let field = |name: &str| {
             let value = mapped.get(name).or_else(|| row.get(name));
@@ -157,7 +155,7 @@ impl Filter {
         let template = format!("{{% if {expression} %}}keep{{% endif %}}");
         Ok(Self {
             source: source.to_owned(),
-            template: Template::new("ajet.task_reader.filter", &template)?,
+            template: Template::wrapping("ajet.task_reader.filter", source, &template)?,
         })
     }
 }
@@ -169,32 +167,22 @@ impl Mapping {
         Ok(match single_expression(source) {
             Some(expression) if !is_text => {
                 let json = format!("{{{{ ({expression}) | tojson }}}}");
-                Self::Value {
-                    source: Template::new(&key, source)?,
-                    json: Template::new(&key, &json)?,
-                }
+                Self::Value(Template::wrapping(&key, source, &json)?)
             }
             _ => Self::Text(Template::new(&key, source)?),
         })
     }
 
-    /// The template as the job has it.
-    fn source(&self) -> &Template {
-        let (Self::Text(source) | Self::Value { source, .. }) = self;
-        source
+    fn template(&self) -> &Template {
+        let (Self::Text(template) | Self::Value(template)) = self;
+        template
     }
 
     fn value(&self, row: &Value) -> Result<Value, String> {
-        let reason = |error: TemplateError| error.to_string();
+        let rendered = self.template().render(row).map_err(|error| error.to_string())?;
         match self {
-            Self::Text(template) => template.render(row).map(Value::String).map_err(reason),
-            Self::Value { json, source } => {
-                let rendered = json.render(row).map_err(|error| {
-                    // An undefined name is what the job's own template has, not the filter that was added to it.
-                    reason(source.render(row).err().unwrap_or(error))
-                })?;
-                serde_json::from_str(&rendered).map_err(|error| error.to_string())
-            }
+            Self::Text(_) => Ok(Value::String(rendered)),
+            Self::Value(_) => serde_json::from_str(&rendered).map_err(|error| error.to_string()),
         }
     }
 }
@@ -204,13 +192,6 @@ fn single_expression(source: &str) -> Option<&str> {
     let expression = source.trim().strip_prefix("{{")?.strip_suffix("}}")?;
     let is_single = !["{{", "}}", "{%", "{#"].iter().any(|mark| expression.contains(mark));
     is_single.then(|| expression.trim_matches('-').trim())
-}
-
-/// What is wrong with a template over a row, with what the row has.
-fn with_columns(reason: String, row: &Value) -> String {
-    let names = row.as_object().into_iter().flat_map(Row::keys).take(50);
-    let names = names.map(String::as_str).collect::<Vec<_>>();
-    format!("{reason}\nhint: the row's columns are {}", names.join(", "))
 }
 
 fn wrong(name: &str, error: impl std::fmt::Display) -> String {
@@ -252,8 +233,7 @@ impl Collector<'_> {
         self.index += 1;
         self.rows += 1;
         if let Some(filter) = &self.selection.filter {
-            let kept = filter.template.render(&row);
-            let kept = kept.map_err(|error| with_columns(error.to_string(), &Value::Object(row.clone())))?;
+            let kept = filter.template.render(&row).map_err(|error| error.to_string())?;
             if kept.is_empty() {
                 return Ok(ControlFlow::Continue(()));
             }

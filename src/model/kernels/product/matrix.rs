@@ -1,6 +1,7 @@
-//! A matrix in a slice, of which one stride is 1.
+//! Views of matrices in slices of f32, also transposed and in parts, without a copy.
 
-/// Rows or columns lie side by side; either may be some distance apart.
+/// A view of rows × columns numbers: that of row r and column c is at `r · row_stride + c · column_stride`. One of the
+/// strides is 1, so that either the numbers of a row or those of a column lie side by side.
 #[derive(Clone, Copy)]
 pub(in crate::model::kernels) struct Matrix<'a> {
     pub(super) data: &'a [f32],

@@ -8,11 +8,14 @@ pub(super) const MAX_TILE: (usize, usize) = (32, 32);
 /// What a tile's sums start from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::model::kernels) enum Start {
+    /// From 0: the output is overwritten.
     Zero,
+    /// From what the output holds.
     Output,
 }
 
-/// Memory that a tile asks for while it computes: `step` bytes further at each inner step.
+/// Memory that a tile prefetches while it computes, for what is computed after it: `step` bytes further at each inner
+/// step.
 #[derive(Clone, Copy)]
 pub(in crate::model::kernels) struct Ahead {
     pub(super) from: *const u8,
@@ -28,7 +31,8 @@ impl Ahead {
         }
     }
 
-    /// A line of so many numbers at each inner step, one behind the other from `from` on, which need not be valid.
+    /// Prefetches `numbers` f32 numbers at each inner step, one line behind the other from `from` on, which need not be
+    /// valid.
     pub fn line_by_line(from: *const f32, numbers: usize) -> Self {
         Self {
             from: from.cast(),
@@ -36,7 +40,7 @@ impl Ahead {
         }
     }
 
-    /// Asks for what belongs to `count` inner steps from k on, at most `most` bytes.
+    /// Prefetches what belongs to `count` inner steps from `k` on, at most `most` bytes of it.
     #[inline(always)]
     pub(super) fn fetch(self, k: usize, count: usize, most: usize) {
         let soon = self.from.wrapping_add(k * self.step);

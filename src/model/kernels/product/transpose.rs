@@ -1,4 +1,4 @@
-//! Transposition of f32 while they are packed.
+//! Transposition of f32 matrices while they are packed, by squares of 8 × 8 in registers where there are AVX2 vectors.
 
 use super::matrix::Matrix;
 use crate::model::kernels::isa::{Isa, Vectors};

@@ -271,7 +271,7 @@ fn limit_filter_and_columns_choose_and_name() {
         ),
         (
             "{columns: {answer: '{{ anwser }}'}}",
-            "hint: the row's columns are question, answer",
+            "hint: the fields here are question, answer",
         ),
         ("{filter: 'levle > 3'}", "row 1: ajet.task_reader.filter"),
         (
