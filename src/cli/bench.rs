@@ -67,6 +67,9 @@ struct InferenceArgs {
     /// Round weights and activations of layers to 8 bits.
     #[arg(long, conflicts_with_all = ["plain", "bf16"])]
     int8: bool,
+    /// Keep the matrices of a .gguf file quantised in memory, as sampled and trained with ajet.model.keep_quantized.
+    #[arg(long, conflicts_with_all = ["plain", "bf16", "int8"])]
+    keep_quantized: bool,
     /// Constrain the answers by the grammar of a JSON schema, for comparison.
     #[arg(long)]
     grammar: bool,
@@ -108,7 +111,8 @@ fn run_inference(args: InferenceArgs) -> anyhow::Result<ExitCode> {
         ajet.rollout.quantization = Quantization::Int8;
     }
 
-    let BenchModel { weights, grammars } = bench::load_model(&args.model, &args.device, &mut |_, _| {})?;
+    let BenchModel { weights, grammars } =
+        bench::load_model(&args.model, &args.device, args.keep_quantized, &mut |_, _| {})?;
     let longest = weights.config.max_position_embeddings;
     ensure!(
         prompt + tokens <= longest,

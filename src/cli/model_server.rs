@@ -28,6 +28,9 @@ pub struct ModelArgs {
     /// Base model of a LoRA adapter, instead of the one that the adapter names.
     #[arg(long, value_name = "MODEL")]
     pub base: Option<String>,
+    /// Keep the matrices of a .gguf file quantised in memory; needs a CPU.
+    #[arg(long)]
+    pub keep_quantized: bool,
     /// Device: `auto`, `cpu`, `cuda:N` or `metal`.
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     pub device: String,
@@ -46,6 +49,7 @@ impl ModelArgs {
             experiment_dir: scratch.join("serve").to_string_lossy().into_owned(),
             model: Model {
                 path: model.base.clone(),
+                keep_quantized: self.keep_quantized,
             },
             data: Data {
                 max_prompt_length: 1,

@@ -4,8 +4,8 @@ use super::effective::{ALL_LINEAR, LINEAR_PROJECTIONS};
 use super::error::Problem;
 use super::experiment;
 use super::schema::{
-    AdvEstimator, Ajet, CollectionMethod, LEAST_TEMPERATURE, LrScheduler, Optim, Ranks, Rollout, SingletonGroup,
-    TrainerCommon,
+    AdvEstimator, Ajet, CollectionMethod, Kernels, LEAST_TEMPERATURE, LrScheduler, Optim, Quantization, Ranks, Rollout,
+    SingletonGroup, TrainerCommon,
 };
 
 const TOOL_PARSERS: [&str; 4] = ["hermes", "llama3_json", "json", "none"];
@@ -26,6 +26,7 @@ pub fn problems(ajet: &Ajet) -> Vec<Problem> {
     checks.loss(ajet);
     checks.optimizer(&ajet.trainer_common);
     checks.lora(ajet);
+    checks.quantized_model(ajet);
     checks.engine(ajet);
     checks.0
 }
@@ -309,6 +310,20 @@ impl Checks {
         }
     }
 
+    fn quantized_model(&mut self, ajet: &Ajet) {
+        if !ajet.model.keep_quantized {
+            return;
+        }
+        if ajet.rollout.quantization != Quantization::None {
+            let message = "int8 rounds the weights again, which ajet.model.keep_quantized keeps as they are; use none";
+            self.problem("ajet.rollout.quantization", message.into());
+        }
+        if ajet.engine.kernels == Kernels::Plain {
+            let message = "plain cannot compute with what ajet.model.keep_quantized keeps; use auto";
+            self.problem("ajet.engine.kernels", message.into());
+        }
+    }
+
     fn engine(&mut self, ajet: &Ajet) {
         let device = ajet.engine.device.as_str();
         let number = device.strip_prefix("cuda:").map(str::parse::<usize>);
@@ -332,6 +347,20 @@ mod tests {
 
     fn with(lines: &str) -> String {
         format!("ajet:\n  model: {{path: m}}\n  {}\n", lines.replace('\n', "\n  "))
+    }
+
+    #[test]
+    fn a_quantised_model_is_neither_rounded_again_nor_computed_without_its_kernels() {
+        let mut ajet = Ajet::default();
+        ajet.model.path = "m.gguf".into();
+        ajet.model.keep_quantized = true;
+        assert_eq!(problems(&ajet), []);
+        ajet.rollout.quantization = Quantization::Int8;
+        ajet.engine.kernels = Kernels::Plain;
+        let keys: Vec<String> = problems(&ajet).into_iter().map(|problem| problem.key).collect();
+        assert_eq!(keys, ["ajet.rollout.quantization", "ajet.engine.kernels"]);
+        ajet.model.keep_quantized = false;
+        assert_eq!(problems(&ajet), []);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::session::TextModel;
 use super::worker::ModelInfo;
 use crate::config::schema::Ajet;
 use crate::inference::{SampleRequest, Scheduler};
-use crate::model::load::load;
+use crate::model::load::{load, load_quantized};
 use crate::model::{Trainable, Weights, compute_pool, device, peft};
 use crate::train::TrainEpisode;
 
@@ -27,7 +27,11 @@ impl SamplingWorker {
         let device = device::choose(&config.engine.device).map_err(sentence)?;
         let dtype = device::dtype(config.engine.dtype, &device);
         let mut progress = |share: f32, what: &str| hub.detail(format!("{what} {:.0}%", share * 100.0));
-        let model = load(&config.model.path, &device, dtype, &mut progress).map_err(sentence)?;
+        let model = match config.model.keep_quantized {
+            true => load_quantized(&config.model.path, &device, &mut progress),
+            false => load(&config.model.path, &device, dtype, &mut progress),
+        }
+        .map_err(sentence)?;
         model.warnings.iter().for_each(|warning| hub.warn(warning.clone()));
         let text = TextModel::new(&model);
         for warning in text.trial().map_err(sentence)?.warnings {
@@ -37,7 +41,11 @@ impl SamplingWorker {
             Some(dir) => Trainable::Lora(peft::read_config(dir).map_err(sentence)?),
             None => Trainable::Nothing,
         };
-        let weights = Weights::new(model.config, model.tensors, &trainable).map_err(sentence)?;
+        let weights = Weights::with_quantized(model.config, model.tensors, model.quantized, &trainable);
+        let weights = weights.map_err(sentence)?;
+        if let Some(kept) = weights.describe_quantized() {
+            hub.info(kept);
+        }
         if let (Some(dir), Some(lora)) = (adapter, &weights.lora) {
             peft::read_adapter(dir, lora).map_err(sentence)?;
         }

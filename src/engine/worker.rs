@@ -12,9 +12,9 @@ use crate::config::schema::Ajet;
 use crate::config::validate;
 use crate::inference::{SampleRequest, Scheduler};
 use crate::model::kernels::Pool;
-use crate::model::load::{LoadedModel, ModelFiles, load};
+use crate::model::load::{LoadedModel, ModelFiles, load, load_quantized};
 use crate::model::lora::LoraConfig;
-use crate::model::{Trainable, Weights, compute_pool, device, export, peft};
+use crate::model::{ModelError, Trainable, Weights, compute_pool, device, export, peft};
 use crate::protocol::checkpoint::TRAINER_DIR;
 use crate::protocol::engine::DropReason;
 use crate::train::{TrainEpisode, Trainer, Untrained};
@@ -72,13 +72,20 @@ impl ModelWorker {
                 last = line;
             }
         };
-        let base: LoadedModel = load(&config.model.path, &device, dtype, &mut progress).map_err(sentence)?;
+        let trainable = trainable(config);
+        if config.model.keep_quantized && matches!(trainable, Trainable::All) {
+            return Err(sentence(ModelError::QuantizedTraining)); // before minutes of loading
+        }
+        let base: LoadedModel = match config.model.keep_quantized {
+            true => load_quantized(&config.model.path, &device, &mut progress),
+            false => load(&config.model.path, &device, dtype, &mut progress),
+        }
+        .map_err(sentence)?;
         base.warnings.iter().for_each(|warning| hub.warn(warning.clone()));
         let text = TextModel::new(&base);
         for warning in text.trial().map_err(sentence)?.warnings {
             hub.warn(warning);
         }
-        let trainable = trainable(config);
         let (weights, reference) = match resume {
             // A full checkpoint is a complete model; the original is only needed as the reference of the KL divergence.
             Some(checkpoint) if matches!(trainable, Trainable::All) => {
@@ -90,10 +97,13 @@ impl ModelWorker {
                 (weights, reference.transpose().map_err(sentence)?)
             }
             _ => (
-                Weights::new(base.config, base.tensors, &trainable).map_err(sentence)?,
+                Weights::with_quantized(base.config, base.tensors, base.quantized, &trainable).map_err(sentence)?,
                 None,
             ),
         };
+        if let Some(kept) = weights.describe_quantized() {
+            hub.info(kept);
+        }
         let reference = match reference {
             None if Trainer::needs_reference(&weights, &config.trainer_common).map_err(sentence)? => {
                 Some(weights.frozen_copy().map_err(sentence)?)
@@ -195,11 +205,9 @@ impl Worker for ModelWorker {
                 export::write_tokenizer(dir, &self.files).map_err(sentence)?;
             }
             None => {
-                let tensors = self
-                    .weights
-                    .params
-                    .iter()
-                    .map(|(name, p)| (name.clone(), p.tensor().clone()));
+                let values = self.weights.params.iter();
+                let values = values.map(|(name, param)| Ok((name.clone(), param.value()?)));
+                let tensors = values.collect::<Result<Vec<_>, ModelError>>().map_err(sentence)?;
                 export::write_directory(dir, &self.files, tensors, self.weights.dtype()).map_err(sentence)?;
             }
         }
@@ -245,18 +253,17 @@ fn sentence(error: impl std::fmt::Display) -> String {
 mod tests {
     use super::*;
     use crate::collective::Alone;
+    use crate::config::schema::SingletonGroup;
+    use crate::engine::batch::identity::RunIdentity;
+    use crate::engine::storage::checkpoint::CheckpointStore;
+    use crate::model::load::gguf_writer::quantized_fixture;
     use crate::timeline::Row;
 
-    // Seen with weights that an update had made infinite: every chat was a 500, and checkpoints of them were written.
-    #[test]
-    fn weights_that_are_not_finite_are_told_and_never_saved() {
-        let mut config = Ajet::default();
-        config.model.path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/models/llama").into();
-        config.engine.device = "cpu".into();
-        let episode = TrainEpisode {
+    fn episode(reward: f64) -> TrainEpisode {
+        TrainEpisode {
             episode_uuid: "e".into(),
             task_id: "t".into(),
-            reward: 1.0,
+            reward,
             rows: vec![Row {
                 token_ids: vec![1, 2, 3],
                 loss_mask: vec![false, true, true],
@@ -264,7 +271,16 @@ mod tests {
                 truncated: false,
                 ..Row::default()
             }],
-        };
+        }
+    }
+
+    // Seen with weights that an update had made infinite: every chat was a 500, and checkpoints of them were written.
+    #[test]
+    fn weights_that_are_not_finite_are_told_and_never_saved() {
+        let mut config = Ajet::default();
+        config.model.path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/models/llama").into();
+        config.engine.device = "cpu".into();
+        let episode = episode(1.0);
         for lora_rank in [0, 4] {
             for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
                 config.lora.lora_rank = lora_rank;
@@ -285,5 +301,64 @@ mod tests {
                 assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
             }
         }
+    }
+
+    /// A configuration for a model whose matrices are in blocks.
+    fn keeping(path: &Path) -> Ajet {
+        let mut config = Ajet::default();
+        config.model.path = path.to_string_lossy().into_owned();
+        config.model.keep_quantized = true;
+        config.engine.device = "cpu".into();
+        config.lora.lora_rank = 2;
+        config.trainer_common.optim.lr = 1e-2;
+        config.trainer_common.singleton_group = SingletonGroup::Raw;
+        config
+    }
+
+    fn build(config: &Ajet, resume: Option<&Checkpoint>) -> Result<ModelWorker, String> {
+        Ok(ModelWorker::build(Arc::new(Alone), config, resume, Arc::default())?.0)
+    }
+
+    fn adapters(worker: &ModelWorker) -> Vec<Vec<f32>> {
+        let vars = worker.weights.trainable().into_iter();
+        vars.map(|(_, var)| var.flatten_all().unwrap().to_vec1().unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn a_model_in_blocks_trains_as_dequantised_and_goes_on_from_its_checkpoint() {
+        let file = quantized_fixture("qwen2");
+        let config = keeping(file.path());
+        let mut dequantised = config.clone();
+        dequantised.model.keep_quantized = false;
+        let (mut kept, mut plain) = (build(&config, None).unwrap(), build(&dequantised, None).unwrap());
+        assert!(kept.weights.describe_quantized().is_some());
+        for step in 1..3 {
+            kept.update(step, &[episode(0.5)]).unwrap();
+            plain.update(step, &[episode(0.5)]).unwrap();
+        }
+        for (kept, plain) in adapters(&kept).iter().zip(adapters(&plain)) {
+            assert!(kept.iter().zip(plain).all(|(kept, plain)| (kept - plain).abs() < 1e-5));
+        }
+
+        let dir = tempfile::tempdir().unwrap();
+        let store = CheckpointStore::new(dir.path(), 1, RunIdentity::default());
+        store.stage(2, |dir| kept.save(dir)).unwrap().publish().unwrap();
+        let checkpoint = Checkpoint::find(dir.path()).unwrap();
+        assert_eq!(peft::base_model(&checkpoint.dir).unwrap(), config.model.path);
+        let mut resumed = build(&config, Some(&checkpoint)).unwrap();
+        assert_eq!(adapters(&resumed), adapters(&kept));
+        resumed.update(3, &[episode(0.5)]).unwrap();
+        kept.update(3, &[episode(0.5)]).unwrap();
+        assert_eq!(adapters(&resumed), adapters(&kept));
+    }
+
+    #[test]
+    fn a_model_in_blocks_is_refused_without_adapters() {
+        let file = quantized_fixture("qwen2");
+        let mut config = keeping(file.path());
+        config.lora.lora_rank = 0;
+        let refused = build(&config, None).err().unwrap();
+        assert!(refused.contains("hint: set ajet.lora.lora_rank"), "{refused}");
     }
 }

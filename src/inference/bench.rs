@@ -16,6 +16,7 @@ use crate::config::Ajet;
 use crate::config::schema::{Dtype, Quantization};
 use crate::grammar::{AnswerGrammar, Content, GrammarError, Grammars, Matcher, Reasoning};
 use crate::model::kernels::{Precision, ceilings};
+use crate::model::param::Param;
 use crate::model::{ModelConfig, Trainable, Weights, compute_pool, device, load};
 
 /// Parameters of the benchmark.
@@ -80,16 +81,25 @@ pub struct BenchModel {
     pub grammars: Grammars,
 }
 
-/// Loads a model on a device accepted by [`device::choose`]: f32 on a CPU, bf16 on a GPU. `progress` receives the
-/// current activity and its fraction.
+/// Loads a model on a device accepted by [`device::choose`]: f32 on a CPU, bf16 on a GPU, or a `.gguf` file's
+/// matrices as they are. `progress` receives the current activity and its fraction.
 ///
 /// # Errors
 /// Fails if the model or device is missing or unsupported.
-pub fn load_model(path: &str, device: &str, progress: &mut dyn FnMut(f32, &str)) -> Result<BenchModel> {
+pub fn load_model(
+    path: &str,
+    device: &str,
+    keep_quantized: bool,
+    progress: &mut dyn FnMut(f32, &str),
+) -> Result<BenchModel> {
     let device = device::choose(device)?;
-    let model = load::load(path, &device, device::dtype(Dtype::Auto, &device), progress)?;
+    let model = match keep_quantized {
+        true => load::load_quantized(path, &device, progress)?,
+        false => load::load(path, &device, device::dtype(Dtype::Auto, &device), progress)?,
+    };
+    let nothing = &Trainable::Nothing;
     Ok(BenchModel {
-        weights: Weights::new(model.config, model.tensors, &Trainable::Nothing)?,
+        weights: Weights::with_quantized(model.config, model.tensors, model.quantized, nothing)?,
         grammars: Grammars::new(model.tokenizer, &model.generation.eos_token_ids),
     })
 }
@@ -172,7 +182,11 @@ fn cpu_ceilings(ajet: &Ajet) -> Result<Ceilings> {
 /// Fails for an `AJET_ISA` that the machine lacks.
 pub fn products(weights: &Weights, ajet: &Ajet) -> Result<String> {
     Ok(match weights.device() {
-        Device::Cpu => compute_pool::describe(&*compute_pool(&ajet.engine)?, &ajet.engine),
+        Device::Cpu => {
+            let products = compute_pool::describe(&*compute_pool(&ajet.engine)?, &ajet.engine);
+            let kept = weights.describe_quantized();
+            kept.map_or(products.clone(), |kept| format!("{products}; {kept}"))
+        }
         device => format!("{} products with {}", weights.dtype().as_str(), device::name(&device)),
     })
 }
@@ -224,18 +238,22 @@ impl Measurement {
         let (prefill, decode) = (timing.prefill.as_secs_f64(), timing.decode.as_secs_f64());
         let steps = (plan.tokens - 1) as f64;
         let prompt_tokens = (batch * plan.prompt) as f64;
-        let layers: usize = config
-            .tensor_shapes()
-            .iter()
-            .filter(|(name, _)| name.contains(".layers."))
-            .map(elements)
-            .sum();
+        let in_layers = || weights.params.iter().filter(|(name, _)| name.contains(".layers."));
+        let layers: usize = in_layers().map(|(_, param)| param.count()).sum();
+        let bytes_of = |param: &Param, of_each: usize| match param {
+            Param::Quantized(matrix) => matrix.bytes(),
+            _ => param.count() * of_each,
+        };
+        let head = weights.params.get(weights.head_name());
+        let weight_bytes = in_layers()
+            .map(|(_, param)| bytes_of(param, layer_bytes))
+            .sum::<usize>()
+            + head.map_or(0, |head| bytes_of(head, head_bytes));
         // Each token's queries with the keys up to its own, and as much with the values.
         let attention = config.layers.len() * config.num_heads * config.head_dim * (plan.prompt + 1);
-        let head = config.vocab_size * config.hidden_size;
         let position = 2 * config.layers.len() * config.num_kv_heads * config.head_dim;
         let cached = batch as f64 * (plan.prompt as f64 + steps / 2.0) * position as f64;
-        let step_bytes = (layers * layer_bytes + head * head_bytes) as f64 + cached * cache_bytes as f64;
+        let step_bytes = weight_bytes as f64 + cached * cache_bytes as f64;
         Self {
             batch,
             decode_tokens_per_s: steps * batch as f64 / decode,
@@ -249,10 +267,6 @@ impl Measurement {
             gpu_mb: gpu_mb(weights),
         }
     }
-}
-
-fn elements((_, shape): &(String, Vec<usize>)) -> usize {
-    shape.iter().product()
 }
 
 /// Returns the peak memory of this process, if the system reports it (`VmHWM`).

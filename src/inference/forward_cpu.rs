@@ -8,7 +8,7 @@ use candle_core::{Device, Tensor};
 
 use super::error::Result;
 use super::forward::{BLOCK_TOKENS, BlockId, Chunk, Forward, Logits};
-use super::packed_model::PackedModel;
+use super::packed_model::{Embedding, PackedModel};
 use crate::model::kernels::memory::{Memory, Part};
 use crate::model::kernels::sums::add_scaled;
 use crate::model::kernels::{self, AttentionRows, BlockLayout, Pool, Precision, Rotation, RowScratch};
@@ -117,8 +117,19 @@ impl CpuForward {
 
     fn embed(&self, chunks: &[Chunk]) -> Result<Vec<f32>> {
         let ids: Vec<u32> = chunks.iter().flat_map(|c| c.tokens.iter().copied()).collect();
-        let ids = Tensor::new(ids, &Device::Cpu)?;
-        let mut x: Vec<f32> = self.model.embedding.index_select(&ids, 0)?.flatten_all()?.to_vec1()?;
+        let mut x: Vec<f32> = match &self.model.embedding {
+            Embedding::Numbers(table) => {
+                let ids = Tensor::new(ids, &Device::Cpu)?;
+                table.index_select(&ids, 0)?.flatten_all()?.to_vec1()?
+            }
+            Embedding::Quantized(table) => {
+                let mut x = vec![0.0; ids.len() * table.inputs()];
+                let rows = ids.iter().zip(x.chunks_exact_mut(table.inputs()));
+                self.pool
+                    .each(rows, |(id, row)| table.row(self.pool.isa(), *id as usize, row));
+                x
+            }
+        };
         let scale = self.model.config.embedding_scale;
         if scale != 1.0 {
             x.iter_mut().for_each(|x| *x *= scale);
@@ -248,7 +259,11 @@ impl Forward for CpuForward {
             {
                 let (c, weights, b) = (&self.model.config, &self.model.layers[layer], &mut self.buffers);
                 b.add_and_norm(&pool, &mut x, weights.norms.before_attention.as_deref(), c);
-                weights.qkv.multiply(&pool, &b.normed, &mut b.qkv, &mut b.rows);
+                let (width, mut column) = ((c.num_heads + 2 * c.num_kv_heads) * c.head_dim, 0);
+                for matrix in &weights.qkv {
+                    matrix.multiply_columns(&pool, &b.normed, (&mut b.qkv, width, column), &mut b.rows);
+                    column += matrix.outputs();
+                }
             }
             self.prepare_attention(layer, &rows);
             self.attend(layer, chunks);

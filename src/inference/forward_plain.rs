@@ -433,8 +433,8 @@ impl Forward for PlainForward {
     }
 
     fn refresh(&mut self, weights: &Weights) -> Result<()> {
-        for (name, param) in &weights.params {
-            self.tensors.insert(name.clone(), param.tensor().detach());
+        for name in weights.params.keys() {
+            self.tensors.insert(name.clone(), weights.tensor(name)?.detach());
         }
         self.head = self.tensors[weights.head_name()].clone();
         let Some(lora) = &weights.lora else {

@@ -13,9 +13,11 @@ use super::request::{Bias, SampleEvent, SampleRequest, SamplingParams};
 use super::scheduler::Scheduler;
 use crate::config::schema::{Dtype, ImportanceMode, Kernels, Quantization};
 use crate::config::{ALL_LINEAR, Ajet};
+use crate::model::config::Family;
 use crate::model::kernels::{Isa, Pool, Precision};
 use crate::model::lora::LoraConfig;
 use crate::model::param::Param;
+use crate::model::testing::quantized_and_dequantized;
 use crate::model::{ModelConfig, PackedBatch, Trainable, Transformer, Weights};
 
 struct Fixture {
@@ -199,7 +201,7 @@ fn adapters_beside_the_weights_give_what_merged_ones_give() {
         seed: 3,
     };
     let tensors = base.weights.params.iter();
-    let tensors = tensors.map(|(name, param)| (name.clone(), param.tensor().clone()));
+    let tensors = tensors.map(|(name, param)| (name.clone(), param.value().unwrap()));
     let weights = Weights::new(base.weights.config.clone(), tensors.collect(), &Trainable::Lora(lora)).unwrap();
     let (mut merged, mut beside) = (cpu(&weights), plain(&weights));
     for (name, var) in weights.trainable().iter().filter(|(name, _)| name.contains("lora_B")) {
@@ -214,6 +216,81 @@ fn adapters_beside_the_weights_give_what_merged_ones_give() {
     assert_close(&after[0], &last_logits(&mut *merged, &[prompt], usize::MAX)[0]);
     let change = before[0].iter().zip(&after[0]).map(|(a, b)| (a - b).abs());
     assert!(change.fold(0.0, f32::max) > 0.01, "the adapters change nothing");
+}
+
+#[test]
+fn kept_blocks_give_what_their_values_give_with_adapters_and_without() {
+    let lora = Trainable::Lora(LoraConfig {
+        rank: 3,
+        alpha: 6.0,
+        targets: vec![ALL_LINEAR.to_string()],
+        seed: 3,
+    });
+    let prompt: Vec<u32> = (0..18).map(|i| i * 7 % 301).collect();
+    for family in [Family::Qwen2, Family::Phi3] {
+        for trainable in [Trainable::Nothing, lora.clone()] {
+            let [kept, dequantised] = quantized_and_dequantized(family, &trainable);
+            let whole = last_logits(&mut *cpu(&kept), &[&prompt], usize::MAX);
+            let chunks = last_logits(&mut *cpu(&kept), &[&prompt, &prompt[..9]], 7);
+            assert_eq!(chunks[0], whole[0], "{family:?}: chunks and company change no bit");
+            assert_close(
+                &whole[0],
+                &last_logits(&mut *cpu(&dequantised), &[&prompt], usize::MAX)[0],
+            );
+            assert_close(
+                &whole[0],
+                &last_logits(&mut *plain(&dequantised), &[&prompt], usize::MAX)[0],
+            );
+        }
+    }
+}
+
+#[test]
+fn changed_adapters_beside_kept_blocks_are_used() {
+    let lora = LoraConfig {
+        rank: 2,
+        alpha: 4.0,
+        targets: vec!["q_proj".into(), "down_proj".into()],
+        seed: 3,
+    };
+    let [kept, _] = quantized_and_dequantized(Family::Qwen2, &Trainable::Lora(lora));
+    let (mut forward, prompt) = (cpu(&kept), [1, 5, 9, 2]);
+    let before = last_logits(&mut *forward, &[&prompt], usize::MAX);
+    for (_, var) in kept.trainable() {
+        var.set(&(var.as_tensor() * 3.0).unwrap()).unwrap();
+    }
+    forward.refresh(&kept).unwrap();
+    let after = last_logits(&mut *forward, &[&prompt], usize::MAX);
+    assert_ne!(before, after);
+    assert_eq!(after, last_logits(&mut *cpu(&kept), &[&prompt], usize::MAX));
+}
+
+#[test]
+fn what_is_sampled_from_kept_blocks_has_the_log_probability_that_the_trainer_computes() {
+    let [kept, _] = quantized_and_dequantized(Family::Llama, &Trainable::Nothing);
+    let prompts: Vec<Vec<u32>> = (0..2)
+        .map(|seed| (0..17 + seed).map(|i| i * 11 % 301).collect())
+        .collect();
+    let mut scheduler = scheduler(&kept, Kernels::Auto);
+    let first = sampled_by(&mut scheduler, &prompts);
+    assert_eq!(first, sampled_by(&mut scheduler, &prompts), "from the prefix cache");
+    let [_, dequantised] = quantized_and_dequantized(Family::Llama, &Trainable::Nothing);
+    for (own, theirs) in first.iter().zip(sampled(&dequantised, Kernels::Plain, &prompts)) {
+        for ((token, log_prob), (their_token, their_log_prob)) in own.iter().zip(theirs) {
+            assert_eq!(*token, their_token);
+            assert!(
+                (log_prob - their_log_prob).abs() < 1e-4,
+                "{log_prob}, not {their_log_prob}"
+            );
+        }
+    }
+}
+
+#[test]
+fn plain_tensors_refuse_kept_blocks() {
+    let [kept, _] = quantized_and_dequantized(Family::Llama, &Trainable::Nothing);
+    let error = PlainForward::new(&kept).err().unwrap().to_string();
+    assert!(error.contains("hint: set ajet.engine.device to cpu"), "{error}");
 }
 
 #[test]

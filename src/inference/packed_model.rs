@@ -1,19 +1,23 @@
 //! A model's weights in the layout of the CPU kernels, packed once per weight version.
 
+use std::sync::Arc;
+
 use candle_core::{DType, Device, Tensor};
 
 use super::error::Result;
 use crate::model::config::{GATE_UP, QKV};
-use crate::model::kernels::{PackedMatrix, Pool, Precision};
+use crate::model::kernels::tensors::Numbers;
+use crate::model::kernels::{PackedMatrix, Pool, Precision, QuantizedMatrix};
+use crate::model::param::Param;
 use crate::model::weights::{EMBEDDING, FINAL_NORM};
 use crate::model::{ModelConfig, Weights};
 
-/// Packed weights of a decoder, with adapters merged.
+/// Packed weights of a decoder, with adapters merged; those that are quantised stay so, with adapters beside them.
 pub struct PackedModel {
     /// The architecture.
     pub config: ModelConfig,
-    /// Embeddings, vocabulary × hidden; share memory with the weights if these are f32 on the CPU.
-    pub embedding: Tensor,
+    /// Embeddings.
+    pub embedding: Embedding,
     /// The decoder layers.
     pub layers: Vec<PackedLayer>,
     /// Norm before the head.
@@ -22,12 +26,20 @@ pub struct PackedModel {
     pub head: PackedMatrix,
 }
 
+/// Embeddings, vocabulary × hidden.
+pub enum Embedding {
+    /// f32; they share memory with the weights if these are f32 on the CPU.
+    Numbers(Tensor),
+    /// Quantised.
+    Quantized(Arc<QuantizedMatrix>),
+}
+
 /// One decoder layer.
 pub struct PackedLayer {
     /// Norms around attention and MLP, where the family has them.
     pub norms: PackedNorms,
-    /// Query, key and value projections, concatenated.
-    pub qkv: PackedMatrix,
+    /// Query, key and value projections: concatenated, or one after the other if any is quantised.
+    pub qkv: Vec<PackedMatrix>,
     /// Norms on queries and keys, if the family has them.
     pub qk_norm: Option<(Vec<f32>, Vec<f32>)>,
     /// Output projection.
@@ -66,22 +78,41 @@ impl PackedModel {
             Precision::Int8 => Precision::F32,
             precision => precision,
         };
-        let matrix = |outputs, inputs| PackedMatrix::new(pool.isa(), precision, outputs, inputs);
-        let layer = |_| PackedLayer {
-            norms: PackedNorms::default(),
-            qkv: matrix(q + 2 * kv, c.hidden_size),
-            qk_norm: None,
-            o: matrix(c.hidden_size, q),
-            gate: matrix(c.intermediate_size, c.hidden_size),
-            up: matrix(c.intermediate_size, c.hidden_size),
-            down: matrix(c.hidden_size, c.intermediate_size),
+        let own = |names: &[String], outputs, inputs, first| {
+            matrix(weights, pool, precision, (outputs, inputs), names, first)
         };
+        let layer = |i| {
+            let names = LayerNames::new(weights, i);
+            let one = |name: &String, outputs, inputs, first| own(std::slice::from_ref(name), outputs, inputs, first);
+            let widths = match names.qkv.len() {
+                1 => vec![q + 2 * kv],
+                _ => vec![q, kv, kv],
+            };
+            let quantized = |name: &String| matches!(weights.params.get(name), Some(Param::Quantized(_)));
+            let qkv = match names.qkv.iter().any(quantized) {
+                true => {
+                    let each = names.qkv.iter().zip(widths);
+                    each.map(|(name, width)| one(name, width, c.hidden_size, 0)).collect()
+                }
+                false => vec![own(&names.qkv, q + 2 * kv, c.hidden_size, 0)],
+            };
+            PackedLayer {
+                norms: PackedNorms::default(),
+                qkv,
+                qk_norm: None,
+                o: one(&names.o, c.hidden_size, q, 0),
+                gate: one(&names.gate, c.intermediate_size, c.hidden_size, 0),
+                up: one(&names.up, c.intermediate_size, c.hidden_size, names.up_row),
+                down: one(&names.down, c.hidden_size, c.intermediate_size, 0),
+            }
+        };
+        let head = [weights.head_name().to_owned()];
         let mut model = Self {
             config: c.clone(),
-            embedding: plain(weights, EMBEDDING)?,
+            embedding: embedding(weights)?,
             layers: (0..c.layers.len()).map(layer).collect(),
             final_norm: vec![],
-            head: PackedMatrix::new(pool.isa(), head_precision, c.vocab_size, c.hidden_size),
+            head: matrix(weights, pool, head_precision, (c.vocab_size, c.hidden_size), &head, 0),
         };
         model.refresh(weights, pool)?;
         Ok(model)
@@ -93,19 +124,18 @@ impl PackedModel {
     /// Fails if a parameter is missing or out of memory.
     pub fn refresh(&mut self, weights: &Weights, pool: &Pool) -> Result<()> {
         for (i, layer) in self.layers.iter_mut().enumerate() {
-            layer.refresh(weights, &format!("model.layers.{i}"), pool)?;
+            layer.refresh(weights, i, pool)?;
         }
-        self.embedding = plain(weights, EMBEDDING)?;
+        self.embedding = embedding(weights)?;
         self.final_norm = norm(weights, FINAL_NORM)?;
-        pack(&mut self.head, weights, pool, &[weights.head_name()], 0)
+        pack(&mut self.head, weights, pool, &[weights.head_name().to_owned()], 0)
     }
 }
 
 impl PackedLayer {
-    fn refresh(&mut self, weights: &Weights, layer: &str, pool: &Pool) -> Result<()> {
-        let projection = |name: &str| format!("{layer}.{name}_proj.weight");
+    fn refresh(&mut self, weights: &Weights, number: usize, pool: &Pool) -> Result<()> {
         let config = &weights.config;
-        let own_norm = |name: &str| norm(weights, &format!("{layer}.{name}.weight"));
+        let own_norm = |name: &str| norm(weights, &format!("model.layers.{number}.{name}.weight"));
         let optional = |name: Option<&str>| name.map(own_norm).transpose();
         self.norms = PackedNorms {
             before_attention: optional(config.norms.before_attention)?,
@@ -116,32 +146,75 @@ impl PackedLayer {
         if config.qk_norm.is_some() {
             self.qk_norm = Some((own_norm("self_attn.q_norm")?, own_norm("self_attn.k_norm")?));
         }
-        let names = |block: &str, separate: &[&str], fused: &str| -> Vec<String> {
-            let own = |name: &str| format!("{layer}.{block}.{name}.weight");
-            match config.fused_projections {
-                true => vec![own(fused)],
-                false => separate.iter().map(|name| own(name)).collect(),
-            }
-        };
-        let qkv = names("self_attn", &QKV.separate, QKV.fused);
-        pack(
-            &mut self.qkv,
-            weights,
-            pool,
-            &qkv.iter().map(String::as_str).collect::<Vec<_>>(),
-            0,
-        )?;
-        let gate_up = names("mlp", &GATE_UP.separate, GATE_UP.fused);
-        let up_row = if config.fused_projections {
-            config.intermediate_size
-        } else {
-            0
-        };
-        pack(&mut self.gate, weights, pool, &[&gate_up[0]], 0)?;
-        pack(&mut self.up, weights, pool, &[&gate_up[gate_up.len() - 1]], up_row)?;
-        pack(&mut self.o, weights, pool, &[&projection("self_attn.o")], 0)?;
-        pack(&mut self.down, weights, pool, &[&projection("mlp.down")], 0)
+        let names = LayerNames::new(weights, number);
+        let in_each = names.qkv.len() / self.qkv.len();
+        for (matrix, names) in self.qkv.iter_mut().zip(names.qkv.chunks(in_each)) {
+            pack(matrix, weights, pool, names, 0)?;
+        }
+        pack(&mut self.gate, weights, pool, &[names.gate], 0)?;
+        pack(&mut self.up, weights, pool, &[names.up], names.up_row)?;
+        pack(&mut self.o, weights, pool, &[names.o], 0)?;
+        pack(&mut self.down, weights, pool, &[names.down], 0)
     }
+}
+
+/// Names of a layer's weights.
+struct LayerNames {
+    /// One, or three.
+    qkv: Vec<String>,
+    gate: String,
+    up: String,
+    /// First row of `up`: not 0 if it is the second half of a fused weight.
+    up_row: usize,
+    o: String,
+    down: String,
+}
+
+impl LayerNames {
+    fn new(weights: &Weights, number: usize) -> Self {
+        let config = &weights.config;
+        let own = |block: &str, name: &str| format!("model.layers.{number}.{block}.{name}.weight");
+        let names = |block: &str, separate: &[&str], fused: &str| match config.fused_projections {
+            true => vec![own(block, fused)],
+            false => separate.iter().map(|name| own(block, name)).collect(),
+        };
+        let gate_up = names("mlp", &GATE_UP.separate, GATE_UP.fused);
+        Self {
+            qkv: names("self_attn", &QKV.separate, QKV.fused),
+            gate: gate_up[0].clone(),
+            up: gate_up[gate_up.len() - 1].clone(),
+            up_row: match config.fused_projections {
+                true => config.intermediate_size,
+                false => 0,
+            },
+            o: own("self_attn", "o_proj"),
+            down: own("mlp", "down_proj"),
+        }
+    }
+}
+
+/// Room for the named matrices concatenated; a single quantised one as it is, from a row on.
+fn matrix(
+    weights: &Weights,
+    pool: &Pool,
+    precision: Precision,
+    (outputs, inputs): (usize, usize),
+    names: &[String],
+    first_row: usize,
+) -> PackedMatrix {
+    match names {
+        [name] if let Some(Param::Quantized(blocks)) = weights.params.get(name) => {
+            PackedMatrix::of_blocks(pool.isa(), blocks.clone(), first_row, outputs)
+        }
+        _ => PackedMatrix::new(pool.isa(), precision, outputs, inputs),
+    }
+}
+
+fn embedding(weights: &Weights) -> Result<Embedding> {
+    Ok(match weights.param(EMBEDDING)? {
+        Param::Quantized(blocks) => Embedding::Quantized(blocks.clone()),
+        _ => Embedding::Numbers(plain(weights, EMBEDDING)?),
+    })
 }
 
 /// Returns a parameter as contiguous f32 on the CPU, without a copy if it already is.
@@ -162,31 +235,35 @@ fn norm(weights: &Weights, name: &str) -> Result<Vec<f32>> {
 }
 
 /// Packs the named matrices concatenated, with their biases if they have any: of a single one only the rows from
-/// `first_row` on that the packed matrix has.
-fn pack(matrix: &mut PackedMatrix, weights: &Weights, pool: &Pool, names: &[&str], first_row: usize) -> Result<()> {
-    let mut bias = vec![];
-    let mut tensors = vec![];
+/// `first_row` on that the packed matrix has. Of a quantised one it takes bias and adapter.
+fn pack(matrix: &mut PackedMatrix, weights: &Weights, pool: &Pool, names: &[String], first_row: usize) -> Result<()> {
+    let outputs = matrix.outputs();
     let rows = |tensor: Tensor| match names.len() {
-        1 => tensor.narrow(0, first_row, matrix.outputs()),
+        1 => tensor.narrow(0, first_row, outputs),
         _ => Ok(tensor),
     };
-    for name in names {
-        tensors.push(rows(plain(weights, name)?)?);
-        let name = name.replace(".weight", ".bias");
+    let mut bias = vec![];
+    for name in names.iter().map(|name| name.replace(".weight", ".bias")) {
         if weights.params.contains_key(&name) {
             bias.extend(rows(plain(weights, &name)?)?.to_vec1::<f32>()?);
         }
     }
-    let storages: Vec<_> = tensors.iter().map(Tensor::storage_and_layout).collect();
-    let mut parts = vec![];
-    for (storage, layout) in &storages {
-        let candle_core::Storage::Cpu(storage) = &**storage else {
-            unreachable!("`plain` moves parameters to the CPU");
-        };
-        #[expect(clippy::expect_used, reason = "`plain` makes parameters contiguous")]
-        let (start, end) = layout.contiguous_offsets().expect("parameters are contiguous");
-        parts.push(&storage.as_slice::<f32>()?[start..end]);
+    let bias = (!bias.is_empty()).then_some(bias);
+    if matrix.is_in_blocks() {
+        matrix.set_bias(bias);
+        let lora = weights.lora.as_ref();
+        if let Some((lora, adapter)) = lora.and_then(|lora| Some((lora, lora.adapters.get(&names[0])?))) {
+            let (a, b) = (adapter.a.as_detached_tensor(), rows(adapter.b.as_detached_tensor())?);
+            matrix.set_adapter(pool, &Numbers::of(&a)?, &Numbers::of(&b)?, lora.scale() as f32);
+        }
+        return Ok(());
     }
-    matrix.pack(pool, &parts, (!bias.is_empty()).then_some(bias));
+    let tensors = names.iter().map(|name| Ok(rows(plain(weights, name)?)?));
+    let tensors = tensors.collect::<Result<Vec<_>>>()?;
+    let parts = tensors
+        .iter()
+        .map(Numbers::of)
+        .collect::<candle_core::Result<Vec<_>>>()?;
+    matrix.pack(pool, &parts.iter().map(|part| &**part).collect::<Vec<_>>(), bias);
     Ok(())
 }

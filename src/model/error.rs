@@ -39,6 +39,24 @@ pub enum ModelError {
     /// The tensors do not match the architecture.
     #[error("{0}")]
     Tensors(String),
+    /// Only GGUF files have quantised weights.
+    #[error(
+        "ajet.model.keep_quantized needs a .gguf file, and {0} is none\n\
+         hint: set ajet.model.path to a .gguf file, or ajet.model.keep_quantized to false"
+    )]
+    NothingQuantized(String),
+    /// Quantised weights are for the CPU kernels.
+    #[error(
+        "quantised weights are computed with on a CPU and with its kernels only\n\
+         hint: set ajet.engine.device to cpu and ajet.engine.kernels to auto, or ajet.model.keep_quantized to false"
+    )]
+    QuantizedNeedsKernels,
+    /// Quantised weights cannot be trained.
+    #[error(
+        "quantised weights stay as they are, so that only LoRA adapters can be trained\n\
+         hint: set ajet.lora.lora_rank, such as to 16, or ajet.model.keep_quantized to false"
+    )]
+    QuantizedTraining,
     /// The hub cannot be reached, or refused.
     #[error(
         "no directory `{repo}` found, and cannot download its `{file}` from the hub: {reason}\nhint: check the id and the network (HF_ENDPOINT names a \
@@ -127,6 +145,9 @@ mod tests {
             ModelError::Config(_) => ModelError::Config("unsupported model_type `mamba`".into()),
             ModelError::File { .. } => ModelError::file("/models/a/model.safetensors", "unexpected end of file"),
             ModelError::Tensors(_) => ModelError::Tensors("missing tensor `lm_head.weight`".into()),
+            ModelError::NothingQuantized(_) => ModelError::NothingQuantized("builtin:tiny".into()),
+            ModelError::QuantizedNeedsKernels => ModelError::QuantizedNeedsKernels,
+            ModelError::QuantizedTraining => ModelError::QuantizedTraining,
             ModelError::Hub { .. } => ModelError::Hub {
                 repo: "org/name".into(),
                 file: "config.json".into(),

@@ -65,12 +65,11 @@ impl Lora {
             if !targets.iter().any(|target| is_of(name, target)) {
                 continue;
             }
-            let weight = param.tensor();
-            let (rows, columns) = weight.dims2()?;
-            adapters.insert(
-                name.clone(),
-                Adapter::new(rows, columns, lora.rank, weight.device(), &mut rng)?,
-            );
+            let [rows, columns] = param.dims()[..] else {
+                return Err(ModelError::Tensors(format!("`{name}` is not a matrix")));
+            };
+            let adapter = Adapter::new(rows, columns, lora.rank, &param.device(), &mut rng)?;
+            adapters.insert(name.clone(), adapter);
         }
         Ok(Self {
             config: LoraConfig {

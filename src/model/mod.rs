@@ -26,6 +26,8 @@ pub mod packed_batch;
 pub mod param;
 pub mod peft;
 pub mod rope;
+#[cfg(test)]
+pub mod testing;
 pub mod token_set;
 pub mod tokenizer;
 pub mod transformer;
@@ -35,7 +37,7 @@ pub use chat_template::{ChatTemplate, Trial};
 pub use compute_pool::compute_pool;
 pub use config::ModelConfig;
 pub use error::ModelError;
-pub use load::{ADDITIONAL_CHAT_TEMPLATES, LoadedModel, load};
+pub use load::{ADDITIONAL_CHAT_TEMPLATES, LoadedModel, load, load_quantized};
 pub use packed_batch::PackedBatch;
 pub use token_set::TokenSet;
 pub use tokenizer::Tokenizer;

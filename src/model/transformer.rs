@@ -9,6 +9,7 @@ use super::kernels::LogitScaling;
 use super::lora::Adapter;
 use super::ops::{BatchContext, plain, soft_cap};
 use super::packed_batch::PackedBatch;
+use super::param::Param;
 use super::token_set::Allowed;
 use super::weights::{EMBEDDING, FINAL_NORM, Weights};
 
@@ -220,7 +221,8 @@ impl<'a> Transformer<'a> {
     /// Computes a projection with its bias and its adapter, if any.
     fn linear(&self, module: &str, x: &Tensor) -> Result<Tensor> {
         let name = format!("{module}.weight");
-        let bias = self.weights.params.get(&format!("{module}.bias")).map(|p| p.tensor());
+        let bias = self.weights.params.get(&format!("{module}.bias"));
+        let bias = bias.and_then(Param::tensor);
         let weight = self.weights.tensor(&name)?;
         match self.adapter(&name) {
             Some((adapter, scale)) => plain::adapted_linear(x, weight, bias, (&adapter.a, &adapter.b), scale),

@@ -1,5 +1,8 @@
 //! Weights of a model, shared by sampler and trainer.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use candle_core::{DType, Device, Tensor, Var};
 use indexmap::IndexMap;
 use rand::{Rng, SeedableRng};
@@ -7,6 +10,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::config::ModelConfig;
 use super::error::{ModelError, Result};
+use super::kernels::QuantizedMatrix;
 use super::lora::{Lora, LoraConfig};
 use super::param::Param;
 
@@ -47,23 +51,40 @@ impl Weights {
     ///
     /// # Errors
     /// Fails if a tensor is missing or has another shape than `config` gives it; a LoRA target matches nothing.
-    pub fn new(config: ModelConfig, mut tensors: IndexMap<String, Tensor>, trainable: &Trainable) -> Result<Self> {
+    pub fn new(config: ModelConfig, tensors: IndexMap<String, Tensor>, trainable: &Trainable) -> Result<Self> {
+        Self::with_quantized(config, tensors, IndexMap::new(), trainable)
+    }
+
+    /// As [`new`](Self::new), with matrices that stay in the blocks of their file.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), and if all parameters are to be trained but some are quantised.
+    pub fn with_quantized(
+        config: ModelConfig,
+        mut tensors: IndexMap<String, Tensor>,
+        mut quantized: IndexMap<String, Arc<QuantizedMatrix>>,
+        trainable: &Trainable,
+    ) -> Result<Self> {
+        if !quantized.is_empty() && matches!(trainable, Trainable::All) {
+            return Err(ModelError::QuantizedTraining);
+        }
         let mut params = IndexMap::new();
         for (name, shape) in config.tensor_shapes() {
-            let Some(tensor) = tensors.swap_remove(&name) else {
-                return Err(ModelError::Tensors(format!(
-                    "the model has no tensor `{name}` (shape {shape:?})"
-                )));
+            let param = match (quantized.swap_remove(&name), tensors.swap_remove(&name), trainable) {
+                (Some(matrix), ..) => Param::Quantized(matrix),
+                (None, Some(tensor), Trainable::All) => Param::Trained(Var::from_tensor(&tensor)?),
+                (None, Some(tensor), _) => Param::Frozen(tensor.contiguous()?),
+                (None, None, _) => {
+                    return Err(ModelError::Tensors(format!(
+                        "the model has no tensor `{name}` (shape {shape:?})"
+                    )));
+                }
             };
-            if tensor.dims() != shape {
-                let found = tensor.dims();
+            if param.dims() != shape {
+                let found = param.dims();
                 let message = format!("tensor `{name}` has shape {found:?}, config.json says {shape:?}");
                 return Err(ModelError::Tensors(message));
             }
-            let param = match trainable {
-                Trainable::All => Param::Trained(Var::from_tensor(&tensor)?),
-                _ => Param::Frozen(tensor.contiguous()?),
-            };
             params.insert(name, param);
         }
         let lora = match trainable {
@@ -78,15 +99,21 @@ impl Weights {
         })
     }
 
-    /// Returns the current value of a parameter of the architecture, without adapters.
+    /// Returns a parameter of the architecture, without adapters.
     ///
     /// # Errors
     /// Fails if the architecture has no such parameter.
+    pub fn param(&self, name: &str) -> Result<&Param> {
+        let missing = || ModelError::Tensors(format!("the model has no tensor `{name}`"));
+        self.params.get(name).ok_or_else(missing)
+    }
+
+    /// Returns the current value of a parameter of the architecture, without adapters.
+    ///
+    /// # Errors
+    /// Fails if the architecture has no such parameter, or it is quantised.
     pub fn tensor(&self, name: &str) -> Result<&Tensor> {
-        self.params
-            .get(name)
-            .map(Param::tensor)
-            .ok_or_else(|| ModelError::Tensors(format!("the model has no tensor `{name}`")))
+        self.param(name)?.tensor().ok_or(ModelError::QuantizedNeedsKernels)
     }
 
     /// Returns the effective value of a parameter: the base weight plus its adapter, without a gradient.
@@ -94,7 +121,7 @@ impl Weights {
     /// # Errors
     /// Fails if the architecture has no such parameter.
     pub fn effective(&self, name: &str) -> Result<Tensor> {
-        let base = self.tensor(name)?.detach();
+        let base = self.param(name)?.value()?;
         match self.lora.as_ref().and_then(|lora| lora.delta(name).transpose()) {
             None => Ok(base),
             Some(delta) => Ok((&base + delta?.to_dtype(base.dtype())?)?),
@@ -126,7 +153,7 @@ impl Weights {
         }
         let trained = |(name, param): (&String, &Param)| match param {
             Param::Trained(var) => Some((name.clone(), var.clone())),
-            Param::Frozen(_) => None,
+            Param::Frozen(_) | Param::Quantized(_) => None,
         };
         self.params.iter().filter_map(trained).collect()
     }
@@ -157,7 +184,35 @@ impl Weights {
 
     /// Returns the number of parameters of the model, without adapters.
     pub fn parameter_count(&self) -> usize {
-        self.params.values().map(|p| p.tensor().elem_count()).sum()
+        self.params.values().map(Param::count).sum()
+    }
+
+    /// Returns the bytes of the parameters in memory, without adapters.
+    pub fn parameter_bytes(&self) -> usize {
+        self.params.values().map(Param::bytes).sum()
+    }
+
+    /// Describes the matrices that stay in the blocks of their file; `None` if there are none.
+    pub fn describe_quantized(&self) -> Option<String> {
+        let matrices = self.params.values().filter_map(|param| match param {
+            Param::Quantized(matrix) => Some(&**matrix),
+            _ => None,
+        });
+        let (mut count, mut formats) = (0, BTreeSet::new());
+        for matrix in matrices {
+            count += 1;
+            formats.insert(matrix.format().name());
+        }
+        let formats = Vec::from_iter(formats).join(", ");
+        let (bytes, in_f32) = (self.parameter_bytes(), self.parameter_count() * size_of::<f32>());
+        (count > 0).then(|| {
+            format!(
+                "{count} of {} tensors stay quantised ({formats}): the weights take {:.0} MB instead of {:.0} MB in f32",
+                self.params.len(),
+                bytes as f64 / 1e6,
+                in_f32 as f64 / 1e6
+            )
+        })
     }
 
     /// Returns the number of trained parameters.
@@ -167,15 +222,12 @@ impl Weights {
 
     /// Returns the device of the weights.
     pub fn device(&self) -> Device {
-        self.params
-            .values()
-            .next()
-            .map_or(Device::Cpu, |p| p.tensor().device().clone())
+        self.params.values().next().map_or(Device::Cpu, Param::device)
     }
 
     /// Returns the data type of the computation.
     pub fn dtype(&self) -> DType {
-        self.params.values().next().map_or(DType::F32, |p| p.tensor().dtype())
+        self.params.values().next().map_or(DType::F32, Param::dtype)
     }
 
     /// Returns a copy that updates do not change: the reference of the KL term.

@@ -10,7 +10,7 @@ use super::trainer::Trainer;
 use crate::config::ALL_LINEAR;
 use crate::config::schema::{Ajet, Dtype, SingletonGroup};
 use crate::model::lora::LoraConfig;
-use crate::model::{ModelConfig, Trainable, Weights, device, load};
+use crate::model::{ModelConfig, Trainable, Weights, device, load, load_quantized};
 use crate::timeline::Row;
 
 /// Parameters of the benchmark.
@@ -57,11 +57,11 @@ pub struct Measurement {
 }
 
 /// Loads a model to train, all of it or adapters of a rank, on a device that [`device::choose`] knows: f32 on a CPU,
-/// bf16 on a GPU.
+/// bf16 on a GPU, or a `.gguf` file's matrices as they are.
 ///
 /// # Errors
 /// Fails if the model is missing or not supported, or the device is missing.
-pub fn load_model(path: &str, device: &str, lora_rank: usize) -> Result<Weights> {
+pub fn load_model(path: &str, device: &str, lora_rank: usize, keep_quantized: bool) -> Result<Weights> {
     let targets = vec![ALL_LINEAR.to_string()];
     let trainable = match lora_rank {
         0 => Trainable::All,
@@ -73,8 +73,16 @@ pub fn load_model(path: &str, device: &str, lora_rank: usize) -> Result<Weights>
         }),
     };
     let device = device::choose(device)?;
-    let model = load(path, &device, device::dtype(Dtype::Auto, &device), &mut |_, _| {})?;
-    Ok(Weights::new(model.config, model.tensors, &trainable)?)
+    let model = match keep_quantized {
+        true => load_quantized(path, &device, &mut |_, _| {})?,
+        false => load(path, &device, device::dtype(Dtype::Auto, &device), &mut |_, _| {})?,
+    };
+    Ok(Weights::with_quantized(
+        model.config,
+        model.tensors,
+        model.quantized,
+        &trainable,
+    )?)
 }
 
 /// Trains on random rows. `ceiling` is the arithmetic limit in operations per second; `peak_rss_mb` returns the
@@ -130,7 +138,7 @@ fn with_a_signal(config: &Ajet) -> Ajet {
 fn state_mb(weights: &Weights) -> f64 {
     let trained = weights.trainable_count();
     let adapters = if weights.lora.is_some() { trained } else { 0 };
-    ((weights.parameter_count() + adapters + 3 * trained) * size_of::<f32>()) as f64 / (1 << 20) as f64
+    (weights.parameter_bytes() + (adapters + 3 * trained) * size_of::<f32>()) as f64 / (1 << 20) as f64
 }
 
 /// Two operations a weight and token forward, as many for the activations' gradient and, where weights are trained, for

@@ -44,6 +44,9 @@ pub struct Args {
     /// Train LoRA adapters of this rank instead of all parameters.
     #[arg(long, value_name = "N", default_value_t = 0)]
     lora_rank: usize,
+    /// Keep the matrices of a .gguf file quantised in memory; needs a CPU and --lora-rank.
+    #[arg(long)]
+    keep_quantized: bool,
     /// Number of updates; the fastest is printed.
     #[arg(long, value_name = "N", default_value_t = 3)]
     repeats: usize,
@@ -94,7 +97,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     ajet.data.max_prompt_length = args.prompt;
     ajet.data.max_response_length = args.tokens;
 
-    let mut weights = bench::load_model(&args.model, &args.device, args.lora_rank)?;
+    let mut weights = bench::load_model(&args.model, &args.device, args.lora_rank, args.keep_quantized)?;
     let products = sampling::products(&weights, &ajet)?;
     let ceiling = sampling::ceilings(&weights, &ajet)?.arithmetic_flops;
     let plan = Plan {

@@ -10,6 +10,10 @@ pub struct Model {
     /// A Hugging Face directory, a `.gguf` file, a hub id such as `Qwen/Qwen2.5-0.5B-Instruct`, `builtin:tiny`, or, for
     /// checks of agents, `builtin:scripted:FILE`, which gives the answers of a file.
     pub path: String,
+    /// Keep the matrices of a `.gguf` file in memory as the file has them, in Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K or
+    /// Q6_K; everything else is f32. Sampling and training compute with the values that these stand for, and LoRA adapters
+    /// are trained. Needs a CPU.
+    pub keep_quantized: bool,
 }
 
 /// `ajet.lora`.

@@ -174,14 +174,15 @@ pub fn gated_mlp(
         "lengths of y and scratch"
     );
     let (y, scratch) = (SharedMut::new(y), SharedMut::new(scratch));
+    let narrow = [gate.narrow(pool, x), up.narrow(pool, x)];
     let x = gate.rows(pool, x, row_scratch);
     gate.each_panel_range(pool, 2 * rows, |panels| {
         let width = gate.panel_width();
         let columns = panels.start * width..outputs.min(panels.end * width);
         // SAFETY: lengths are checked above; ranges of panels do not overlap, so tasks touch other columns.
         unsafe {
-            gate.multiply_panels(x, y.at(0), panels.clone());
-            up.multiply_panels(x, scratch.at(0), panels);
+            gate.multiply_panels(x, &narrow[0], (y.at(0), outputs), panels.clone());
+            up.multiply_panels(x, &narrow[1], (scratch.at(0), outputs), panels);
             for row in 0..rows {
                 let at = row * outputs + columns.start;
                 activation.gate(pool, y.at(at), scratch.at(at), y.at(at), columns.len());

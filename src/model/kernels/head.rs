@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::product::{Compute, Into, Matrix, gemm};
+use super::product::{Compute, Factor, Into, Matrix, Weight, adapted_gemm, gemm};
 use super::scores::{LogitScaling, soft_cap, soft_cap_slopes};
 use super::softmax::{LogitSums, logit_gradients, logit_sums};
 use crate::model::token_set::Allowed;
@@ -23,7 +23,7 @@ const WORDS: usize = 32;
 /// token may choose from.
 pub struct Head<'a> {
     /// The head's weight, vocabulary × width.
-    pub weight: &'a [f32],
+    pub weight: Weight<'a>,
     /// Width of a hidden state.
     pub width: usize,
     /// Id of each token's target, less than the size of the vocabulary.
@@ -131,11 +131,10 @@ impl Head<'_> {
             self.to_gradients(found, by, &block, buffer);
             let Block { tokens, words, .. } = block;
             let gradients = Matrix::strided(buffer, tokens.len(), words.len(), self.stride());
-            let weight = Matrix::new(self.part(self.weight, &words), words.len(), width);
             let into = if words.start == 0 { Into::Replace } else { Into::Add };
             let rows = tokens.start * width..tokens.end * width;
             let dx = (&mut dx[rows.clone()], width);
-            gemm(self.compute, dx, into, scale, gradients, weight);
+            adapted_gemm(self.compute, dx, into, scale, gradients, (self.part(&words), None));
             if let Some((dw, into)) = &mut dw {
                 let into = if tokens.start == 0 { *into } else { Into::Add };
                 let x = Matrix::new(&hidden[rows], tokens.len(), width);
@@ -183,7 +182,7 @@ impl Head<'_> {
     }
 
     fn vocabulary(&self) -> usize {
-        self.weight.len() / self.width
+        self.weight.outputs(self.width)
     }
 
     /// Words of a part.
@@ -214,8 +213,9 @@ impl Head<'_> {
         })
     }
 
-    fn part<'x>(&self, weight: &'x [f32], words: &Range<usize>) -> &'x [f32] {
-        &weight[words.start * self.width..words.end * self.width]
+    /// Words × width.
+    fn part(&self, words: &Range<usize>) -> Factor<'_> {
+        self.weight.factor((words.start, words.len()), self.width)
     }
 
     /// Logits over temperature of a block.
@@ -223,9 +223,10 @@ impl Head<'_> {
         let Block { tokens, words, .. } = block;
         let x = &hidden[tokens.start * self.width..tokens.end * self.width];
         let x = Matrix::new(x, tokens.len(), self.width);
-        let weight = Matrix::new(self.part(self.weight, words), words.len(), self.width);
+        let weight = self.part(words).t();
         let (scale, stride) = (self.scaling.scale as f32, self.stride());
-        gemm(self.compute, (&mut *out, stride), Into::Replace, scale, x, weight.t());
+        let logits = (&mut *out, stride);
+        adapted_gemm(self.compute, logits, Into::Replace, scale, x, (weight, None));
         if let Some(cap) = self.scaling.softcap {
             let pool = self.compute.pool;
             let rows = out.chunks_mut(stride).take(tokens.len());
@@ -256,7 +257,7 @@ mod tests {
     fn a_target_in_no_part_of_the_vocabulary_is_caught() {
         let pool = Pool::new(1);
         let head = Head {
-            weight: &[0.0; 6],
+            weight: Weight::Numbers(&[0.0; 6]),
             width: 2,
             targets: &[3],
             allowed: &[],

@@ -1,13 +1,13 @@
 //! y = x·Wᵀ + bias, with a low-rank adapter where there is one, and backward passes that leave out what is frozen.
 
-use super::product::{Compute, Into, LowRank, Matrix, adapted_gemm, gemm};
+use super::product::{Compute, Into, LowRank, Matrix, Weight, adapted_gemm, gemm};
 use super::sums::add_to_rows;
 
 /// A linear layer. Rows of inputs and results lie one behind the other.
 #[derive(Clone, Copy)]
 pub struct Linear<'a> {
     /// W, outputs × inputs.
-    pub weight: &'a [f32],
+    pub weight: Weight<'a>,
     /// Added to each row of the result; `outputs` numbers.
     pub bias: Option<&'a [f32]>,
     /// Low-rank adapter, whose product scale·B·A is added to W.
@@ -40,7 +40,7 @@ impl Linear<'_> {
     /// # Panics
     /// Panics if lengths do not match, like the other functions of this type.
     pub fn forward(&self, rows: &[f32], y: &mut [f32], into: Into) {
-        let weight = Matrix::new(self.weight, self.outputs, self.inputs);
+        let weight = self.weight.factor((0, self.outputs), self.inputs);
         let added = self.factors().map(|(a, b, scale)| LowRank {
             left: a.t(),
             right: b.t(),
@@ -56,7 +56,7 @@ impl Linear<'_> {
     /// Computes the gradient of the input, g·(W + scale·B·A) (rows × inputs), from that of the result, `g`
     /// (rows × outputs).
     pub fn input_gradient(&self, g: &[f32], dx: &mut [f32], into: Into) {
-        let weight = Matrix::new(self.weight, self.outputs, self.inputs);
+        let weight = self.weight.factor((0, self.outputs), self.inputs);
         let added = self.factors().map(|(a, b, scale)| LowRank {
             left: b,
             right: a,

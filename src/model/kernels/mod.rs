@@ -32,7 +32,9 @@ pub use cached_attention::{AttentionRows, BLOCK_TOKENS, BlockLayout, attention};
 pub use fastest::{Choice, fastest};
 pub use glu::{Activation, gated_mlp, glu, glu_backward};
 pub use isa::Isa;
-pub use product::{Compute, Into, PackedMatrix, Precision, RowScratch};
+pub use product::{
+    BlockFormat, Compute, Into, MAX_PANEL_WIDTH, PackedMatrix, Precision, QuantizedMatrix, RowScratch, Weight,
+};
 pub use rms_norm::{add_rms_norm, rms_norm, rms_norm_backward, rms_norm_heads};
 pub use rope::{Rotation, rope, rope_tokens};
 pub use scores::{AttentionScores, LogitScaling, soft_cap, soft_cap_slopes};

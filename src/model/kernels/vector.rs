@@ -2,6 +2,8 @@
 //! instruction set is chosen.
 #![allow(unsafe_op_in_unsafe_fn)] // Every unsafe function here is one instruction under the contract of its trait.
 
+use half::f16;
+
 #[cfg(target_arch = "aarch64")]
 mod neon;
 #[cfg(target_arch = "x86_64")]
@@ -14,6 +16,15 @@ pub(super) use x86::{Avx2, Avx512};
 
 /// The upper one of two bfloat16 in a word.
 const HIGH_HALF: u32 = 0xffff_0000;
+/// Half precision without its sign, by how much its fraction is shorter than that of f32, and 2 to the power of how much
+/// smaller exponents are then than those of f32 mean: numbers that are not normal become so.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod half_precision {
+    pub const MAGNITUDE: i32 = 0x7fff;
+    pub const SHORTER_BY: i32 = 13;
+    pub const REBASE: f32 = f32::from_bits((127 + 112) << 23); // 2^112
+    pub const SIGN: i32 = 0x8000;
+}
 /// Lanes of the widest vector.
 const MAX_LANES: usize = 16;
 /// [`exp`] is 0 below: the smallest normal number is e^−87.3.
@@ -38,6 +49,12 @@ pub(super) trait Vector: Copy {
     unsafe fn load_low_bf16(p: *const u32) -> Self;
     /// Loads the upper halves.
     unsafe fn load_high_bf16(p: *const u32) -> Self;
+    /// Loads the lower halves of 32-bit words, each a finite half-precision number.
+    unsafe fn load_low_f16(p: *const u32) -> Self;
+    /// Loads the upper halves.
+    unsafe fn load_high_f16(p: *const u32) -> Self;
+    /// Loads the unsigned integers in `BITS` bits, at most 8, from bit `shift` of 32-bit words on.
+    unsafe fn load_bits<const BITS: u32>(p: *const u32, shift: u32) -> Self;
     unsafe fn store(self, p: *mut f32);
     unsafe fn add(self, other: Self) -> Self;
     unsafe fn sub(self, other: Self) -> Self;
@@ -188,6 +205,24 @@ impl Vector for [f32; 8] {
         p.cast::<[u32; 8]>()
             .read_unaligned()
             .map(|word| f32::from_bits(word & HIGH_HALF))
+    }
+    #[inline(always)]
+    unsafe fn load_low_f16(p: *const u32) -> Self {
+        p.cast::<[u32; 8]>()
+            .read_unaligned()
+            .map(|word| f16::from_bits(word as u16).to_f32())
+    }
+    #[inline(always)]
+    unsafe fn load_high_f16(p: *const u32) -> Self {
+        p.cast::<[u32; 8]>()
+            .read_unaligned()
+            .map(|word| f16::from_bits((word >> 16) as u16).to_f32())
+    }
+    #[inline(always)]
+    unsafe fn load_bits<const BITS: u32>(p: *const u32, shift: u32) -> Self {
+        p.cast::<[u32; 8]>()
+            .read_unaligned()
+            .map(|word| (word >> shift & ((1 << BITS) - 1)) as f32)
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f32) {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
+use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use indexmap::IndexMap;
@@ -13,8 +14,9 @@ use super::gguf_header::Header;
 use super::gguf_metadata::Metadata;
 use super::{LoadedModel, ModelFiles, finite, gguf_tokenizer};
 use crate::config::small_file::open_regular;
-use crate::model::config::{Family, LayerNorms, ModelConfig};
+use crate::model::config::{Family, GATE_UP, LayerNorms, ModelConfig};
 use crate::model::error::ModelError;
+use crate::model::kernels::{MAX_PANEL_WIDTH, QuantizedMatrix};
 use crate::model::rope::{Rope, RopeScaling};
 
 /// Frequencies' divisors, which converters write for Llama 3.1's rope scaling instead of its settings.
@@ -30,11 +32,19 @@ struct RopeFactors {
     long: Option<Vec<f32>>,
 }
 
+/// What becomes of a file's matrices.
+#[derive(Clone, Copy)]
+pub(super) enum Matrices<'a> {
+    /// They are dequantised for a device and a type.
+    Dequantized(&'a Device, DType),
+    /// They stay in their blocks, for the CPU kernels, where these are of a type that is computed with.
+    Quantized,
+}
+
 /// Loads a `.gguf` file, format versions 1 to 3: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 pub(super) fn load(
     path: &Path,
-    device: &Device,
-    dtype: DType,
+    matrices: Matrices,
     progress: &mut dyn FnMut(f32, &str),
 ) -> Result<LoadedModel, ModelError> {
     let place = path.display().to_string();
@@ -45,11 +55,15 @@ pub(super) fn load(
         config,
     } = open(path)?;
 
+    let (activity, (device, dtype)) = match matrices {
+        Matrices::Dequantized(device, dtype) => ("dequantising weights", (device, dtype)),
+        Matrices::Quantized => ("reading weights", (&Device::Cpu, DType::F32)),
+    };
     let total = config.num_parameters() as f32;
     let mut done = 0;
-    let mut tensors = IndexMap::new();
+    let (mut tensors, mut quantized) = (IndexMap::new(), IndexMap::new());
     for (name, shape) in config.tensor_shapes() {
-        progress(done as f32 / total, "dequantising weights");
+        progress(done as f32 / total, activity);
         done += shape.iter().product::<usize>();
         let gguf_name = gguf_name(&config.norms, &name);
         let missing = || ModelError::Tensors(format!("{place} has no tensor {gguf_name}, which {name} comes from"));
@@ -59,11 +73,27 @@ pub(super) fn load(
                 "{gguf_name} of {place} is {found:?}, must be {shape:?}"
             )));
         }
-        let tensor = half_split(&config, &name, header.tensor(&mut file, &gguf_name)?)?;
-        tensors.insert(name, finite::weight(&tensor, device, dtype, &gguf_name, &place)?);
+        let rows = Rows::new(&config, &name);
+        match (matrices, header.block_format(&gguf_name), &shape[..]) {
+            (Matrices::Quantized, Some(format), &[outputs, inputs]) if can_stay(&config, &name) => {
+                let bytes = header.blocks(&mut file, &gguf_name, format)?;
+                let matrix = QuantizedMatrix::new(format, (outputs, inputs), &bytes, |output| rows.in_file(output));
+                quantized.insert(name, Arc::new(matrix));
+            }
+            _ => {
+                let tensor = rows.reorder(header.tensor(&mut file, &gguf_name)?)?;
+                tensors.insert(name, finite::weight(&tensor, device, dtype, &gguf_name, &place)?);
+            }
+        }
     }
-    progress(1.0, "dequantising weights");
-    files.into_model(config, tensors)
+    progress(1.0, activity);
+    let model = files.into_model(config, tensors)?;
+    Ok(LoadedModel { quantized, ..model })
+}
+
+/// Whether a matrix can stay in blocks: of fused projections the second half must begin where a panel of products can.
+fn can_stay(config: &ModelConfig, name: &str) -> bool {
+    !name.ends_with(&format!("{}.weight", GATE_UP.fused)) || config.intermediate_size.is_multiple_of(MAX_PANEL_WIDTH)
 }
 
 /// A file whose header was read.
@@ -120,7 +150,7 @@ pub(super) fn model_files(path: &Path) -> Result<ModelFiles, ModelError> {
 }
 
 /// Name in the file of a parameter of a model with these norms.
-fn gguf_name(norms: &LayerNorms, name: &str) -> String {
+pub(super) fn gguf_name(norms: &LayerNorms, name: &str) -> String {
     let name = name.strip_prefix("model.").unwrap_or(name);
     for (theirs, ours) in [
         (norms.before_attention, "attn_norm"),
@@ -151,18 +181,38 @@ fn gguf_name(norms: &LayerNorms, name: &str) -> String {
     }
 }
 
-/// Some families' files hold the rows of q and k for rope on neighbouring pairs (0, 1), (2, 3), …; Hugging Face's, and ours, is
-/// on the pairs (i, i + head_dim / 2).
-fn half_split(config: &ModelConfig, name: &str, tensor: Tensor) -> Result<Tensor, ModelError> {
-    let heads = match name {
-        _ if !config.family.is_interleaved_in_gguf() => return Ok(tensor),
-        name if name.contains(".q_proj.") => config.num_heads,
-        name if name.contains(".k_proj.") => config.num_kv_heads,
-        _ => return Ok(tensor),
-    };
-    let columns = tensor.elem_count() / (heads * config.head_dim);
-    let pairs = tensor.reshape((heads, config.head_dim / 2, 2, columns))?;
-    Ok(pairs.transpose(1, 2)?.contiguous()?.reshape(tensor.shape())?)
+/// The order of a tensor's rows in the file. Some families' files hold those of q and k for rope on neighbouring pairs
+/// (0, 1), (2, 3), …; Hugging Face's order, and ours, is for the pairs (i, i + head_dim / 2).
+struct Rows {
+    /// Rows of a head whose order differs.
+    head: Option<usize>,
+}
+
+impl Rows {
+    fn new(config: &ModelConfig, name: &str) -> Self {
+        let differs =
+            config.family.is_interleaved_in_gguf() && (name.contains(".q_proj.") || name.contains(".k_proj."));
+        Self {
+            head: differs.then_some(config.head_dim),
+        }
+    }
+
+    /// Index in the file of one of our rows.
+    fn in_file(&self, row: usize) -> usize {
+        let Some(head_dim) = self.head else { return row };
+        let (head, within) = (row / head_dim, row % head_dim);
+        let (half, pair) = (within / (head_dim / 2), within % (head_dim / 2));
+        head * head_dim + 2 * pair + half
+    }
+
+    /// Puts the rows of a tensor of the file in our order.
+    fn reorder(&self, tensor: Tensor) -> Result<Tensor, ModelError> {
+        if self.head.is_none() {
+            return Ok(tensor);
+        }
+        let rows: Vec<u32> = (0..tensor.dim(0)?).map(|row| self.in_file(row) as u32).collect();
+        Ok(tensor.index_select(&Tensor::new(rows, &Device::Cpu)?, 0)?)
+    }
 }
 
 /// The `config.json` that the file was made from, as far as it matters.

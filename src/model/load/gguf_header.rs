@@ -10,6 +10,7 @@ use candle_core::{Device, Tensor};
 use indexmap::IndexMap;
 
 use crate::model::error::ModelError;
+use crate::model::kernels::BlockFormat;
 
 const MAGIC: &[u8; 4] = b"GGUF";
 /// Header bytes and list elements that a file may have; vocabularies have some 10 MB and a million.
@@ -125,7 +126,66 @@ impl Header {
     /// # Errors
     /// Fails if there is none of that name, its type is not supported, or the file ends before it.
     pub(super) fn tensor<R: Read + Seek>(&self, file: &mut R, name: &str) -> Result<Tensor, ModelError> {
-        let fail = |reason: String| ModelError::file(format!("{name} of {}", self.place), reason);
+        let fail = |reason: String| self.fail(name, reason);
+        let (entry, _) = self.find(name)?;
+        let info = TensorInfo {
+            ggml_dtype: readable(entry.kind).map_err(fail)?,
+            shape: entry.shape.clone().into(),
+            offset: entry.offset,
+        };
+        let tensor = info.read(file, self.data_start, &Device::Cpu);
+        let tensor = tensor.and_then(|tensor| tensor.dequantize(&Device::Cpu));
+        tensor.map_err(|e| fail(e.to_string()))
+    }
+
+    /// Returns the type of a matrix's blocks if they can be computed with: `None` for other tensors.
+    pub(super) fn block_format(&self, name: &str) -> Option<BlockFormat> {
+        let entry = self.tensors.get(name)?;
+        let (_, type_name, _) = TYPES.iter().find(|(number, ..)| *number == entry.kind)?;
+        let format = BlockFormat::ALL
+            .into_iter()
+            .find(|format| format.name() == *type_name)?;
+        let whole_rows = entry.shape.last()?.is_multiple_of(format.block_inputs());
+        (entry.shape.len() == 2 && whole_rows).then_some(format)
+    }
+
+    /// Reads the blocks of a matrix, of the type that [`block_format`](Self::block_format) returned.
+    ///
+    /// # Errors
+    /// Fails if there is no tensor of that name, the file ends before it, or weights are not finite.
+    pub(super) fn blocks<R: Read + Seek>(
+        &self,
+        file: &mut R,
+        name: &str,
+        format: BlockFormat,
+    ) -> Result<Vec<u8>, ModelError> {
+        let (entry, count) = self.find(name)?;
+        let mut bytes = vec![0; count];
+        let start = self.data_start + entry.offset; // `find` saw that the end is within the file
+        let read = file
+            .seek(SeekFrom::Start(start))
+            .and_then(|_| file.read_exact(&mut bytes));
+        read.map_err(|e| self.fail(name, e.to_string()))?;
+        match format.non_finite_blocks(&bytes) {
+            0 => Ok(bytes),
+            bad => Err(self.fail(
+                name,
+                format!(
+                    "{bad} of its {} blocks have a scale that is NaN or infinite\nhint: the file is damaged; use another \
+                     copy",
+                    bytes.len() / format.block_bytes()
+                ),
+            )),
+        }
+    }
+
+    fn fail(&self, name: &str, reason: String) -> ModelError {
+        ModelError::file(format!("{name} of {}", self.place), reason)
+    }
+
+    /// Finds a tensor that the file has all bytes of, and how many.
+    fn find(&self, name: &str) -> Result<(&Entry, usize), ModelError> {
+        let fail = |reason: String| self.fail(name, reason);
         let entry = self.tensors.get(name);
         let entry = entry.ok_or_else(|| fail("there is no such tensor".into()))?;
         let kind = readable(entry.kind).map_err(fail)?;
@@ -146,14 +206,7 @@ impl Header {
                 self.file_size
             )));
         }
-        let info = TensorInfo {
-            ggml_dtype: kind,
-            shape: entry.shape.clone().into(),
-            offset: entry.offset,
-        };
-        let tensor = info.read(file, self.data_start, &Device::Cpu);
-        let tensor = tensor.and_then(|tensor| tensor.dequantize(&Device::Cpu));
-        tensor.map_err(|e| fail(e.to_string()))
+        Ok((entry, bytes))
     }
 }
 

@@ -1,135 +1,11 @@
+use candle_core::quantized::GgmlDType;
 use candle_core::quantized::gguf_file::Value as GgufValue;
-use candle_core::quantized::{GgmlDType, QTensor, gguf_file};
 use serde_json::json;
 
 use super::*;
-use crate::model::load::{load as load_path, load_text};
+use crate::model::load::gguf_writer::{Converted, fixture};
+use crate::model::load::{load as load_path, load_quantized, load_text};
 use crate::model::{PackedBatch, Trainable, Transformer, Weights};
-
-fn fixture(name: &str) -> LoadedModel {
-    let path = format!("{}/tests/fixtures/models/{name}", env!("CARGO_MANIFEST_DIR"));
-    load_path(&path, &Device::Cpu, DType::F32, &mut |_, _| {}).unwrap()
-}
-
-/// What converters do to the rows of q and k of Llama models.
-fn interleaved(tensor: &Tensor, heads: usize) -> Tensor {
-    let rows = tensor.dim(0).unwrap();
-    let halves = tensor
-        .reshape((heads, 2, rows / heads / 2, tensor.elem_count() / rows))
-        .unwrap();
-    halves
-        .transpose(1, 2)
-        .unwrap()
-        .contiguous()
-        .unwrap()
-        .reshape(tensor.shape())
-        .unwrap()
-}
-
-/// Metadata and tensors that a converter would write for a model.
-struct Converted {
-    metadata: Vec<(String, GgufValue)>,
-    tensors: Vec<(String, Tensor)>,
-}
-
-impl Converted {
-    fn from(model: &LoadedModel) -> Self {
-        let config = &model.config;
-        let architecture = config.family.gguf_architecture().unwrap();
-        let text = |s: &str| GgufValue::String(s.to_string());
-        let texts = |list: Vec<String>| GgufValue::Array(list.into_iter().map(GgufValue::String).collect());
-        let number = |n: usize| GgufValue::U32(n as u32);
-        let tokenizer: Value = serde_json::from_str(&model.files.tokenizer).unwrap();
-        let mut tokens: Vec<(u64, String)> = tokenizer["model"]["vocab"]
-            .as_object()
-            .unwrap()
-            .iter()
-            .map(|(token, id)| (id.as_u64().unwrap(), token.clone()))
-            .collect();
-        tokens.sort();
-        let kinds = tokens
-            .iter()
-            .map(|(id, _)| GgufValue::I32(if *id < 3 { 3 } else { 1 }))
-            .collect();
-        let general = [
-            ("general.architecture".to_string(), text(architecture)),
-            ("tokenizer.ggml.model".to_string(), text("gpt2")),
-            ("tokenizer.ggml.pre".to_string(), text("gpt-2")),
-            (
-                "tokenizer.ggml.tokens".to_string(),
-                texts(tokens.into_iter().map(|(_, token)| token).collect()),
-            ),
-            ("tokenizer.ggml.token_type".to_string(), GgufValue::Array(kinds)),
-            ("tokenizer.ggml.merges".to_string(), texts(vec![])),
-            ("tokenizer.ggml.bos_token_id".to_string(), number(1)),
-            ("tokenizer.ggml.eos_token_id".to_string(), number(2)),
-            ("tokenizer.ggml.padding_token_id".to_string(), number(0)),
-            (
-                "tokenizer.chat_template".to_string(),
-                text(model.files.chat_template.as_ref().unwrap()),
-            ),
-        ];
-        let own = [
-            ("block_count", number(config.layers.len())),
-            ("context_length", number(config.max_position_embeddings)),
-            ("embedding_length", number(config.hidden_size)),
-            ("feed_forward_length", number(config.intermediate_size)),
-            ("attention.head_count", number(config.num_heads)),
-            ("attention.head_count_kv", number(config.num_kv_heads)),
-            ("attention.key_length", number(config.head_dim)),
-            ("attention.layer_norm_rms_epsilon", GgufValue::F32(config.rms_norm_eps)),
-        ];
-        let metadata = general
-            .into_iter()
-            .chain(own.map(|(key, value)| (format!("{architecture}.{key}"), value)));
-        let tensors = model.tensors.iter().map(|(name, tensor)| {
-            let heads = match name {
-                _ if !config.family.is_interleaved_in_gguf() => None,
-                name if name.contains("q_proj") => Some(config.num_heads),
-                name if name.contains("k_proj") => Some(config.num_kv_heads),
-                _ => None,
-            };
-            let tensor = heads.map_or_else(|| tensor.clone(), |heads| interleaved(tensor, heads));
-            (gguf_name(&config.norms, name), tensor)
-        });
-        Self {
-            metadata: metadata.collect(),
-            tensors: tensors.collect(),
-        }
-    }
-
-    fn set(&mut self, key: &str, value: GgufValue) -> &mut Self {
-        self.metadata.retain(|(known, _)| known != key);
-        self.metadata.push((key.to_string(), value));
-        self
-    }
-
-    fn write_and_load(&self, kind: GgmlDType) -> Result<LoadedModel, ModelError> {
-        let file = self.write(kind);
-        load_path(file.path().to_str().unwrap(), &Device::Cpu, DType::F32, &mut |_, _| {})
-    }
-
-    fn write(&self, kind: GgmlDType) -> tempfile::NamedTempFile {
-        let file = tempfile::NamedTempFile::with_suffix(".gguf").unwrap();
-        let quantized: Vec<(String, QTensor)> = self
-            .tensors
-            .iter()
-            .map(|(name, tensor)| {
-                let fits = tensor.dims().last().is_some_and(|n| n % kind.block_size() == 0);
-                let kind = if tensor.rank() == 2 && fits {
-                    kind
-                } else {
-                    GgmlDType::F32
-                };
-                (name.clone(), QTensor::quantize(tensor, kind).unwrap())
-            })
-            .collect();
-        let metadata: Vec<_> = self.metadata.iter().map(|(key, value)| (key.as_str(), value)).collect();
-        let tensors: Vec<_> = quantized.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
-        gguf_file::write(&mut file.as_file(), &metadata, &tensors).unwrap();
-        file
-    }
-}
 
 fn values(tensor: &Tensor) -> Vec<f32> {
     tensor.flatten_all().unwrap().to_vec1().unwrap()
@@ -224,6 +100,92 @@ fn quantized_weights_are_dequantised() {
     let largest = exact.iter().fold(0f32, |m, x| m.max(x.abs()));
     assert!(ours.iter().zip(&exact).all(|(a, b)| (a - b).abs() <= largest / 127.0));
     assert_ne!(ours, exact);
+}
+
+fn load_kept(path: &Path) -> Result<LoadedModel, ModelError> {
+    load_quantized(path.to_str().unwrap(), &Device::Cpu, &mut |_, _| {})
+}
+
+#[test]
+fn kept_blocks_have_the_values_of_the_dequantised_file() {
+    // Llama's rows of q and k are put in another order.
+    for name in ["llama-sharded", "qwen2"] {
+        let file = Converted::from(&fixture(name));
+        for kind in [
+            GgmlDType::Q8_0,
+            GgmlDType::Q4_0,
+            GgmlDType::Q4_1,
+            GgmlDType::Q5_0,
+            GgmlDType::Q5_1,
+        ] {
+            let written = file.write(kind);
+            let kept = load_kept(written.path()).unwrap();
+            let path = written.path().to_str().unwrap();
+            let dequantised = load_path(path, &Device::Cpu, DType::F32, &mut |_, _| {}).unwrap();
+            assert!(
+                kept.quantized.len() > 4,
+                "{name} in {kind:?}: {:?}",
+                kept.quantized.keys()
+            );
+            let weights = Weights::with_quantized(kept.config, kept.tensors, kept.quantized, &Trainable::Nothing);
+            let weights = weights.unwrap();
+            for (tensor, expected) in &dequantised.tensors {
+                let found = values(&weights.effective(tensor).unwrap());
+                assert!(found == values(expected), "{name} in {kind:?}: {tensor}");
+            }
+            let said = weights.describe_quantized().unwrap();
+            assert!(said.contains(&format!("stay quantised ({kind:?})")), "{said}");
+        }
+    }
+}
+
+#[test]
+fn types_that_cannot_stay_become_f32() {
+    let written = Converted::from(&fixture("qwen2")).write(GgmlDType::F16);
+    let loaded = load_kept(written.path()).unwrap();
+    assert!(loaded.quantized.is_empty());
+    assert_eq!(loaded.tensors.len(), loaded.config.tensor_shapes().len());
+    assert!(loaded.tensors.values().all(|tensor| tensor.dtype() == DType::F32));
+}
+
+#[test]
+fn blocks_that_are_damaged_or_missing_are_refused_as_when_dequantised() {
+    let written = Converted::from(&fixture("qwen2")).write(GgmlDType::Q8_0);
+    let whole = std::fs::read(written.path()).unwrap();
+    let change = |bytes: &[u8]| {
+        let file = tempfile::NamedTempFile::with_suffix(".gguf").unwrap();
+        std::fs::write(file.path(), bytes).unwrap();
+        load_kept(file.path()).unwrap_err().to_string()
+    };
+    let cut = change(&whole[..whole.len() - 500]);
+    assert!(cut.contains("a download was cut short"), "{cut}");
+    let header = end_of(&whole, "output_norm.weight") + 24;
+    let mut bytes = whole;
+    let start = header.next_multiple_of(32);
+    bytes[start..].fill(0xff); // scales are NaN
+    let bad = change(&bytes);
+    assert!(bad.contains("have a scale that is NaN or infinite\nhint:"), "{bad}");
+}
+
+#[test]
+fn only_gguf_files_on_a_cpu_have_blocks_to_keep() {
+    for path in ["builtin:tiny", "org/name", "/nowhere.gguf"] {
+        let message = load_kept(Path::new(path)).unwrap_err().to_string();
+        assert!(
+            message.starts_with(&format!(
+                "ajet.model.keep_quantized needs a .gguf file, and {path} is none"
+            )),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn kept_weights_cannot_be_trained_themselves() {
+    let written = Converted::from(&fixture("qwen2")).write(GgmlDType::Q8_0);
+    let kept = load_kept(written.path()).unwrap();
+    let error = Weights::with_quantized(kept.config, kept.tensors, kept.quantized, &Trainable::All).unwrap_err();
+    assert!(error.to_string().contains("set ajet.lora.lora_rank"), "{error}");
 }
 
 #[test]

@@ -9,6 +9,8 @@ mod gguf;
 mod gguf_header;
 mod gguf_metadata;
 mod gguf_tokenizer;
+#[cfg(test)]
+pub(crate) mod gguf_writer;
 mod hub;
 mod random;
 mod safetensors;
@@ -16,6 +18,7 @@ mod text;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use indexmap::IndexMap;
@@ -24,6 +27,7 @@ use serde_json::Value;
 use super::chat_template::ChatTemplate;
 use super::config::ModelConfig;
 use super::error::ModelError;
+use super::kernels::QuantizedMatrix;
 use super::tokenizer::Tokenizer;
 
 pub use text::{TextSide, load_text};
@@ -36,6 +40,8 @@ pub struct LoadedModel {
     /// Every parameter by its Hugging Face name, in the order of [`ModelConfig::tensor_shapes`]; a tied head is
     /// absent.
     pub tensors: IndexMap<String, Tensor>,
+    /// Parameters that stay in the blocks of their file, which are not among the tensors.
+    pub quantized: IndexMap<String, Arc<QuantizedMatrix>>,
     /// Text ↔ ids.
     pub tokenizer: Tokenizer,
     /// Messages → text.
@@ -102,13 +108,33 @@ pub fn load(
         return directory::load(&files::Files::Directory(local.to_path_buf()), device, dtype, progress);
     }
     if local.is_file() {
-        return gguf::load(local, device, dtype, progress);
+        return gguf::load(local, gguf::Matrices::Dequantized(device, dtype), progress);
     }
     let Some(repository) = hub::id(path) else {
         return Err(not_found(path));
     };
     let snapshot = hub::snapshot(&repository, progress)?;
     directory::load(&files::Files::Directory(snapshot), device, dtype, progress)
+}
+
+/// Loads a `.gguf` file for the CPU kernels: matrices stay in the file's blocks where these are of a type that is computed
+/// with, and everything else becomes f32.
+///
+/// # Errors
+/// As [`load`], and if the path is not a file or the device not the CPU.
+pub fn load_quantized(
+    path: &str,
+    device: &Device,
+    progress: &mut dyn FnMut(f32, &str),
+) -> Result<LoadedModel, ModelError> {
+    if !device.is_cpu() {
+        return Err(ModelError::QuantizedNeedsKernels);
+    }
+    let local = Path::new(path);
+    match local.is_file() {
+        true => gguf::load(local, gguf::Matrices::Quantized, progress),
+        false => Err(ModelError::NothingQuantized(path.to_owned())),
+    }
 }
 
 fn not_found(path: &str) -> ModelError {
@@ -154,6 +180,7 @@ impl ModelFiles {
         Ok(LoadedModel {
             config,
             tensors,
+            quantized: IndexMap::new(),
             tokenizer,
             chat_template,
             generation,

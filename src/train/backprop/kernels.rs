@@ -4,10 +4,11 @@
 use super::arena::{Arena, Rest};
 use super::layer::{Kept, Layer, Norm, Pass, Scratch};
 use super::recompute;
+use super::weight::BorrowedWeight;
 use crate::model::kernels::head::{Distributions, Head};
 use crate::model::kernels::sums::add_rows;
 use crate::model::kernels::tensors::Numbers;
-use crate::model::kernels::{Compute, LogitScaling};
+use crate::model::kernels::{Compute, LogitScaling, Weight};
 use crate::model::ops::{BatchContext, RopeTables};
 use crate::model::token_set::Allowed;
 use crate::model::weights::{EMBEDDING, FINAL_NORM};
@@ -105,20 +106,14 @@ impl<'a> Forward<'a> {
 
     fn embed(&mut self) -> Result<()> {
         let weights = self.model.weights();
-        let (embedding, width) = (Numbers::of(weights.tensor(EMBEDDING)?)?, weights.config.hidden_size);
-        for (id, row) in self
-            .micro
-            .batch
-            .token_ids
-            .iter()
-            .zip(self.inputs[0].chunks_exact_mut(width))
-        {
-            let Some(source) = embedding.chunks_exact(width).nth(*id as usize) else {
+        let (embedding, width) = (BorrowedWeight::of(weights, EMBEDDING)?, weights.config.hidden_size);
+        let rows = self.inputs[0].chunks_exact_mut(width);
+        for (id, row) in self.micro.batch.token_ids.iter().zip(rows) {
+            if !embedding.copy_row(self.compute.pool, *id as usize, row) {
                 let vocabulary = weights.config.vocab_size;
                 let message = format!("token {id} is outside the vocabulary of {vocabulary}");
                 return Err(ModelError::Tensors(message).into());
-            };
-            row.copy_from_slice(source);
+            }
         }
         scale(self.inputs[0], weights.config.embedding_scale);
         Ok(())
@@ -146,11 +141,19 @@ impl<'a> Forward<'a> {
             }
         }
         final_norm(&self.model)?.forward(self.compute.pool, stream, normed);
-        let weight = Numbers::of(self.model.weights().head()?)?;
+        let weight = head_weight(&self.model)?;
         let targets = targets(self.micro);
         let scaling = self.model.weights().config.logit_scaling(self.temperature);
         let allowed = &self.micro.allowed;
-        let head = head(&weight, &targets, allowed, width, scaling, self.compute, *keep)?;
+        let head = head(
+            weight.as_factor(),
+            &targets,
+            allowed,
+            width,
+            scaling,
+            self.compute,
+            *keep,
+        )?;
         self.found = head.forward(normed, logits);
         Ok(())
     }
@@ -190,11 +193,19 @@ impl<'a> Forward<'a> {
         let width = weights.config.hidden_size;
         let HeadMemory { streams, logits, keep } = &mut self.head;
         let [stream, normed, by_normed, by_stream] = streams;
-        let weight = Numbers::of(weights.head()?)?;
+        let weight = head_weight(&self.model)?;
         let targets = targets(self.micro);
         let scaling = self.model.weights().config.logit_scaling(self.temperature);
         let allowed = &self.micro.allowed;
-        let head = head(&weight, &targets, allowed, width, scaling, self.compute, *keep)?;
+        let head = head(
+            weight.as_factor(),
+            &targets,
+            allowed,
+            width,
+            scaling,
+            self.compute,
+            *keep,
+        )?;
         let name = weights.head_name();
         match weights.is_trained(name) {
             true => gradients.accumulate(name, (weights.config.vocab_size, width), |sum, into| {
@@ -241,11 +252,12 @@ impl<'a> HeadMemory<'a> {
     }
 
     fn logits(model: &Transformer, micro: &MicroBatch, compute: Compute, keep: bool) -> Result<usize> {
-        let weight = Numbers::of(model.weights().head()?)?;
+        let weight = head_weight(model)?;
         let targets = targets(micro);
         let config = &model.weights().config;
         let (width, scaling) = (config.hidden_size, config.logit_scaling(1.0));
-        Ok(head(&weight, &targets, &[], width, scaling, compute, keep)?.buffer_len())
+        let head = head(weight.as_factor(), &targets, &[], width, scaling, compute, keep)?;
+        Ok(head.buffer_len())
     }
 }
 
@@ -266,6 +278,11 @@ fn pass<'p>(
     })
 }
 
+fn head_weight<'a>(model: &Transformer<'a>) -> Result<BorrowedWeight<'a>> {
+    let weights = model.weights();
+    BorrowedWeight::of(weights, weights.head_name())
+}
+
 fn final_norm<'a>(model: &Transformer<'a>) -> Result<Norm<'a>> {
     Norm::read(model, FINAL_NORM.trim_end_matches(".weight"))
 }
@@ -282,7 +299,7 @@ fn targets(micro: &MicroBatch) -> Vec<u32> {
 }
 
 fn head<'h>(
-    weight: &'h [f32],
+    weight: Weight<'h>,
     targets: &'h [u32],
     allowed: &'h [Allowed],
     width: usize,
@@ -290,7 +307,7 @@ fn head<'h>(
     compute: Compute<'h>,
     keep: bool,
 ) -> Result<Head<'h>> {
-    let vocabulary = weight.len() / width;
+    let vocabulary = weight.outputs(width);
     if let Some(target) = targets.iter().find(|target| **target as usize >= vocabulary) {
         let message = format!("target token {target} is outside the vocabulary of {vocabulary}");
         return Err(ModelError::Tensors(message).into());

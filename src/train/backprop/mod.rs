@@ -10,6 +10,7 @@ mod projection;
 pub mod recompute;
 #[cfg(test)]
 mod tests;
+mod weight;
 
 use std::sync::Arc;
 

@@ -1,18 +1,20 @@
 //! Weights of a linear layer and their gradients.
 
-use crate::model::Transformer;
+use super::weight::BorrowedWeight;
 use crate::model::config::ProjectionNames;
 use crate::model::kernels::linear::{Adapter, Linear};
 use crate::model::kernels::sums::add_columns;
 use crate::model::kernels::tensors::Numbers;
 use crate::model::kernels::{Compute, Into};
+use crate::model::param::Param;
+use crate::model::{ModelError, Transformer};
 use crate::train::error::Result;
 use crate::train::gradients::Gradients;
 
 /// Borrowed weights of a projection.
 pub(super) struct Projection<'a> {
     module: String,
-    weight: Numbers<'a>,
+    weight: BorrowedWeight<'a>,
     trained: bool,
     bias: Option<Numbers<'a>>,
     adapter: Option<Factors<'a>>,
@@ -133,9 +135,10 @@ impl<'a> Projection<'a> {
     pub fn read(model: &Transformer<'a>, module: String, compute: Compute<'a>) -> Result<Self> {
         let weights = model.weights();
         let name = format!("{module}.weight");
-        let weight = weights.tensor(&name)?;
-        let (outputs, inputs) = weight.dims2()?;
-        let bias = weights.params.get(&format!("{module}.bias"));
+        let [outputs, inputs] = weights.param(&name)?.dims()[..] else {
+            return Err(ModelError::Tensors(format!("`{name}` is not a matrix")).into());
+        };
+        let bias = weights.params.get(&format!("{module}.bias")).and_then(Param::tensor);
         let adapter = model.adapter(&name).map(|(adapter, scale)| -> Result<_> {
             Ok(Factors {
                 a: Numbers::of(adapter.a.as_tensor())?,
@@ -145,9 +148,9 @@ impl<'a> Projection<'a> {
             })
         });
         Ok(Self {
-            weight: Numbers::of(weight)?,
+            weight: BorrowedWeight::of(weights, &name)?,
             trained: weights.is_trained(&name),
-            bias: bias.map(|bias| Numbers::of(bias.tensor())).transpose()?,
+            bias: bias.map(Numbers::of).transpose()?,
             adapter: adapter.transpose()?,
             module,
             inputs,
@@ -159,7 +162,7 @@ impl<'a> Projection<'a> {
     /// Computes the projection.
     pub fn linear(&self) -> Linear<'_> {
         Linear {
-            weight: &self.weight,
+            weight: self.weight.as_factor(),
             bias: self.bias.as_deref(),
             adapter: self.adapter.as_ref().map(|factors| Adapter {
                 a: &factors.a,

@@ -4,6 +4,7 @@ use crate::model::ModelConfig;
 use crate::model::config::Family;
 use crate::model::kernels::Isa;
 use crate::model::lora::LoraConfig;
+use crate::model::testing::quantized_and_dequantized;
 use crate::model::weights::{Trainable, random_tensors};
 use crate::train::packing::{RowView, pack};
 
@@ -164,6 +165,34 @@ fn every_kernel_gives_every_trained_tensor_the_gradient_of_autograd() {
             }
         }
     }
+}
+
+// Both compute with the same values in the same order.
+#[test]
+fn kept_blocks_give_the_gradients_of_the_dequantised_model() {
+    for family in [Family::Qwen2, Family::Phi3] {
+        let [kept, dequantised] = quantized_and_dequantized(family, &lora());
+        assert!(kept.describe_quantized().is_some());
+        let micro = micro(&rows(), true);
+        for way in exact_ways() {
+            for recompute in [false, true] {
+                let found = run(way, &kept, &micro, recompute);
+                let expected = run(way, &dequantised, &micro, recompute);
+                assert_alike(&kept, &found, &expected, 1e-6, &format!("{family:?}, {way:?}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn autograd_refuses_kept_blocks() {
+    let [kept, _] = quantized_and_dequantized(Family::Llama, &lora());
+    let (mut autograd, micro) = (backprop(Way::Autograd), micro(&rows(), true));
+    let error = autograd
+        .forward(Transformer::new(&kept), &micro, 1.0, false)
+        .err()
+        .unwrap();
+    assert!(error.to_string().contains("set ajet.engine.device to cpu"), "{error}");
 }
 
 #[test]

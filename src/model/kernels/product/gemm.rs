@@ -3,7 +3,9 @@
 use std::cell::Cell;
 use std::ops::Range;
 
+use super::factor::Factor;
 use super::matrix::Matrix;
+use super::pack::as_numbers;
 use super::{Panels, Precision, Product, ROW_BLOCK, Rows, Start, Tile, pack};
 use crate::model::kernels::memory::Memory;
 use crate::model::kernels::threads::{Pool, SharedMut};
@@ -79,7 +81,7 @@ pub(in crate::model::kernels) struct LowRank<'a> {
 
 impl LowRank<'_> {
     /// Some columns, by the first and their number.
-    fn columns(self, columns: (usize, usize)) -> Self {
+    fn part(self, columns: (usize, usize)) -> Self {
         Self {
             right: self.right.part((0, self.right.rows), columns),
             ..self
@@ -90,7 +92,7 @@ impl LowRank<'_> {
 /// out = scale · a·b, or out += scale · a·b; the rows of `out` are `out_stride` apart.
 ///
 /// Rows of `a` whose numbers lie side by side are read where they are if tiles take f32; so is `b` for few rows. Other
-/// operands are packed.
+/// operands are packed, which is also when blocks become numbers.
 ///
 /// # Panics
 /// Panics if shapes do not match or slices are too short.
@@ -102,7 +104,7 @@ pub(in crate::model::kernels) fn gemm(
     a: Matrix,
     b: Matrix,
 ) {
-    adapted_gemm(compute, out, into, scale, a, (b, None));
+    adapted_gemm(compute, out, into, scale, a, (Factor::Numbers(b), None));
 }
 
 /// As [`gemm`], with b + low rank instead of b. The sum is formed while b is packed, so that it costs an operation for
@@ -116,18 +118,15 @@ pub(in crate::model::kernels) fn adapted_gemm(
     into: Into,
     scale: f32,
     a: Matrix,
-    (b, low_rank): (Matrix, Option<LowRank>),
+    (b, low_rank): (Factor, Option<LowRank>),
 ) {
-    let (m, n, k) = (a.rows, b.columns, a.columns);
-    assert_eq!(k, b.rows, "inner sizes of a matrix product");
+    let (m, n, k) = (a.rows, b.columns(), a.columns);
+    assert_eq!(k, b.rows(), "inner sizes of a matrix product");
     assert!(
         low_rank.is_none_or(|added| (added.left.rows, added.right.columns) == (k, n)),
         "shape of a product of low rank"
     );
-    assert!(
-        a.extent() <= a.data.len() && b.extent() <= b.data.len(),
-        "an operand is too short"
-    );
+    assert!(a.extent() <= a.data.len() && b.is_whole(), "an operand is too short");
     if m == 0 || n == 0 {
         return;
     }
@@ -151,15 +150,20 @@ pub(in crate::model::kernels) fn adapted_gemm(
         columns: n,
         start,
     };
-    let panels_in_place = b.has_whole_rows() && n.is_multiple_of(tile.width()) && low_rank.is_none() && scale == 1.0;
-    if panels_in_place && m <= MOST_ROWS_IN_PLACE && tile == Tile::F32(compute.pool.isa()) {
+    let in_place = n.is_multiple_of(tile.width()) && low_rank.is_none() && scale == 1.0;
+    if let Factor::Numbers(b) = b
+        && b.has_whole_rows()
+        && in_place
+        && m <= MOST_ROWS_IN_PLACE
+        && tile == Tile::F32(compute.pool.isa())
+    {
         return multiply(compute, a, Panels::InPlace(b.data, b.row_stride), &result);
     }
     let at_once = (MAX_WORDS / tile.panel_words(tile.depth(k))).max(1) * tile.width();
     for first in (0..n).step_by(at_once) {
         let columns = (first, at_once.min(n - first));
         let mut packed = PACKED_COLUMNS.take();
-        let b = (b.part((0, k), columns), low_rank.map(|added| added.columns(columns)));
+        let b = (b.part(columns), low_rank.map(|added| added.part(columns)));
         pack_panels(compute, scale, b, &mut packed);
         let panels = Panels::Packed(&packed, tile.depth(k));
         let result = Block {
@@ -183,8 +187,8 @@ struct Block<'a> {
 }
 
 /// Packs scale · (b + low rank).
-fn pack_panels(compute: Compute, scale: f32, (b, low_rank): (Matrix, Option<LowRank>), packed: &mut Memory<u32>) {
-    let (tile, inner, columns) = (compute.tile(), b.rows, b.columns);
+fn pack_panels(compute: Compute, scale: f32, (b, low_rank): (Factor, Option<LowRank>), packed: &mut Memory<u32>) {
+    let (tile, inner, columns) = (compute.tile(), b.rows(), b.columns());
     let words = tile.panel_words(tile.depth(inner));
     let panels = columns.div_ceil(tile.width());
     if packed.len() < panels * words {
@@ -196,10 +200,9 @@ fn pack_panels(compute: Compute, scale: f32, (b, low_rank): (Matrix, Option<LowR
         let into = unsafe { std::slice::from_raw_parts_mut(packed.at(panel * words), words) };
         let column = panel * tile.width();
         let columns = (column, tile.width().min(columns - column));
-        let b = b.part((0, inner), columns);
-        match low_rank {
-            None => pack::panel(tile, b.t(), scale, into),
-            Some(added) => pack_sum(compute, b, added.columns(columns), scale, into),
+        match (b.part(columns), low_rank) {
+            (Factor::Numbers(b), None) => pack::panel(tile, b.t(), scale, into),
+            (b, low_rank) => pack_sum(compute, b, low_rank.map(|added| added.part(columns)), scale, into),
         }
     });
 }
@@ -211,7 +214,7 @@ fn multiply(compute: Compute, a: Matrix, panels: Panels, result: &Block) {
     let row_tiles = a.rows.div_ceil(tile.rows());
     let count = columns.div_ceil(tile.width());
     let (row_blocks, column_blocks) = match panels {
-        Panels::Packed(..) => tasks(compute, in_place, row_tiles, columns),
+        Panels::Packed(..) | Panels::Blocks(..) => tasks(compute, in_place, row_tiles, columns),
         // A few rows: each thread reads columns of its own.
         Panels::InPlace(..) => (1, compute.threads().min(count)),
     };
@@ -244,39 +247,38 @@ fn multiply(compute: Compute, a: Matrix, panels: Panels, result: &Block) {
     });
 }
 
-/// Packs the panel scale · (b + low rank): the sum is f32 first, also where tiles take something else.
-fn pack_sum(compute: Compute, b: Matrix, added: LowRank, scale: f32, panel: &mut [u32]) {
+/// Packs the panel scale · (b + low rank): it is f32 first, also where tiles take something else.
+fn pack_sum(compute: Compute, b: Factor, low_rank: Option<LowRank>, scale: f32, panel: &mut [u32]) {
     let (tile, plain) = (compute.tile(), Tile::F32(compute.pool.isa()));
     if tile == plain {
-        return add_low_rank(compute, b, added, scale, panel);
+        return pack_plain_sum(compute, b, low_rank, scale, panel);
     }
-    let words = plain.panel_words(b.rows);
+    let words = plain.panel_words(b.rows());
     let mut sum = SUM.take();
     if sum.len() < words {
         sum = Memory::zeroed(words);
     }
-    add_low_rank(compute, b, added, scale, &mut sum[..words]);
-    let lines = Matrix::strided(as_numbers(&mut sum), b.rows, b.columns, plain.width());
+    pack_plain_sum(compute, b, low_rank, scale, &mut sum[..words]);
+    let lines = Matrix::strided(as_numbers(&mut sum), b.rows(), b.columns(), plain.width());
     pack::panel(tile, lines.t(), 1.0, panel);
     SUM.set(sum);
 }
 
 /// Packs a panel of f32 and adds to it.
-fn add_low_rank(compute: Compute, b: Matrix, added: LowRank, scale: f32, panel: &mut [u32]) {
+fn pack_plain_sum(compute: Compute, b: Factor, low_rank: Option<LowRank>, scale: f32, panel: &mut [u32]) {
     let tile = Tile::F32(compute.pool.isa());
-    pack::panel(tile, b.t(), scale, panel);
-    let compute = Compute {
-        precision: Precision::F32,
-        ..compute.on_this_thread()
-    };
-    let out = (as_numbers(panel), tile.width());
-    gemm(compute, out, Into::Add, scale * added.scale, added.left, added.right);
-}
-
-/// The words of a panel of f32 as numbers.
-fn as_numbers(words: &mut [u32]) -> &mut [f32] {
-    // SAFETY: both have the same size and alignment, and all their bits are values.
-    unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), words.len()) }
+    match b {
+        Factor::Numbers(b) => pack::panel(tile, b.t(), scale, panel),
+        Factor::Blocks(b) => b.pack(compute.pool.isa(), scale, panel, tile.width()),
+    }
+    if let Some(added) = low_rank {
+        let compute = Compute {
+            precision: Precision::F32,
+            ..compute.on_this_thread()
+        };
+        let out = (as_numbers(panel), tile.width());
+        gemm(compute, out, Into::Add, scale * added.scale, added.left, added.right);
+    }
 }
 
 /// Into how many blocks of rows and of columns the result is cut. They are as many for each thread, and alike.

@@ -209,6 +209,7 @@ fn a_product_of_low_rank_is_added_to_the_second_operand() {
                 })
                 .collect();
             let [mut found, mut expected] = [values(m * n, 5), values(m * n, 5)];
+            let b = Factor::Numbers(b);
             adapted_gemm(compute, (&mut found, n), Into::Add, 0.5, a, (b, Some(added)));
             gemm(compute, (&mut expected, n), Into::Add, 0.5, a, Matrix::new(&sum, k, n));
             let limit = 10.0 * tolerance * (k as f64).sqrt();

@@ -8,6 +8,7 @@
 #[cfg(target_arch = "x86_64")]
 pub(super) mod amx;
 mod bytes;
+mod factor;
 mod fma;
 mod gemm;
 mod matrix;
@@ -15,6 +16,7 @@ mod pack;
 mod packed_matrix;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod pairs;
+mod quantized;
 #[cfg(target_arch = "x86_64")]
 mod square;
 mod tile;
@@ -24,11 +26,16 @@ mod transpose;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
+use super::isa::Isa;
 use super::memory::{CACHE_LINE, Memory, prefetch};
+pub(super) use factor::Factor;
+pub use factor::Weight;
 pub use gemm::{Compute, Into};
 pub(super) use gemm::{LowRank, adapted_gemm, gemm};
 pub(super) use matrix::Matrix;
 pub use packed_matrix::{PackedMatrix, RowScratch};
+use quantized::RUN;
+pub use quantized::{BlockFormat, MAX_PANEL_WIDTH, QuantizedMatrix};
 pub(super) use tile::Tile;
 use tile::{ROWS_BEHIND, WIDENED_STEPS};
 use tile_input::MAX_TILE;
@@ -38,6 +45,9 @@ pub(super) use tile_input::{Ahead, Start};
 const ROW_BLOCK: usize = 72;
 /// Rows up to which a panel is taken in one piece: decoding.
 const FEW_ROWS: usize = 24;
+
+/// Inner steps of blocks that are expanded at once for few rows: what they become stays in the first-level cache.
+const FEW_ROWS_STEPS: usize = 4 * RUN;
 
 /// Tiles over the same panel for which bfloat16 is widened once instead of by each of them.
 const TILES_TO_WIDEN: usize = 3;
@@ -81,14 +91,16 @@ enum Panels<'a> {
     Packed(&'a [u32], usize),
     /// f32 whose columns lie side by side, lines so many numbers apart; only whole panels.
     InPlace(&'a [f32], usize),
+    /// Blocks, which are expanded to f32, from an output on that a panel can begin with.
+    Blocks(&'a QuantizedMatrix, usize, Isa),
 }
 
 impl Panels<'_> {
-    /// Where a panel's lines from an inner step on are, and from one line to the next.
+    /// Where a panel's lines of some inner steps are, and from one line to the next. Blocks are expanded to `buffer`.
     ///
     /// # Safety
-    /// The panel is within the operand.
-    unsafe fn at(self, tile: Tile, panel: usize, k: usize) -> (*const u32, usize) {
+    /// The panel and the steps are within the operand; `buffer` has room for the lines.
+    unsafe fn at(self, tile: Tile, panel: usize, (k, length): (usize, usize), buffer: *mut f32) -> (*const u32, usize) {
         let width = tile.width();
         // SAFETY: the caller's promise.
         unsafe {
@@ -98,6 +110,11 @@ impl Panels<'_> {
                     (words.as_ptr().add(at), width)
                 }
                 Self::InPlace(numbers, stride) => (numbers.as_ptr().add(panel * width + k * stride).cast(), stride),
+                Self::Blocks(weight, first, isa) => {
+                    let runs = (k / RUN, length / RUN);
+                    weight.columns_of_runs(isa, first + panel * width, runs, buffer, width);
+                    (buffer.cast_const().cast(), width)
+                }
             }
         }
     }
@@ -105,7 +122,7 @@ impl Panels<'_> {
     fn ahead(self, tile: Tile, w: *const u32, length: usize, part: (usize, usize)) -> Ahead {
         match self {
             Self::Packed(_, depth) => tile.ahead(w, depth, length, part),
-            Self::InPlace(..) => Ahead::none(w),
+            Self::InPlace(..) | Self::Blocks(..) => Ahead::none(w),
         }
     }
 }
@@ -136,18 +153,26 @@ impl Product<'_> {
         let _session = self.tile.begin();
         let k_block = match self.panels {
             Panels::Packed(..) if self.rows <= FEW_ROWS => self.length,
+            Panels::Blocks(..) if self.rows <= FEW_ROWS => FEW_ROWS_STEPS,
             // Panels in place share their lines' pages, which are left one after the other.
             _ => self.tile.k_block(),
         };
         let row_block = ROW_BLOCK / self.tile.rows() * self.tile.rows();
+        // Blocks lie one behind the other in a panel: for few rows, which wait for memory, they are read in that order.
+        let panels_at_once = match self.panels {
+            Panels::Blocks(..) if self.rows <= FEW_ROWS => 1,
+            _ => panels.len().max(1),
+        };
         for row in (0..self.rows).step_by(row_block) {
             let rows = row_block.min(self.rows - row);
-            for k in (0..self.length).step_by(k_block) {
-                let length = k_block.min(self.length - k);
-                let x = self.piece((row, rows), (k, length), scratch);
-                for panel in panels.clone() {
-                    // SAFETY: row, k and panel are within the matrices.
-                    unsafe { self.panel(x, (row, rows), (k, length), panel) };
+            for first in panels.clone().step_by(panels_at_once) {
+                for k in (0..self.length).step_by(k_block) {
+                    let length = k_block.min(self.length - k);
+                    let x = self.piece((row, rows), (k, length), scratch);
+                    for panel in first..panels.end.min(first + panels_at_once) {
+                        // SAFETY: row, k and panel are within the matrices.
+                        unsafe { self.panel(x, (row, rows), (k, length), panel) };
+                    }
                 }
             }
         }
@@ -192,14 +217,14 @@ impl Product<'_> {
             .map(|bias| &bias[panel * width..][..columns])
             .filter(|_| k == 0);
         let start = if k == 0 { self.start } else { Start::Output };
-        // SAFETY: the panel lies within the matrix.
-        let w = unsafe { self.panels.at(tile, panel, k) };
+        let mut buffer = MaybeUninit::<[f32; WIDENED_STEPS * MAX_TILE.1]>::uninit();
+        let into = buffer.as_mut_ptr().cast::<f32>();
+        // SAFETY: the panel lies within the matrix; the buffer has room for a piece.
+        let w = unsafe { self.panels.at(tile, panel, (k, length), into) };
         let tiles = rows.div_ceil(tile.rows());
         let stored = w.0;
-        let mut buffer = MaybeUninit::<[f32; WIDENED_STEPS * MAX_TILE.1]>::uninit();
         let (tile, w) = match tile {
             Tile::Widened(isa) if self.rows > FEW_ROWS && tiles >= TILES_TO_WIDEN => {
-                let into = buffer.as_mut_ptr().cast::<f32>();
                 // SAFETY: panels have room for whole pairs; a piece has at most the buffer's steps where there are many rows.
                 unsafe { fma::widen(isa, w.0, length.div_ceil(2), into) };
                 (Tile::F32(isa), (into.cast_const().cast::<u32>(), width))

@@ -56,6 +56,12 @@ pub(super) fn rows(tile: Tile, rows: Matrix, into: &mut [u32], stride: usize) {
     }
 }
 
+/// The words of a panel of f32 as numbers.
+pub(super) fn as_numbers(words: &mut [u32]) -> &mut [f32] {
+    // SAFETY: both have the same size and alignment, and all their bits are values.
+    unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), words.len()) }
+}
+
 kernel! {
     /// For each inner step the columns, which lie side by side already.
     fn copy_lines<V>(columns: Matrix<'_>, scale: f32, into: &mut [u32], width: usize) {

@@ -1,11 +1,12 @@
-//! A linear layer's weight, packed once for many products.
+//! A linear layer's weight, packed once for many products, or kept in the blocks of a GGUF file.
 
 use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::matrix::Matrix;
 use super::tile::ROWS_BEHIND;
-use super::{Panels, Precision, Product, Rows, Start, Tile, pack};
+use super::{MAX_PANEL_WIDTH, Panels, Precision, Product, QuantizedMatrix, Rows, Start, Tile, pack};
 use crate::model::kernels::isa::Isa;
 use crate::model::kernels::memory::Memory;
 use crate::model::kernels::threads::{Pool, SharedMut};
@@ -15,8 +16,24 @@ pub struct PackedMatrix {
     tile: Tile,
     outputs: usize,
     inputs: usize,
-    panels: Memory<u32>,
+    store: Store,
     bias: Option<Vec<f32>>,
+    /// Added to a frozen weight.
+    adapter: Option<Box<PackedAdapter>>,
+}
+
+/// Where the weights are.
+enum Store {
+    /// In panels of their own.
+    Panels(Memory<u32>),
+    /// In blocks that others use too, from an output on.
+    Blocks(Arc<QuantizedMatrix>, usize),
+}
+
+/// The factors of a low-rank adapter: rank × in, and out × rank times the adapter's scale.
+struct PackedAdapter {
+    a: PackedMatrix,
+    b: PackedMatrix,
 }
 
 /// Room for the rows of a product in the form that the weights want.
@@ -40,24 +57,76 @@ impl PackedMatrix {
             tile,
             outputs,
             inputs,
-            panels: Memory::zeroed(panels * tile.panel_len(tile.depth(inputs))),
+            store: Store::Panels(Memory::zeroed(panels * tile.panel_len(tile.depth(inputs)))),
             bias: None,
+            adapter: None,
         }
+    }
+
+    /// Takes `outputs` outputs of a weight in blocks, from `first` on. Products are f32.
+    ///
+    /// # Panics
+    /// Panics if there are no such outputs, or `first` is not a multiple of [`MAX_PANEL_WIDTH`].
+    pub fn of_blocks(isa: Isa, weight: Arc<QuantizedMatrix>, first: usize, outputs: usize) -> Self {
+        assert!(first.is_multiple_of(MAX_PANEL_WIDTH), "the first output begins a panel");
+        assert!(first + outputs <= weight.outputs(), "outputs of the weight");
+        Self {
+            tile: Tile::F32(isa),
+            outputs,
+            inputs: weight.inputs(),
+            store: Store::Blocks(weight, first),
+            bias: None,
+            adapter: None,
+        }
+    }
+
+    /// Whether the weight is frozen, and only bias and adapter change.
+    pub fn is_in_blocks(&self) -> bool {
+        matches!(self.store, Store::Blocks(..))
+    }
+
+    /// Takes the bias of a weight in blocks.
+    ///
+    /// # Panics
+    /// Panics if there is not one for each output.
+    pub fn set_bias(&mut self, bias: Option<Vec<f32>>) {
+        let biases = bias.as_ref().map_or(self.outputs, Vec::len);
+        assert_eq!(biases, self.outputs, "a bias for each output");
+        self.bias = bias;
+    }
+
+    /// Takes the adapter of a weight in blocks: `a` is rank × in, `b` out × rank, and `scale` is that of their product.
+    ///
+    /// # Panics
+    /// Panics if their shapes do not fit.
+    pub fn set_adapter(&mut self, pool: &Pool, a: &[f32], b: &[f32], scale: f32) {
+        let rank = a.len() / self.inputs;
+        let packed = |outputs, inputs, numbers: &[f32]| {
+            let mut matrix = Self::new(pool.isa(), Precision::F32, outputs, inputs);
+            matrix.pack(pool, &[numbers], None);
+            matrix
+        };
+        let scaled: Vec<f32> = b.iter().map(|b| b * scale).collect();
+        self.adapter = Some(Box::new(PackedAdapter {
+            a: packed(rank, self.inputs, a),
+            b: packed(self.outputs, rank, &scaled),
+        }));
     }
 
     /// Takes the rows of `parts`, one matrix (out × in, row-major) under the other, and their biases.
     ///
     /// # Panics
-    /// Panics if the total shape is not that of [`PackedMatrix::new`].
+    /// Panics if the total shape is not that of [`PackedMatrix::new`], or the weight is in blocks.
     pub fn pack(&mut self, pool: &Pool, parts: &[&[f32]], bias: Option<Vec<f32>>) {
         let (tile, inputs, outputs) = (self.tile, self.inputs, self.outputs);
         let numbers: usize = parts.iter().map(|part| part.len()).sum();
         assert_eq!(numbers, outputs * inputs, "numbers of the weight");
-        let biases = bias.as_ref().map_or(outputs, Vec::len);
-        assert_eq!(biases, outputs, "a bias for each output");
-        self.bias = bias;
+        self.set_bias(bias);
+        let Store::Panels(panels) = &mut self.store else {
+            panic!("a weight in blocks is not packed");
+        };
         let words = tile.panel_len(tile.depth(inputs));
-        pool.each(self.panels.chunks_exact_mut(words).enumerate(), |(number, panel)| {
+        pool.each(panels.chunks_exact_mut(words).enumerate(), |(number, panel)| {
             let columns = number * tile.width()..outputs.min((number + 1) * tile.width());
             let count = columns.len();
             let numbers = numbers_of(parts, columns.start * inputs..columns.end * inputs);
@@ -77,7 +146,10 @@ impl PackedMatrix {
 
     /// Bytes that one pass over the weight reads.
     pub fn bytes(&self) -> usize {
-        size_of_val(&self.panels[..])
+        match &self.store {
+            Store::Panels(panels) => size_of_val(&panels[..]),
+            Store::Blocks(weight, _) => weight.bytes() / weight.outputs() * self.outputs,
+        }
     }
 
     /// y = x · Wᵀ + bias for every row of `x` (rows × inputs); `y` is rows × outputs.
@@ -85,13 +157,42 @@ impl PackedMatrix {
     /// # Panics
     /// Panics if the lengths of `x` and `y` do not fit.
     pub fn multiply(&self, pool: &Pool, x: &[f32], y: &mut [f32], scratch: &mut RowScratch) {
+        self.multiply_columns(pool, x, (y, self.outputs, 0), scratch);
+    }
+
+    /// As [`multiply`](Self::multiply), to the columns of `y` from `first` on; its rows are `stride` numbers apart.
+    ///
+    /// # Panics
+    /// Panics if the lengths of `x` and `y` do not fit.
+    pub fn multiply_columns(
+        &self,
+        pool: &Pool,
+        x: &[f32],
+        (y, stride, first): (&mut [f32], usize, usize),
+        scratch: &mut RowScratch,
+    ) {
+        let narrow = self.narrow(pool, x);
         let rows = self.rows(pool, x, scratch);
-        assert_eq!(y.len(), rows.count * self.outputs, "length of y");
+        assert!(
+            y.len() == rows.count * stride && first + self.outputs <= stride,
+            "length of y"
+        );
+        if rows.count == 0 {
+            return;
+        }
         let y = SharedMut::new(y);
         self.each_panel_range(pool, rows.count, |panels| {
             // SAFETY: lengths are checked above; ranges of panels do not overlap, so tasks write other columns of y.
-            unsafe { self.multiply_panels(rows, y.at(0), panels) }
+            unsafe { self.multiply_panels(rows, &narrow, (y.at(first), stride), panels) }
         });
+    }
+
+    /// The products of the rows of `x` (rows × inputs) with the adapter's first factor; none without an adapter.
+    pub(in crate::model::kernels) fn narrow(&self, pool: &Pool, x: &[f32]) -> Vec<f32> {
+        let Some(adapter) = &self.adapter else { return vec![] };
+        let mut narrow = vec![0.0; x.len() / self.inputs * adapter.a.outputs];
+        adapter.a.multiply(pool, x, &mut narrow, &mut RowScratch::default());
+        narrow
     }
 
     /// The rows of `x` (rows × inputs) as this weight's products take them.
@@ -139,24 +240,53 @@ impl PackedMatrix {
         pool.run_ranges(panels, (1 << 15) / work.max(1), task);
     }
 
-    /// The columns of `panels` for all rows, which come from [`PackedMatrix::rows`] of a weight of the same shape.
+    /// The columns of `panels` for all rows, which come from [`PackedMatrix::rows`] of a weight of the same shape, and
+    /// `narrow` from [`PackedMatrix::narrow`] of this one.
     ///
     /// # Safety
-    /// `y` is rows × outputs; nothing else touches these columns of it meanwhile.
-    pub(in crate::model::kernels) unsafe fn multiply_panels(&self, x: RowsOf, y: *mut f32, panels: Range<usize>) {
-        let product = Product {
+    /// `y` is rows × outputs, with so many numbers from one row to the next; nothing else touches these columns meanwhile.
+    pub(in crate::model::kernels) unsafe fn multiply_panels(
+        &self,
+        x: RowsOf,
+        narrow: &[f32],
+        y: (*mut f32, usize),
+        panels: Range<usize>,
+    ) {
+        let mut product = Product {
             tile: self.tile,
             x: Rows::InPlace(x.words.as_ptr(), x.stride),
             rows: x.count,
-            panels: Panels::Packed(&self.panels, self.tile.depth(self.inputs)),
+            panels: self.panels(),
             length: self.tile.length(self.inputs),
             bias: self.bias.as_deref(),
-            y: (y, self.outputs),
+            y,
             columns: self.outputs,
             start: Start::Zero,
         };
         // SAFETY: the caller's promise; rows and panels are as long as the fields say.
-        unsafe { product.run(panels, &mut Memory::default()) }
+        unsafe { product.run(panels.clone(), &mut Memory::default()) }
+        if let Some(PackedAdapter { b, .. }) = self.adapter.as_deref() {
+            product = Product {
+                x: Rows::InPlace(narrow.as_ptr().cast(), b.inputs),
+                panels: b.panels(),
+                length: b.inputs,
+                bias: None,
+                start: Start::Output,
+                ..product
+            };
+            // SAFETY: as above; both have f32 tiles, and so the same panels.
+            unsafe { product.run(panels, &mut Memory::default()) }
+        }
+    }
+
+    fn panels(&self) -> Panels<'_> {
+        match &self.store {
+            Store::Panels(panels) => Panels::Packed(panels, self.tile.depth(self.inputs)),
+            Store::Blocks(weight, first) => match self.tile {
+                Tile::F32(isa) => Panels::Blocks(weight, *first, isa),
+                _ => unreachable!("`of_blocks` chooses tiles of f32"),
+            },
+        }
     }
 
     /// Columns of a panel.

@@ -2,6 +2,7 @@
 
 use std::arch::aarch64::*;
 
+use super::half_precision::{MAGNITUDE, REBASE, SHORTER_BY, SIGN};
 use super::{HIGH_HALF, Vector};
 
 /// Two registers, so that a panel is as wide as AVX2's. NEON is part of every aarch64.
@@ -34,6 +35,23 @@ impl Vector for Neon {
             vreinterpretq_f32_u32(vandq_u32(vld1q_u32(p), high)),
             vreinterpretq_f32_u32(vandq_u32(vld1q_u32(p.add(4)), high)),
         )
+    }
+    #[inline(always)]
+    unsafe fn load_low_f16(p: *const u32) -> Self {
+        Self(widen_f16(vld1q_u32(p)), widen_f16(vld1q_u32(p.add(4))))
+    }
+    #[inline(always)]
+    unsafe fn load_high_f16(p: *const u32) -> Self {
+        Self(
+            widen_f16(vshrq_n_u32::<16>(vld1q_u32(p))),
+            widen_f16(vshrq_n_u32::<16>(vld1q_u32(p.add(4)))),
+        )
+    }
+    #[inline(always)]
+    unsafe fn load_bits<const BITS: u32>(p: *const u32, shift: u32) -> Self {
+        let (right, mask) = (vdupq_n_s32(-(shift as i32)), vdupq_n_u32((1 << BITS) - 1));
+        let bits = |p| vcvtq_f32_u32(vandq_u32(vshlq_u32(vld1q_u32(p), right), mask));
+        Self(bits(p), bits(p.add(4)))
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
@@ -89,4 +107,13 @@ impl Vector for Neon {
     unsafe fn reduce_max(self) -> f32 {
         vmaxvq_f32(vmaxq_f32(self.0, self.1))
     }
+}
+
+/// Half-precision numbers in the lower halves of words: conversions of them are not stable in Rust.
+#[inline(always)]
+unsafe fn widen_f16(words: uint32x4_t) -> float32x4_t {
+    let magnitude = vshlq_n_u32::<SHORTER_BY>(vandq_u32(words, vdupq_n_u32(MAGNITUDE as u32)));
+    let rebased = vmulq_f32(vreinterpretq_f32_u32(magnitude), vdupq_n_f32(REBASE));
+    let sign = vshlq_n_u32::<16>(vandq_u32(words, vdupq_n_u32(SIGN as u32)));
+    vreinterpretq_f32_u32(vorrq_u32(vreinterpretq_u32_f32(rebased), sign))
 }

@@ -2,6 +2,7 @@
 
 use std::arch::x86_64::*;
 
+use super::half_precision::{MAGNITUDE, REBASE, SHORTER_BY, SIGN};
 use super::{HIGH_HALF, Vector};
 
 #[derive(Clone, Copy)]
@@ -32,6 +33,20 @@ impl Vector for Avx2 {
             _mm256_loadu_si256(p.cast()),
             high,
         )))
+    }
+    #[inline(always)]
+    unsafe fn load_low_f16(p: *const u32) -> Self {
+        Self(widen_f16(_mm256_loadu_si256(p.cast())))
+    }
+    #[inline(always)]
+    unsafe fn load_high_f16(p: *const u32) -> Self {
+        Self(widen_f16(_mm256_srli_epi32::<16>(_mm256_loadu_si256(p.cast()))))
+    }
+    #[inline(always)]
+    unsafe fn load_bits<const BITS: u32>(p: *const u32, shift: u32) -> Self {
+        let shifted = _mm256_srl_epi32(_mm256_loadu_si256(p.cast()), _mm_cvtsi32_si128(shift as i32));
+        let masked = _mm256_and_si256(shifted, _mm256_set1_epi32((1 << BITS) - 1));
+        Self(_mm256_cvtepi32_ps(masked))
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
@@ -117,6 +132,25 @@ impl Vector for Avx512 {
         )))
     }
     #[inline(always)]
+    unsafe fn load_low_f16(p: *const u32) -> Self {
+        Self(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_loadu_si512(p.cast()))))
+    }
+    #[inline(always)]
+    unsafe fn load_high_f16(p: *const u32) -> Self {
+        let high = _mm512_srli_epi32::<16>(_mm512_loadu_si512(p.cast()));
+        Self(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(high)))
+    }
+    #[inline(always)]
+    unsafe fn load_bits<const BITS: u32>(p: *const u32, shift: u32) -> Self {
+        let shifted = _mm512_srl_epi32(_mm512_loadu_si512(p.cast()), _mm_cvtsi32_si128(shift as i32));
+        if BITS <= 4 {
+            let table = _mm512_loadu_ps(Numbers::<BITS>::TABLE.as_ptr());
+            return Self(_mm512_permutexvar_ps(shifted, table));
+        }
+        let masked = _mm512_and_si512(shifted, _mm512_set1_epi32((1 << BITS) - 1));
+        Self(_mm512_cvtepi32_ps(masked))
+    }
+    #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
         _mm512_storeu_ps(p, self.0)
     }
@@ -167,4 +201,29 @@ impl Vector for Avx512 {
     unsafe fn reduce_max(self) -> f32 {
         _mm512_reduce_max_ps(self.0)
     }
+}
+
+/// Half-precision numbers in the lower halves of words: F16C is not part of AVX2.
+#[inline(always)]
+unsafe fn widen_f16(words: __m256i) -> __m256 {
+    let magnitude = _mm256_slli_epi32::<SHORTER_BY>(_mm256_and_si256(words, _mm256_set1_epi32(MAGNITUDE)));
+    let rebased = _mm256_mul_ps(_mm256_castsi256_ps(magnitude), _mm256_set1_ps(REBASE));
+    let sign = _mm256_slli_epi32::<16>(_mm256_and_si256(words, _mm256_set1_epi32(SIGN)));
+    _mm256_or_ps(rebased, _mm256_castsi256_ps(sign))
+}
+
+/// Numbers of so many bits.
+struct Numbers<const BITS: u32>;
+
+impl<const BITS: u32> Numbers<BITS> {
+    /// By the lowest four bits of a word, of which other bits may be set too.
+    const TABLE: [f32; 16] = {
+        let mut table = [0.0; 16];
+        let mut bits = 0;
+        while bits < 16 {
+            table[bits] = (bits % (1 << BITS)) as f32;
+            bits += 1;
+        }
+        table
+    };
 }
