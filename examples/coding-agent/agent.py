@@ -1,4 +1,4 @@
-"""A coding agent in 40 lines: the model writes files and runs programs by two tools until it says that it is done."""
+"""A coding agent in 50 lines: the model writes files and runs programs by two tools until it says that it is done."""
 
 import json
 import os

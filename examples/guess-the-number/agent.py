@@ -6,7 +6,6 @@ import re
 import sys
 import urllib.request
 
-RULES = "I think of a number from 1 to 100. Guess it: answer with one number. I say whether mine is higher or lower."
 GUESSES = 7
 
 
@@ -23,9 +22,9 @@ def ask(messages):
         return json.load(response)["choices"][0]["message"]["content"] or ""
 
 
-def play(secret):
+def play(rules, secret):
     """Returns the reward, and the number of guesses: 1 for the number, less for what came close."""
-    messages = [{"role": "user", "content": RULES}]
+    messages = [{"role": "user", "content": rules}]
     closest = 100
     for guess_number in range(1, GUESSES + 1):
         answer = ask(messages)
@@ -42,5 +41,5 @@ def play(secret):
 
 
 task = json.load(sys.stdin)
-reward, guesses = play(task["metadata"]["secret"])
+reward, guesses = play(task["main_query"], task["metadata"]["secret"])
 print(json.dumps({"reward": reward, "is_success": reward == 1.0, "log_metrics": {"guesses": guesses}}))

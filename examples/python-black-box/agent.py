@@ -6,7 +6,7 @@ import sys
 import urllib.request
 
 task = json.load(sys.stdin)
-question = f"Reverse the word: {task['metadata']['word']}. Answer with the reversed word only."
+question = task["main_query"] + " Answer with the reversed word only."
 request = urllib.request.Request(
     os.environ["OPENAI_BASE_URL"] + "/chat/completions",
     data=json.dumps({"model": "default", "messages": [{"role": "user", "content": question}]}).encode(),

@@ -6,6 +6,6 @@ import sys
 from openai import OpenAI
 
 task = json.load(sys.stdin)
-question = f"Reverse the word: {task['metadata']['word']}. Answer with the reversed word only."
+question = task["main_query"] + " Answer with the reversed word only."
 answer = OpenAI().chat.completions.create(model="default", messages=[{"role": "user", "content": question}])
 print(json.dumps({"output": (answer.choices[0].message.content or "").strip().strip(".").lower()}))
