@@ -1,4 +1,4 @@
-//! Logging to stderr, as text or JSON: information of ours and warnings of others by default, without colours if
+//! Logging to stderr, as text or JSON. By default: information of this crate and warnings of others, without colours if
 //! `NO_COLOR` is set or stderr is not a terminal.
 
 use std::fmt;
@@ -35,7 +35,7 @@ pub struct LogArgs {
 }
 
 /// Sets up logging for the process. `RUST_LOG` overrides `verbose` (0: warnings and, unless `is_quiet`, our information;
-/// 1: information; 2: everything of ours).
+/// 1: information; 2: everything of this crate).
 pub fn init(verbose: u8, is_quiet: bool, format: Format) {
     let default = match verbose {
         0 if is_quiet => "warn",

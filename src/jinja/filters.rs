@@ -140,7 +140,7 @@ fn sum(state: &State, value: &Value, positional: Rest<Value>, keywords: Kwargs) 
     let arguments = Arguments::new(positional, keywords, &["attribute", "start"])?;
     let start = arguments.value(1).cloned().unwrap_or(Value::from(0));
     if start.as_str().is_some() {
-        return Err(invalid("sum: strings are put together by the filter `join`"));
+        return Err(invalid("sum: strings are joined by the filter `join`"));
     }
     items(state, value)?.into_iter().try_fold(start, |sum, item| {
         let item = match arguments.value(0) {

@@ -10,7 +10,7 @@ use super::environment::environment;
 use super::error::TemplateError;
 use super::{python, rewrite};
 
-/// Steps that a rendering may take; a step is an instruction, 64 bytes of text made or two values looked at.
+/// Steps that a rendering may take; a step is an instruction, 64 bytes of text made or two values visited.
 const STEPS: u64 = 4_000_000;
 /// Bytes of the variables for which a rendering may take one step more.
 const INPUT_BYTES: usize = 2;

@@ -6,7 +6,7 @@ use minijinja::{Error, State, Value};
 use super::objects::{Generator, Range};
 use super::{MAX_DEPTH, charge, invalid, is_tests};
 
-/// Values of a container that are looked at for one step.
+/// Values of a container that are visited for one step.
 const STEP_VALUES: usize = 2;
 
 /// Pays for looking at all that a value holds, and refuses what is nested too deep.

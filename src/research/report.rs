@@ -1,4 +1,4 @@
-//! The result: what each variant came to, and whether it differs from the baseline by more than noise.
+//! The report: the result of each variant, and whether it differs from the baseline by more than noise.
 
 use std::fmt::Write as _;
 

@@ -32,7 +32,7 @@ impl Interrupt {
             note("stopping: running episodes are finished or aborted; press Ctrl-C again to exit now");
             listening.stop();
             signals.next().await;
-            // Agents and a server of ours notice that we are gone, and follow.
+            // Agents and the server that `roll` started notice that this process is gone, and end too.
             std::process::exit(EXIT_CODE.into());
         });
         Ok(interrupt)

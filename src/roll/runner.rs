@@ -37,7 +37,7 @@ const COMPANY: Duration = Duration::from_secs(60);
 /// Runs a job.
 ///
 /// # Errors
-/// Fails if the job is wrong, server or engine fail, or no episode ever comes to an end.
+/// Fails if the job is wrong, server or engine fail, or no episode ever ends.
 pub async fn run(mut job: Job, options: Options, interrupt: Interrupt) -> Result<End, RollError> {
     let progress = Arc::new(Progress::new(options.json, interrupt.clone()).with_every_step(options.every_step));
     let tasks = read_tasks(&job, &progress).await?;

@@ -462,7 +462,7 @@ impl<'a> Training<'a> {
         }
     }
 
-    /// Whether episodes end and end, and none of them comes to an update.
+    /// Whether many episodes have ended since the last update, and none of them leads to one.
     fn is_stuck(&self) -> bool {
         self.ended.len() as u64 >= BATCHES_WITHOUT_UPDATE.saturating_mul(self.plan.target().episodes().max(1))
     }

@@ -32,7 +32,7 @@ struct Parameter {
     shape: Vec<usize>,
 }
 
-/// What a rank's micro-batches came to, apart from gradients.
+/// Sums of a rank's micro-batches, apart from gradients.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Part {
     /// Memory was insufficient; the rest is empty then.

@@ -6,7 +6,7 @@
 
 use serde_json::Value;
 
-/// How deep arguments are looked at.
+/// Maximum nesting of arguments that are checked.
 const DEPTH: usize = 64;
 
 /// What is wrong with a value that stands at `path`, or nothing.

@@ -65,7 +65,7 @@ fn default_result() -> usize {
     16_384
 }
 
-/// What a call came to.
+/// Outcome of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ToolResult {
     /// What the model reads.

@@ -45,7 +45,7 @@ fn default_timeout() -> f64 {
     600.0
 }
 
-/// Workers without an episode. Those that run one belong to its future, and end with it unless it comes to its end.
+/// Workers without an episode. Those that run one belong to its future, and end with it unless it ends normally.
 #[derive(Debug, Default)]
 struct Pool {
     idle: Mutex<Vec<Process>>,
@@ -164,7 +164,7 @@ struct Pipes {
     max_output: usize,
 }
 
-/// What a worker's standard output came to.
+/// How a worker's standard output ended.
 enum Line {
     Answer(Map<String, Value>),
     /// It printed more than it may.

@@ -202,6 +202,7 @@ pub(super) fn test_section<T: serde::de::DeserializeOwned + schemars::JsonSchema
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::ServerUrl;
     use crate::roll::agents::Agent;
     use crate::roll::rewards::Reward;
 
@@ -218,6 +219,18 @@ mod tests {
         assert_eq!(job.roll.length(), Length::Epochs(1));
         assert_eq!((job.roll.max_parallel, job.roll.retries, job.roll.eval), (64, 3, None));
         assert!(job.roll.auto_start_swarm_server);
+    }
+
+    /// Seen in a build of the clients alone, whose dry run promised a server that it cannot start.
+    #[test]
+    fn a_server_is_started_here_by_a_build_that_has_one() {
+        let local = ServerUrl::parse("http://localhost:10086").unwrap();
+        let other = ServerUrl::parse("http://gpu-box:10086").unwrap();
+        let agent = "agent: {type: chat}, reward: {type: exact_match, answer: x}";
+        let starts = |roll: &str, url| parse(roll).unwrap().roll.starts_server(url);
+        assert_eq!(starts(&format!("{{{agent}}}"), &local), cfg!(feature = "server"));
+        assert!(!starts(&format!("{{{agent}}}"), &other));
+        assert!(!starts(&format!("{{{agent}, auto_start_swarm_server: false}}"), &local));
     }
 
     #[test]

@@ -195,7 +195,7 @@ pub(super) struct Running {
     patience: Duration,
 }
 
-/// How a program came to its end.
+/// How a program ended.
 #[derive(Debug)]
 pub(super) enum End {
     /// Without being killed.

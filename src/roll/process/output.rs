@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// What a stream has had so far; to be looked at while it is read.
+/// Output of a stream so far, which can be looked at while it is read.
 #[derive(Clone, Debug, Default)]
 pub(in crate::roll) struct Captured(Arc<Mutex<Vec<u8>>>);
 

@@ -1,4 +1,4 @@
-//! `roll.reward` as a job file has it, and what it comes to.
+//! `roll.reward` as a job file has it, and the scorer that is made of it.
 
 use std::path::PathBuf;
 use std::time::Duration;

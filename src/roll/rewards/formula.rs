@@ -1,4 +1,4 @@
-//! The reward of type `expression`: what an expression over the answer comes to.
+//! The reward of type `expression`: the value of an expression over the answer.
 
 use serde_json::Value;
 

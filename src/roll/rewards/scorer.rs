@@ -1,4 +1,4 @@
-//! A reward, ready to score: what a job's configuration of it comes to.
+//! A reward, ready to score, made from a job's configuration.
 
 use std::sync::Arc;
 

@@ -37,7 +37,7 @@ pub fn differences(given: &Ajet, present: &Ajet) -> Vec<ConfigDifference> {
     found
 }
 
-/// The same configuration with the lengths that follow from others written out, as clients of ours send it. The task reader
+/// Returns the configuration with the lengths that follow from others written out, as our clients send it. The task reader
 /// is the client's own matter and is left out.
 fn with_lengths(ajet: &Ajet) -> Ajet {
     match load(&dump_yaml(ajet), Strictness::Synced) {

@@ -9,8 +9,8 @@ pub const BLOCK_TOKENS: usize = 32;
 pub(super) const SPAN_BLOCKS: usize = 4;
 /// Tokens of these.
 pub(super) const SPAN: usize = SPAN_BLOCKS * BLOCK_TOKENS;
-/// Blocks of a segment, which is a whole number of spans: a row's sums begin at zero in each segment and are then put
-/// together, so that threads can share a long sequence.
+/// Blocks of a segment, which is a whole number of spans: a row's sums begin at zero in each segment and are then
+/// combined, so that threads can share a long sequence.
 pub(super) const SEGMENT_BLOCKS: usize = 16;
 
 /// The shape of a block.

@@ -1,9 +1,9 @@
 //! Causal attention with grouped queries over key-value caches made of blocks: items of work, and their threads.
 //!
 //! An item is some rows of one sequence and the query heads of one key-value head (`item.rs`). Blocks ([`BlockLayout`])
-//! are visited in order in segments of fixed length (`segment.rs`), which are then put together in order
-//! ("Flash-Decoding", Dao et al. 2023): row by row the same whatever other rows are computed beside it, and whoever
-//! computes a segment.
+//! are visited in order in segments of fixed length (`segment.rs`), which are then combined in order
+//! ("Flash-Decoding", Dao et al. 2023): a row's result does not depend on the other rows of the batch, nor on which
+//! thread computes a segment.
 
 mod block;
 mod item;
@@ -18,8 +18,8 @@ pub use item::AttentionRows;
 use item::Item;
 use segment::{Part, Scratch};
 
-/// Maximum number of query rows (positions × heads of the group) that share one pass over the cache: their queries, scores and sums
-/// stay in the second-level cache.
+/// Maximum number of query rows (positions × heads of the group) that share one pass over the cache: their queries,
+/// scores and sums stay in the second-level cache.
 const MAX_ROWS: usize = 192;
 /// Fewer where threads would have nothing to do, down to these.
 const MIN_ROWS: usize = 48;
@@ -97,7 +97,8 @@ pub fn attention(
     });
 }
 
-/// Returns how many positions an item takes: as many as share a pass, fewer where there would not be two items for each thread.
+/// Returns how many positions an item takes: as many as share a pass, fewer where there would not be two items for each
+/// thread.
 fn rows_per_item(
     threads: usize,
     rows: impl Iterator<Item = usize> + Clone,
@@ -111,7 +112,7 @@ fn rows_per_item(
     size
 }
 
-/// Computes few items of long sequences: threads take segments of one item, which are then put together in the same order
+/// Computes few items of long sequences: threads take segments of one item, which are then combined in the same order
 /// as otherwise.
 fn split_over_keys(pool: &Pool, items: &[Item]) {
     let isa = pool.isa();

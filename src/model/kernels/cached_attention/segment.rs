@@ -1,5 +1,5 @@
 //! Attention of an item's rows to a segment of their keys: spans of blocks with a running softmax (Milakov & Gimelshein
-//! 2018), and how the segments' parts are put together.
+//! 2018), and how the parts of segments are combined.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! From columns to rows: how the groups and lists of a Parquet schema are put together again.
+//! From columns to rows: how the groups and lists of a Parquet schema are reassembled.
 
 use parquet::basic::{ConvertedType, LogicalType, Repetition};
 use parquet::schema::types::Type;
@@ -10,7 +10,7 @@ use super::parquet_column::Column;
 /// Deepest nesting of groups and lists.
 const MOST_DEPTH: usize = 64;
 
-/// A part of a row: a column, or what columns are put together to.
+/// A part of a row: a column, or a group or list of columns.
 #[derive(Debug)]
 pub struct Node {
     /// Definition level from which on it is not null.
