@@ -72,7 +72,8 @@ async fn one_answer_has_all_that_a_dashboard_shows() {
     assert_eq!((batch.episodes, batch.episodes_target, batch.repeats), (2, 4, 2));
     assert_eq!(batch.reward.unwrap().mean, 0.5);
     let sampling = full.sampling.unwrap();
-    assert_eq!(sampling.running_requests, 3);
+    // A mean of ten seconds, in which the engine has just begun.
+    assert!((1..=3).contains(&sampling.running_requests), "{sampling:?}");
     assert_eq!(sampling.time_to_first_token.unwrap().p50, 0.25);
     assert_eq!((full.running_total, full.running[0].llm_calls), (1, 1));
     assert_eq!(full.running[0].client_uuid, "b");

@@ -87,7 +87,8 @@ test('after the end of the run and of the server, what was trained is still show
   await page.locator('.card').first().waitFor();
   await end(roll);
   await fetch(`${base}/stop_engine`, { method: 'POST' });
-  await page.locator('.state-word', { hasText: 'Offline' }).waitFor();
+  await page.locator('.state-word', { hasText: 'Ended' }).waitFor();
+  await page.getByText(/^ajet-swarm chat .*\/saved_experiments\//).waitFor();
   await openView(page, base, 'training');
   await page.locator('.metric canvas').first().waitFor();
   await openView(page, base, 'episodes?sort=reward');
