@@ -40,6 +40,8 @@ pub mod jinja;
 #[cfg(feature = "server")]
 pub mod model;
 pub mod overwatch;
+#[cfg(feature = "server")]
+pub mod plan;
 pub mod protocol;
 pub mod research;
 pub mod roll;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 
 pub use super::prompt_tokens::PromptCounter;
-use super::{bench, chat, engine, export, log, serve, start};
+use super::{bench, chat, engine, export, log, plan, serve, start};
 
 /// What `--version` prints.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -40,6 +40,8 @@ pub enum Command {
     Chat(chat::Args),
     /// Export a checkpoint as a model for Python's transformers and peft.
     Export(export::Args),
+    /// Estimate memory and time of a training configuration on given GPUs.
+    Plan(plan::Args),
     /// Measure sampling or training on this machine.
     Bench(bench::Args),
     /// Run an engine, as `start` does.
@@ -73,6 +75,7 @@ impl Command {
             Self::Serve(args) => serve::run(args).await,
             Self::Chat(args) => chat::run(args).await,
             Self::Export(args) => export::run(args),
+            Self::Plan(args) => plan::run(&args),
             Self::Bench(args) => bench::run(args).await,
             Self::Engine(args) => engine::run(args).await,
         }

@@ -31,6 +31,8 @@ pub mod log;
 pub mod model_server;
 pub mod overwatch;
 #[cfg(feature = "server")]
+pub mod plan;
+#[cfg(feature = "server")]
 mod prompt_tokens;
 pub mod research;
 mod roll;

@@ -12,7 +12,7 @@ use crate::protocol::openai::ChatMessage;
 /// What `--version` prints.
 pub const VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
-    " (clients alone: no start, serve, chat, export, bench)"
+    " (clients alone: no start, serve, chat, export, plan, bench)"
 );
 
 /// What the program is.
@@ -46,6 +46,9 @@ pub enum Command {
     /// Not in this build.
     #[command(hide = true)]
     Export(Args),
+    /// Not in this build.
+    #[command(hide = true)]
+    Plan(Args),
     /// Not in this build.
     #[command(hide = true)]
     Bench(Args),
@@ -83,6 +86,7 @@ impl Command {
             Self::Serve(_) => "serve",
             Self::Chat(_) => "chat",
             Self::Export(_) => "export",
+            Self::Plan(_) => "plan",
             Self::Bench(_) => "bench",
             Self::Engine(_) => "engine",
         };

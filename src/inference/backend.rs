@@ -18,7 +18,7 @@ const PREFILL_TOKENS: usize = 256;
 /// reading the weights on cards from A100 to H200 (150 to 300 operations per byte), times a small factor.
 const GPU_PREFILL_TOKENS: usize = 2048;
 /// Share of the available memory that caches may use on a CPU, but at least one sequence.
-const MEMORY_SHARE: f64 = 0.25;
+pub const MEMORY_SHARE: f64 = 0.25;
 /// Assumed available memory if the system does not report it.
 const ASSUMED_MEMORY: usize = 8 << 30;
 

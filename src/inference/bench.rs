@@ -168,7 +168,11 @@ pub fn gpu_mb(weights: &Weights) -> f64 {
     memory.map_or(0.0, |memory| (memory.total - memory.free) as f64 / 1e6)
 }
 
-fn cpu_ceilings(ajet: &Ajet) -> Result<Ceilings> {
+/// Measures the limits of this machine's CPU with the configured threads and type.
+///
+/// # Errors
+/// Fails for an `AJET_ISA` that the machine lacks.
+pub fn cpu_ceilings(ajet: &Ajet) -> Result<Ceilings> {
     let pool = compute_pool(&ajet.engine)?;
     Ok(Ceilings {
         memory_bytes_per_s: ceilings::memory_bandwidth(&pool),
@@ -249,10 +253,9 @@ impl Measurement {
             .map(|(_, param)| bytes_of(param, layer_bytes))
             .sum::<usize>()
             + head.map_or(0, |head| bytes_of(head, head_bytes));
-        // Each token's queries with the keys up to its own, and as much with the values.
-        let attention = config.layers.len() * config.num_heads * config.head_dim * (plan.prompt + 1);
-        let position = 2 * config.layers.len() * config.num_kv_heads * config.head_dim;
-        let cached = batch as f64 * (plan.prompt as f64 + steps / 2.0) * position as f64;
+        // A token of the prompt sees half of it in the mean.
+        let attention = config.attention_products(plan.prompt + 1) / 2;
+        let cached = batch as f64 * (plan.prompt as f64 + steps / 2.0) * config.cached_numbers() as f64;
         let step_bytes = weight_bytes as f64 + cached * cache_bytes as f64;
         Self {
             batch,

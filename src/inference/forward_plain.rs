@@ -380,8 +380,7 @@ impl PlainForward {
 
 impl Forward for PlainForward {
     fn block_bytes(&self) -> usize {
-        let c = &self.config;
-        2 * c.layers.len() * c.num_kv_heads * c.head_dim * BLOCK_TOKENS * self.head.dtype().size_in_bytes()
+        self.config.cached_numbers() * BLOCK_TOKENS * self.head.dtype().size_in_bytes()
     }
 
     fn reserve(&mut self, blocks: usize) {

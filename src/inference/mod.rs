@@ -6,7 +6,7 @@
 //! the blocks of earlier prompts. [`sampler`] draws tokens from logits, `device_sampler` does so on a GPU, and
 //! `constraint` masks what a grammar forbids. [`detokenizer`] and [`parsers`] turn tokens into messages.
 
-mod backend;
+pub mod backend;
 pub mod bench;
 mod blocks;
 mod constraint;

@@ -10,7 +10,7 @@ use super::trainer::Trainer;
 use crate::config::ALL_LINEAR;
 use crate::config::schema::{Ajet, Dtype, SingletonGroup};
 use crate::model::lora::LoraConfig;
-use crate::model::{ModelConfig, Trainable, Weights, device, load, load_quantized};
+use crate::model::{ModelConfig, PassTokens, Trainable, Weights, device, load, load_quantized};
 use crate::timeline::Row;
 
 /// Parameters of the benchmark.
@@ -141,20 +141,14 @@ fn state_mb(weights: &Weights) -> f64 {
     (weights.parameter_bytes() + (adapters + 3 * trained) * size_of::<f32>()) as f64 / (1 << 20) as f64
 }
 
-/// Two operations a weight and token forward, as many for the activations' gradient and, where weights are trained, for
-/// theirs; besides attention's products. The head is only there where a token is trained.
+/// Operations of an update whose rows share nothing.
 fn operations(config: &ModelConfig, weights_trained: bool, plan: &Plan) -> f64 {
-    let matrices = config
-        .tensor_shapes()
-        .into_iter()
-        .filter(|(name, _)| name.contains("proj"));
-    let in_layers: usize = matrices.map(|(_, shape)| shape.iter().product::<usize>()).sum();
-    let head = config.vocab_size * config.hidden_size;
-    let attention = 2 * config.layers.len() * config.num_heads * config.head_dim * plan.tokens / 2;
-    let passes = if weights_trained { 3 } else { 2 };
-    let trained = plan.rows * (plan.tokens - plan.prompt);
-    2.0 * (passes * trained * head) as f64
-        + 2.0 * (plan.rows * plan.tokens * (passes * in_layers + 3 * attention)) as f64
+    let tokens = PassTokens {
+        computed: (plan.rows * plan.tokens) as f64,
+        predicting: (plan.rows * (plan.tokens - plan.prompt)) as f64,
+        seen: plan.tokens as f64 / 2.0,
+    };
+    config.training_operations(tokens, weights_trained)
 }
 
 fn episodes(plan: &Plan, vocabulary: u32, seed: u64) -> Vec<TrainEpisode> {

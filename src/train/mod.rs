@@ -14,13 +14,11 @@ pub mod episode;
 pub mod error;
 pub mod gradients;
 pub mod loss;
-#[cfg(test)]
-mod memory_tests;
 pub mod mini_batch;
 pub mod optim;
 pub mod packing;
 pub mod prepare;
-mod ranks;
+pub mod ranks;
 pub mod report;
 pub mod settings;
 pub mod state;

@@ -283,6 +283,15 @@ fn edit(tensor: &Tensor, change: impl FnOnce(&mut [f32]) -> crate::collective::R
     Ok(Tensor::from_vec(values, tensor.shape(), tensor.device())?)
 }
 
+/// Returns the number of parameters whose optimizer's state the rank with the most of them has.
+pub fn most_owned(sizes: &[usize], ranks: usize) -> usize {
+    let mut owned = vec![0; ranks];
+    for (size, owner) in sizes.iter().zip(assign(sizes, ranks)) {
+        owned[owner] += size;
+    }
+    owned.into_iter().max().unwrap_or(0)
+}
+
 /// Assigns work to ranks so that the costs are about equal: the most expensive first, each to the rank with the least
 /// (longest processing time, Graham 1969). Returns the rank of each.
 fn assign(costs: &[usize], ranks: usize) -> Vec<usize> {
@@ -311,6 +320,8 @@ mod tests {
         assert_eq!(assign(&[1, 1, 1], 1), [0, 0, 0]);
         assert_eq!(assign(&[2], 3), [0]);
         assert_eq!(assign(&[], 3), Vec::<usize>::new());
+        assert_eq!(most_owned(&[5, 3, 3, 1], 2), 6);
+        assert_eq!(most_owned(&[], 2), 0);
     }
 
     proptest! {

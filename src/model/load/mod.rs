@@ -14,6 +14,7 @@ pub(crate) mod gguf_writer;
 mod hub;
 mod random;
 mod safetensors;
+mod shape;
 mod text;
 
 use std::collections::BTreeMap;
@@ -30,6 +31,7 @@ use super::error::ModelError;
 use super::kernels::QuantizedMatrix;
 use super::tokenizer::Tokenizer;
 
+pub use shape::load_shape;
 pub use text::{TextSide, load_text};
 
 /// A model in memory, with what is needed to use it and to write it as a checkpoint.

@@ -12,7 +12,7 @@ use crate::model::kernels::{Compute, LogitScaling, Weight};
 use crate::model::ops::{BatchContext, RopeTables};
 use crate::model::token_set::Allowed;
 use crate::model::weights::{EMBEDDING, FINAL_NORM};
-use crate::model::{ModelError, Transformer};
+use crate::model::{ModelConfig, ModelError, Transformer};
 use crate::train::error::Result;
 use crate::train::gradients::Gradients;
 use crate::train::packing::MicroBatch;
@@ -78,11 +78,10 @@ impl<'a> Forward<'a> {
     ) -> Result<Self> {
         let config = &model.weights().config;
         let (tokens, layers) = (micro.batch.len(), config.layers.len());
-        let keeps = if recompute { layers.min(1) } else { layers };
-        let inputs_size = (layers + 1) * config.hidden_size;
-        let a_token = inputs_size + keeps * Kept::size(config) + Scratch::size(config);
+        let keeps = kept_layers(config, recompute);
         let keep_logits = !recompute && recompute::stores_logits(config, micro.predictions.len());
-        let mut rest = arena.cut(tokens * a_token + HeadMemory::size(&model, micro, compute, keep_logits)?);
+        let layer_floats = tokens * floats_per_token(config, recompute);
+        let mut rest = arena.cut(layer_floats + HeadMemory::size(&model, micro, compute, keep_logits)?);
         let mut pass = Self {
             context: model.context(&micro.batch)?,
             inputs: (0..=layers).map(|_| rest.take(tokens * config.hidden_size)).collect(),
@@ -259,6 +258,18 @@ impl<'a> HeadMemory<'a> {
         let head = head(weight.as_factor(), &targets, &[], width, scaling, compute, keep)?;
         Ok(head.buffer_len())
     }
+}
+
+/// Number of layers whose results are stored at the same time.
+fn kept_layers(config: &ModelConfig, recompute: bool) -> usize {
+    let layers = config.layers.len();
+    if recompute { layers.min(1) } else { layers }
+}
+
+/// Returns the numbers that layers have in memory for each token.
+pub(super) fn floats_per_token(config: &ModelConfig, recompute: bool) -> usize {
+    let inputs = (config.layers.len() + 1) * config.hidden_size;
+    inputs + kept_layers(config, recompute) * Kept::size(config) + Scratch::size(config)
 }
 
 fn pass<'p>(

@@ -6,6 +6,7 @@ mod arena;
 mod autograd;
 mod kernels;
 mod layer;
+pub mod memory;
 mod projection;
 pub mod recompute;
 #[cfg(test)]

@@ -21,10 +21,15 @@ pub fn wanted(setting: Recompute, weights: &Weights, tokens: usize) -> bool {
                 _ if weights.device().is_cpu() => memory::available().map(|bytes| bytes as f64),
                 _ => None,
             };
-            let kept = kept_bytes(&weights.config, weights.dtype().size_in_bytes(), tokens);
-            kept > free.map_or(DEFAULT_BYTES, |free| free * SHARE_OF_FREE)
+            too_much_to_keep(&weights.config, weights.dtype().size_in_bytes(), tokens, free)
         }
     }
+}
+
+/// Returns whether `auto` recomputes in a pass over this number of tokens, with weights whose numbers have so many bytes and
+/// this number of free bytes, if known.
+pub fn too_much_to_keep(config: &ModelConfig, number_bytes: usize, tokens: usize, free: Option<f64>) -> bool {
+    kept_bytes(config, number_bytes, tokens) > free.map_or(DEFAULT_BYTES, |free| free * SHARE_OF_FREE)
 }
 
 /// Returns whether the logits of `predictions` predictions are stored on a CPU, where they save the head's product in the
