@@ -22,6 +22,8 @@ struct Client {
 #[derive(Debug, Default)]
 pub struct ActiveClients {
     clients: IndexMap<String, Client>,
+    /// Number of those that agreed.
+    agreed: usize,
 }
 
 impl ActiveClients {
@@ -44,9 +46,8 @@ impl ActiveClients {
     fn remove_least_active(&mut self) {
         let times = self.clients.values().map(|client| client.last_activity);
         let quietest = times.enumerate().min_by(|(_, a), (_, b)| a.total_cmp(b));
-        if let Some((index, _)) = quietest {
-            self.clients.shift_remove_index(index);
-        }
+        let removed = quietest.and_then(|(index, _)| self.clients.shift_remove_index(index));
+        self.agreed -= usize::from(removed.is_some_and(|(_, client)| client.agreed));
     }
 
     /// Records the activity of a client after a claim, LLM call or end; returns whether it is active.
@@ -57,29 +58,35 @@ impl ActiveClients {
 
     /// Records that a client agreed to the update; returns `false` if it is not active.
     pub fn agree(&mut self, client_uuid: &str) -> bool {
-        let client = self.clients.get_mut(client_uuid);
-        client.map(|client| client.agreed = true).is_some()
+        let Some(client) = self.clients.get_mut(client_uuid) else {
+            return false;
+        };
+        self.agreed += usize::from(!client.agreed);
+        client.agreed = true;
+        true
     }
 
     /// Returns whether any active client agreed.
     pub fn any_agreed(&self) -> bool {
-        self.clients.values().any(|client| client.agreed)
+        self.agreed > 0
     }
 
     /// Returns whether there are active clients and all agreed.
     pub fn all_agreed(&self) -> bool {
-        !self.clients.is_empty() && self.clients.values().all(|client| client.agreed)
+        !self.clients.is_empty() && self.agreed == self.clients.len()
     }
 
     /// Removes the clients without activity for [`ACTIVE_SECONDS`].
     pub fn expire(&mut self, now: f64) {
         self.clients
             .retain(|_, client| now - client.last_activity < ACTIVE_SECONDS);
+        self.agreed = self.clients.values().filter(|client| client.agreed).count();
     }
 
     /// Removes all clients at the end of a batch.
     pub fn clear(&mut self) {
         self.clients.clear();
+        self.agreed = 0;
     }
 
     /// Iterates over id, time of the last activity, and agreement.

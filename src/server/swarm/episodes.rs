@@ -2,13 +2,13 @@
 //!
 //! Pure except for random ids and keys: time is passed in as Unix seconds.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
-use indexmap::IndexMap;
 use rand::Rng;
 use uuid::Uuid;
 
+use super::in_order::InOrder;
 use crate::config::checksum::hex;
 use crate::protocol::engine::DropReason;
 use crate::protocol::swarm::{EPISODE_KEY_PREFIX, EpisodeType};
@@ -138,7 +138,10 @@ struct Gone {
 /// All claimed episodes in the order of their claims, and those that ended in the last [`REMEMBER_SECONDS`].
 #[derive(Debug, Default)]
 pub struct Registry {
-    running: IndexMap<Uuid, Episode>,
+    running: InOrder<Episode>,
+    /// Bytes of stored answers of each running episode that has some, and their sum.
+    kept: BTreeSet<(usize, Uuid)>,
+    kept_bytes: usize,
     gone: HashMap<Uuid, Gone>,
     /// Times at which the episodes of `gone` ended, oldest first.
     gone_order: VecDeque<(f64, Uuid)>,
@@ -193,7 +196,7 @@ impl Registry {
             ending: false,
         };
         self.secrets.insert(secret, id);
-        Some(self.running.entry(id).or_insert(episode))
+        Some(self.running.add(id, episode))
     }
 
     /// Returns a running episode.
@@ -204,13 +207,34 @@ impl Registry {
     /// Stores an answer of an episode. If all stored answers exceed `max` bytes, the episode that stores most drops its
     /// oldest.
     pub fn keep_response(&mut self, uuid: &str, response: Kept, max: usize) {
-        let Some(episode) = self.get_mut(uuid) else { return };
-        episode.kept_responses.keep(response);
-        let bytes = |episode: &Episode| episode.kept_responses.bytes();
-        while self.running.values().map(bytes).sum::<usize>() > max
-            && let Some(largest) = self.running.values_mut().max_by_key(|episode| bytes(episode))
-            && largest.kept_responses.forget_oldest()
+        let Some(id) = id_of(uuid) else { return };
+        self.change_kept(id, |kept| {
+            kept.keep(response);
+            true
+        });
+        while self.kept_bytes > max
+            && let Some((_, largest)) = self.kept.last().copied()
+            && self.change_kept(largest, KeptResponses::forget_oldest)
         {}
+    }
+
+    /// Changes the stored answers of a running episode, and the count of their bytes. Returns what `change` returns, or
+    /// `false` if the episode does not run.
+    fn change_kept(&mut self, id: Uuid, change: impl FnOnce(&mut KeptResponses) -> bool) -> bool {
+        let Some(episode) = self.running.get_mut(&id) else {
+            return false;
+        };
+        let kept = &mut episode.kept_responses;
+        let before = kept.bytes();
+        let changed = change(kept);
+        let after = kept.bytes();
+        self.kept.remove(&(before, id));
+        if after > 0 {
+            self.kept.insert((after, id));
+        }
+        // What was there before is part of the sum.
+        self.kept_bytes = self.kept_bytes - before + after;
+        changed
     }
 
     /// Returns a running episode, mutably.
@@ -220,7 +244,7 @@ impl Registry {
 
     /// Iterates over the running episodes, oldest claim first.
     pub fn iter(&self) -> impl Iterator<Item = &Episode> {
-        self.running.values()
+        self.running.iter()
     }
 
     /// Returns the number of running episodes.
@@ -304,12 +328,15 @@ impl Registry {
     /// remembered outcome.
     pub fn remove(&mut self, uuid: &str, fate: Fate, now: f64) -> Option<Episode> {
         let id = id_of(uuid)?;
-        let Some(episode) = self.running.shift_remove(&id) else {
+        let Some(episode) = self.running.remove(&id) else {
             if fate == Fate::Ended {
                 self.was_ended(uuid);
             }
             return None;
         };
+        let kept = episode.kept_responses.bytes();
+        self.kept.remove(&(kept, id));
+        self.kept_bytes -= kept;
         // Every issued key has a secret.
         let secret = secret_of(&episode.key).unwrap_or_default();
         let client = self.client_hashes.hash_one(&episode.client_uuid);
@@ -375,7 +402,7 @@ impl Registry {
     }
 
     fn discardable(&self, want: impl Fn(&Episode) -> bool, ending_too: bool) -> Vec<String> {
-        let episodes = self.running.values();
+        let episodes = self.running.iter();
         let wanted = episodes.filter(|episode| (ending_too || !episode.ending) && want(episode));
         wanted.map(|episode| episode.uuid.clone()).collect()
     }
@@ -451,6 +478,34 @@ mod tests {
         let [large, small] = keep(&small, 1, 4_000);
         assert!(small > 4_000 && large + small <= 10_000, "{large} {small}");
         keep("no such episode", 0, 1);
+    }
+
+    // Seen with 100,000 running episodes: an end moved all younger ones, and an answer of the Responses API added up what
+    // all of them store.
+    #[test]
+    fn claims_calls_answers_and_ends_pass_no_other_episode() {
+        let mut registry = Registry::default();
+        let ids: Vec<String> = (0..1000).map(|_| claimed(&mut registry, "a", 0.0).0).collect();
+        for (number, id) in ids.iter().enumerate() {
+            registry.begin_call(id, 1.0);
+            registry.count_call(id);
+            let response = Kept {
+                id: format!("resp_{number}"),
+                previous: None,
+                messages: vec![],
+                response: "x".repeat(100).into(),
+                output: vec![],
+            };
+            registry.keep_response(id, response, 10_000);
+            registry.finish_call(id, 2.0);
+            assert_eq!(registry.check_end(id, "a"), EndCheck::Running);
+        }
+        assert!(registry.kept_bytes <= 10_000 && registry.kept.len() < 100);
+        for id in &ids {
+            registry.remove(id, Fate::Ended, 3.0);
+        }
+        assert_eq!((registry.kept_bytes, registry.kept.len()), (0, 0));
+        assert_eq!(registry.running.passed.get(), 0);
     }
 
     #[test]

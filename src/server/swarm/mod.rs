@@ -11,6 +11,7 @@ pub mod episode_outcome;
 pub mod episodes;
 pub mod feed;
 pub mod held_claims;
+mod in_order;
 pub mod pool_information;
 pub mod pool_view;
 pub mod state;
