@@ -61,7 +61,7 @@ impl Command {
             Self::Start(args) => args.log.log_format,
             Self::Engine(args) => args.log.log_format,
             Self::Serve(_) => log::Format::Text,
-            Self::Chat(_) | Self::Export(_) | Self::Bench(_) => log::Format::Sentences,
+            Self::Chat(_) | Self::Export(_) | Self::Plan(_) | Self::Bench(_) => log::Format::Sentences,
         }
     }
 

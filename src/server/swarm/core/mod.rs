@@ -11,6 +11,8 @@ mod feed;
 mod model_calls;
 #[cfg(test)]
 mod model_test;
+#[cfg(test)]
+mod scale_test;
 mod tick;
 
 use std::collections::VecDeque;
