@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,17 +85,24 @@ pub struct ModelServer {
 }
 
 impl ModelServer {
-    /// Creates a server for a checkpoint.
+    /// Creates a server for a checkpoint. Clients may load adapters from below the directory `adapters`, if given.
     ///
     /// # Errors
     /// Fails if the checkpoint is missing or damaged.
-    pub fn new(checkpoint: &str, args: &ModelArgs, token: Option<Token>, hosts: Hosts) -> anyhow::Result<Self> {
+    pub fn new(
+        checkpoint: &str,
+        args: &ModelArgs,
+        token: Option<Token>,
+        hosts: Hosts,
+        adapters: Option<PathBuf>,
+    ) -> anyhow::Result<Self> {
         let model = ServedModel::find(checkpoint, args.base.as_deref())?;
         let scratch = tempfile::tempdir().context("cannot create a temporary directory")?;
         let options = Options {
             token,
             hosts,
             serving: Some(checkpoint.to_owned()),
+            adapters: adapters,
             start_with: Some(dump_yaml(&args.config(&model, scratch.path()))),
             // What is served is this program's engine, whatever code a training server in this directory runs.
             code: CodeOptions {

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -34,6 +35,10 @@ pub struct Args {
     /// Port to listen on; 0 selects a free one.
     #[arg(long, value_name = "PORT", default_value_t = 8000)]
     port: u16,
+    /// Let clients load LoRA adapters from below this directory, and sample with them: a training engine does, whose
+    /// ajet.rollout.endpoints names this server.
+    #[arg(long, value_name = "DIR")]
+    adapters: Option<PathBuf>,
     #[command(flatten)]
     access: Access,
     #[command(flatten)]
@@ -48,7 +53,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let token = args.access.token()?;
     let hosts = Hosts::new(args.access.allowed_host.clone());
     let given = token.as_ref().map(|token| token.token.clone());
-    let server = ModelServer::new(&args.checkpoint, &args.model, given, hosts)?;
+    let server = ModelServer::new(&args.checkpoint, &args.model, given, hosts, args.adapters.clone())?;
     let (host, port) = (args.access.host, args.port);
     let listener = TcpListener::bind((host, port)).await;
     let listener = listener

@@ -50,7 +50,7 @@ impl Ajet {
         let fewer_bits = self.rollout.quantization != Quantization::None || self.engine.dtype == Dtype::Bf16;
         let asked = self.trainer_common.importance_sampling.clone();
         let mode = match asked.mode {
-            ImportanceMode::Auto if fewer_bits => ImportanceMode::Token,
+            ImportanceMode::Auto if fewer_bits || !self.rollout.endpoints.is_empty() => ImportanceMode::Token,
             ImportanceMode::Auto => ImportanceMode::Off,
             mode => mode,
         };
@@ -158,5 +158,8 @@ mod tests {
             assert_eq!(found.mode, expected, "{quantization:?}, {dtype:?}, {asked:?}");
             assert_eq!(found.cap, ajet.trainer_common.importance_sampling.cap);
         }
+        let mut elsewhere = Ajet::default();
+        elsewhere.rollout.endpoints.push("http://box2:8000".into());
+        assert_eq!(elsewhere.importance_sampling().mode, Token);
     }
 }

@@ -10,6 +10,8 @@ use super::schema::{
 
 const TOOL_PARSERS: [&str; 4] = ["hermes", "llama3_json", "json", "none"];
 const REASONING_PARSERS: [&str; 2] = ["think", "none"];
+/// APIs of `ajet.rollout.endpoints`.
+const ENDPOINT_APIS: [&str; 1] = ["vllm"];
 const KL_ESTIMATORS: [&str; 6] = ["kl", "mse", "low_var_kl", "k1", "k2", "k3"];
 const LOGGERS: [&str; 2] = ["console", "tensorboard"];
 
@@ -23,6 +25,7 @@ pub fn problems(ajet: &Ajet) -> Vec<Problem> {
     checks.lengths(ajet);
     checks.batch(ajet);
     checks.sampling(&ajet.rollout);
+    checks.endpoints(ajet);
     checks.loss(ajet);
     checks.optimizer(&ajet.trainer_common);
     checks.lora(ajet);
@@ -197,6 +200,29 @@ impl Checks {
         }
         if let Some(parser) = &rollout.reasoning_parser {
             self.require_name("ajet.rollout.reasoning_parser", parser, &REASONING_PARSERS);
+        }
+    }
+
+    fn endpoints(&mut self, ajet: &Ajet) {
+        let rollout = &ajet.rollout;
+        if rollout.endpoints.is_empty() {
+            return;
+        }
+        let key = "ajet.rollout.endpoints";
+        for (index, endpoint) in rollout.endpoints.iter().enumerate() {
+            let is_url = ["http://", "https://"]
+                .iter()
+                .any(|scheme| endpoint.starts_with(scheme));
+            self.require(is_url, key, format!("{endpoint:?}"), "a URL such as http://box2:8000");
+            if rollout.endpoints[..index].contains(endpoint) {
+                self.problem(key, format!("{endpoint:?} is listed twice"));
+            }
+        }
+        self.require_name("ajet.rollout.name", &rollout.name, &ENDPOINT_APIS);
+        if !ajet.lora.is_on() {
+            let message =
+                "endpoints get the weights as a LoRA adapter, but ajet.lora.lora_rank is 0; hint: set it to 16";
+            self.problem(key, message.into());
         }
     }
 
@@ -418,6 +444,23 @@ mod tests {
                 "trainer_common: {optim: {lr_scheduler_type: cosine}}",
                 "ajet.trainer_common.total_training_steps: is not set; a decaying learning rate or warm-up by ratio \
                  requires the number of updates",
+            ),
+            (
+                "rollout: {endpoints: ['http://box2:8000']}",
+                "ajet.rollout.endpoints: endpoints get the weights as a LoRA adapter, but ajet.lora.lora_rank is 0; hint: set \
+                 it to 16",
+            ),
+            (
+                "rollout: {endpoints: [box2]}\nlora: {lora_rank: 8}",
+                "ajet.rollout.endpoints: \"box2\" is not a URL such as http://box2:8000",
+            ),
+            (
+                "rollout: {endpoints: ['http://a', 'http://a']}\nlora: {lora_rank: 8}",
+                "ajet.rollout.endpoints: \"http://a\" is listed twice",
+            ),
+            (
+                "rollout: {endpoints: ['http://a'], name: sglang}\nlora: {lora_rank: 8}",
+                "ajet.rollout.name: \"sglang\" is not one of vllm",
             ),
             (
                 "lora: {target_modules: [q_proj, nope]}",

@@ -15,9 +15,10 @@ use super::batch::ledger::Ledger;
 use super::batch::pool::StopRule;
 use super::batch::resume_plan::{Plan, plan};
 use super::core::{Core, Parts};
+use super::endpoints::{EndpointSampling, Endpoints};
 use super::events::EventHub;
 use super::metrics::step_log::{self, StepLog};
-use super::model_thread::{self, ModelThread};
+use super::model_thread::{self, ModelThread, Worker};
 use super::ranks::FirstRank;
 use super::recorder::Recorder;
 use super::sampling_load;
@@ -180,17 +181,22 @@ async fn boot(
 
     let (build_config, build_hub) = (config.clone(), hub.clone());
     let records = purpose == Purpose::Training;
-    let thread = match purpose {
-        Purpose::Training if collective.is_alone() => model_thread::spawn(move || {
-            ModelWorker::build(collective, &build_config, start.checkpoint.as_ref(), build_hub)
-        }),
-        Purpose::Training => model_thread::spawn(move || {
-            FirstRank::build(&collective, &build_config, start.checkpoint.as_ref(), build_hub)
-        }),
-        Purpose::Sampling { adapter } => {
-            model_thread::spawn(move || SamplingWorker::build(&build_config, adapter.as_deref(), &build_hub))
-        }
-    };
+    let endpoints = Endpoints::of(&config, &experiment_dir, &hub).map_err(EngineError)?;
+    let samplers = endpoints.clone();
+    let thread = model_thread::spawn(move || {
+        let (config, checkpoint) = (&build_config, start.checkpoint.as_ref());
+        let (worker, info): (Box<dyn Worker>, ModelInfo) = match purpose {
+            Purpose::Training if collective.is_alone() => {
+                boxed(ModelWorker::build(collective, config, checkpoint, build_hub)?)
+            }
+            Purpose::Training => boxed(FirstRank::build(&collective, config, checkpoint, build_hub)?),
+            Purpose::Sampling { adapter } => boxed(SamplingWorker::build(config, adapter.as_deref(), &build_hub)?),
+        };
+        Ok(match samplers {
+            Some(endpoints) => (Box::new(EndpointSampling::new(worker, endpoints)), info),
+            None => (worker, info),
+        })
+    });
     let (handle, info) = wait_until_built(thread.map_err(EngineError::new)?, &app).await?;
     limit_context(&mut config, &info, &hub);
     let hello = Hello {
@@ -227,6 +233,7 @@ async fn boot(
         hub: hub.clone(),
         model: handle,
         backend: Arc::new(backend),
+        endpoints,
         sessions: match records {
             true => Sessions::default(),
             false => Sessions::unrecorded(),
@@ -254,6 +261,10 @@ async fn boot(
     let _ = app.booted.set((core, hello)); // only set here
     hub.phase(EnginePhase::Rolling, global_step, start.damage);
     Ok(())
+}
+
+fn boxed(built: (impl Worker + 'static, ModelInfo)) -> (Box<dyn Worker>, ModelInfo) {
+    (Box::new(built.0), built.1)
 }
 
 fn cannot_record(experiment_dir: &Path, error: &std::io::Error) -> EngineError {

@@ -8,12 +8,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use futures_util::Stream;
 use serde_json::Value;
 
 use super::batch::finished::FinishedEpisode;
 use super::batch::journal::JournalError;
 use super::batch::ledger::{ClosedBatch, Ledger, LedgerError};
 use super::batch::resume_plan::StepEpisodes;
+use super::completions::{CompletionError, Completions};
+use super::endpoints::Endpoints;
 use super::events::EventHub;
 use super::metrics::{self, Metrics};
 use super::model_thread::{ModelGone, ModelHandle, UpdateOutcome};
@@ -26,6 +29,7 @@ use super::storage::lock::DirectoryLock;
 use crate::inference::SampleRequest;
 use crate::model::memory;
 use crate::protocol::checkpoint::BestCheckpoint;
+use crate::protocol::completions::{CompletionChunk, CompletionRequest};
 use crate::protocol::engine::{
     ChatCall, DropReason, EndEpisode, EndOutcome, EngineEvent, EngineLoad, EnginePhase, ForgetEpisode, PoolChange,
     PoolSnapshot, Update,
@@ -38,6 +42,8 @@ pub struct Core {
     hub: Arc<EventHub>,
     model: ModelHandle,
     backend: Arc<ChatBackend>,
+    endpoints: Option<Arc<Endpoints>>,
+    completions: Completions,
     sessions: Sessions,
     ledger: Mutex<Ledger>,
     checkpoints: CheckpointStore,
@@ -70,6 +76,8 @@ pub struct Parts {
     pub model: ModelHandle,
     /// Backend of the sessions.
     pub backend: Arc<ChatBackend>,
+    /// Samplers elsewhere, if there are any.
+    pub endpoints: Option<Arc<Endpoints>>,
     /// Sessions, none yet.
     pub sessions: Sessions,
     /// Journal and pool.
@@ -97,8 +105,10 @@ impl Core {
     pub fn new(parts: Parts) -> Arc<Self> {
         Arc::new(Self {
             hub: parts.hub,
+            completions: Completions::new(parts.model.clone()),
             model: parts.model,
             backend: parts.backend,
+            endpoints: parts.endpoints,
             sessions: parts.sessions,
             ledger: Mutex::new(parts.ledger),
             checkpoints: parts.checkpoints,
@@ -128,6 +138,22 @@ impl Core {
         session.chat(&call.request, call.episode_type).await
     }
 
+    /// Returns the interface for engines whose episodes are sampled here.
+    pub fn completions(&self) -> &Completions {
+        &self.completions
+    }
+
+    /// Samples an answer for another engine.
+    ///
+    /// # Errors
+    /// As [`Completions::answer`].
+    pub async fn complete(
+        &self,
+        request: CompletionRequest,
+    ) -> Result<impl Stream<Item = Result<CompletionChunk, CompletionError>> + Send + use<>, CompletionError> {
+        self.completions.answer(self.backend.next_request_id(), request).await
+    }
+
     /// Returns the number of prompt tokens that an agent's request would use.
     pub async fn count_tokens(&self, episode_uuid: &str, call: ChatCall) -> Result<u64, ChatError> {
         let session = self.sessions.running(episode_uuid, &self.backend)?;
@@ -146,7 +172,11 @@ impl Core {
     pub fn load(&self) -> EngineLoad {
         let (load, sampled) = (self.model.load(), self.model.sampling_totals());
         let recent = self.backend.latencies.take();
-        sampling_load::engine_load(load, sampled, recent, self.sessions.take_new_tokens())
+        let endpoints = self
+            .endpoints
+            .as_ref()
+            .map_or_else(Vec::new, |endpoints| endpoints.report());
+        sampling_load::engine_load(load, sampled, recent, self.sessions.take_new_tokens(), endpoints)
     }
 
     /// Saves a finished episode. Waits for the disk.

@@ -4,6 +4,8 @@ use std::io::ErrorKind;
 
 use super::batch::journal::JournalError;
 use super::batch::ledger::LedgerError;
+use super::completions::CompletionError;
+use super::endpoints::EndpointError;
 use super::session::ChatError;
 use super::storage::checkpoint::CheckpointError;
 use super::storage::export::ExportError;
@@ -23,6 +25,36 @@ fn chat_requests() {
         ChatError::Unavailable(_) => ChatError::Unavailable("the weights are being updated; hint: try again".into()),
         ChatError::Sampling(_) => ChatError::Sampling("out of memory".into()),
     ));
+}
+
+#[test]
+fn samplers_elsewhere() {
+    insta::assert_snapshot!(
+        "endpoints",
+        messages!(EndpointError:
+            EndpointError::Unreachable(_) => EndpointError::Unreachable("connection refused".into()),
+            EndpointError::Silent(_) => EndpointError::Silent(120),
+            EndpointError::Refused { .. } => EndpointError::Refused {
+                status: 404,
+                message: "no adapter `ajet.mine.1f.3` is loaded".into(),
+            },
+            EndpointError::Unexpected(_) => EndpointError::Unexpected("token \"a\" instead of its id".into()),
+            EndpointError::Early => EndpointError::Early,
+        )
+    );
+    insta::assert_snapshot!(
+        "completions",
+        messages!(CompletionError:
+            CompletionError::NoAdapter(_) => CompletionError::NoAdapter("ajet.mine.1f.3".into()),
+            CompletionError::Unsupported { .. } => CompletionError::Unsupported {
+                field: "stream",
+                required: "true",
+            },
+            CompletionError::Refused(_) => CompletionError::Refused("the prompt is empty".into()),
+            CompletionError::Adapter(_) => CompletionError::Adapter("no such directory".into()),
+            CompletionError::Stopped => CompletionError::Stopped,
+        )
+    );
 }
 
 #[test]

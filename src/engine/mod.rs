@@ -3,12 +3,15 @@
 //!
 //! [`boot`] assembles it: the model thread ([`model_thread`], [`worker`] or, without training, [`sampling_worker`]), the
 //! sessions of running episodes ([`session`]), the [`batch`], the files on disk ([`storage`]) and the [`metrics`].
-//! [`ranks`] lets several processes be one engine. [`core`] implements the contract, [`server`] serves it over HTTP, `recorder` writes what dashboards read, [`events`]
-//! and `sampling_load` report to the control plane.
+//! [`ranks`] lets several processes be one engine, and `endpoints` has samplers elsewhere sample for it. [`core`]
+//! implements the contract, [`server`] serves it over HTTP, `recorder` writes what dashboards read, [`events`] and
+//! `sampling_load` report to the control plane.
 
 pub mod batch;
 pub mod boot;
+mod completions;
 pub mod core;
+mod endpoints;
 pub mod events;
 #[cfg(test)]
 mod messages;

@@ -34,6 +34,14 @@ pub trait Worker {
     fn update(&mut self, global_step: u64, episodes: &[TrainEpisode]) -> Result<UpdateOutcome, String>;
     /// Writes model and trainer state into a checkpoint directory.
     fn save(&mut self, dir: &Path) -> Result<(), String>;
+    /// Writes the LoRA adapter that is trained into an existing directory.
+    fn write_adapter(&self, _dir: &Path) -> Result<(), String> {
+        Err("this engine trains no adapter".into())
+    }
+    /// Samples with the LoRA adapter in a directory from now on. Requests still queued or running are cancelled.
+    fn load_adapter(&mut self, _dir: &Path) -> Result<(), String> {
+        Err("this engine trains its own weights".into())
+    }
     /// Returns the weight version, which grows with every update.
     fn weight_version(&self) -> u64;
     /// Returns the load of sampling. Called after every step, so it must be cheap.
@@ -110,6 +118,10 @@ enum Command {
         dir: PathBuf,
         reply: oneshot::Sender<Result<(), String>>,
     },
+    LoadAdapter {
+        dir: PathBuf,
+        reply: oneshot::Sender<Result<(), String>>,
+    },
 }
 
 /// The model thread has ended; the engine is about to end and has reported the reason.
@@ -178,6 +190,15 @@ impl ModelHandle {
         outcome.blocking_recv().unwrap_or_else(|_| Err(ModelGone.to_string()))
     }
 
+    /// Has the worker sample with the LoRA adapter in a directory. After a failure, a reason why there is none.
+    pub async fn load_adapter(&self, dir: &Path) -> Result<(), String> {
+        let (reply, outcome) = oneshot::channel();
+        let dir = dir.to_owned();
+        self.send(Command::LoadAdapter { dir, reply })
+            .map_err(|e| e.to_string())?;
+        outcome.await.unwrap_or_else(|_| Err(ModelGone.to_string()))
+    }
+
     /// Returns the version of the weights in use; it grows with every update.
     pub fn weight_version(&self) -> u64 {
         self.shared.weight_version.load(Ordering::Acquire)
@@ -213,8 +234,8 @@ pub struct ModelThread<I> {
 
 /// Starts the thread. `build` creates the worker on it, so that weights never move between threads, and returns
 /// information about it.
-pub fn spawn<W: Worker, I: Send + 'static>(
-    build: impl FnOnce() -> Result<(W, I), String> + Send + 'static,
+pub fn spawn<I: Send + 'static>(
+    build: impl FnOnce() -> Result<(Box<dyn Worker>, I), String> + Send + 'static,
 ) -> std::io::Result<ModelThread<I>> {
     let (commands, inbox) = channel();
     let shared = Arc::new(Shared::default());
@@ -229,7 +250,7 @@ pub fn spawn<W: Worker, I: Send + 'static>(
                 .weight_version
                 .store(worker.weight_version(), Ordering::Release);
             let _ = built_sender.send(info); // no receiver: the engine is ending
-            serve(&mut worker, &inbox, &thread_shared)
+            serve(&mut *worker, &inbox, &thread_shared)
         };
         let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(describe_panic(&*panic)));
         let _ = ended_sender.send(outcome); // no receiver: the engine is ending
@@ -242,7 +263,7 @@ pub fn spawn<W: Worker, I: Send + 'static>(
 }
 
 /// Handles commands and samples until all handles are gone.
-fn serve<W: Worker>(worker: &mut W, inbox: &Receiver<Command>, shared: &Shared) -> Result<(), String> {
+fn serve(worker: &mut dyn Worker, inbox: &Receiver<Command>, shared: &Shared) -> Result<(), String> {
     loop {
         // A closed channel ends the thread: no commands can arrive any more.
         let command = if worker.is_idle() {
@@ -269,6 +290,11 @@ fn serve<W: Worker>(worker: &mut W, inbox: &Receiver<Command>, shared: &Shared) 
             }
             Some(Command::Save { dir, reply }) => {
                 let _ = reply.send(worker.save(&dir)); // as above
+            }
+            Some(Command::LoadAdapter { dir, reply }) => {
+                let loaded = worker.load_adapter(&dir);
+                shared.weight_version.store(worker.weight_version(), Ordering::Release);
+                let _ = reply.send(loaded); // as above
             }
             None => {
                 let begun = Instant::now();
@@ -398,7 +424,7 @@ pub(crate) mod tests {
     }
 
     fn start() -> ModelThread<()> {
-        spawn(|| Ok((Parrot::default(), ()))).unwrap()
+        spawn(|| Ok((Box::new(Parrot::default()), ()))).unwrap()
     }
 
     #[tokio::test]
@@ -454,11 +480,11 @@ pub(crate) mod tests {
             fails_at: Some(1),
             ..Parrot::default()
         };
-        let ModelThread { handle, ended, .. } = spawn(move || Ok((failing(), ()))).unwrap();
+        let ModelThread { handle, ended, .. } = spawn(move || Ok((Box::new(failing()), ()))).unwrap();
         assert_eq!(handle.update(1, vec![]).await, Err(ModelGone));
         assert_eq!(ended.await.unwrap(), Err("out of memory".into()));
 
-        let ModelThread { built, ended, .. } = spawn::<Parrot, ()>(|| Err("no such model".into())).unwrap();
+        let ModelThread { built, ended, .. } = spawn::<()>(|| Err("no such model".into())).unwrap();
         assert!(built.await.is_err());
         assert_eq!(ended.await.unwrap(), Err("no such model".into()));
     }

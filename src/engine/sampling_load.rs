@@ -10,7 +10,7 @@ use super::events::EventHub;
 use super::model_thread::{SamplingLoad, SamplingTotals};
 use super::session::Recent;
 use crate::model::memory;
-use crate::protocol::engine::EngineLoad;
+use crate::protocol::engine::{EndpointLoad, EngineLoad};
 
 /// Interval between reports.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -38,6 +38,7 @@ pub fn engine_load(
     sampled: SamplingTotals,
     recent: Recent,
     new_tokens: IndexMap<String, u64>,
+    endpoints: Vec<EndpointLoad>,
 ) -> EngineLoad {
     EngineLoad {
         running_requests: load.running as u64,
@@ -52,6 +53,7 @@ pub fn engine_load(
         time_to_first_token: recent.time_to_first_token,
         time_per_token: recent.time_per_token,
         new_tokens,
+        endpoints,
     }
 }
 

@@ -9,6 +9,7 @@ use super::worker::ModelInfo;
 use crate::config::schema::Ajet;
 use crate::inference::{SampleRequest, Scheduler};
 use crate::model::load::{load, load_quantized};
+use crate::model::lora::Lora;
 use crate::model::{Trainable, Weights, compute_pool, device, peft};
 use crate::train::TrainEpisode;
 
@@ -84,6 +85,16 @@ impl Worker for SamplingWorker {
 
     fn save(&mut self, _dir: &Path) -> Result<(), String> {
         Err(NO_TRAINER.into())
+    }
+
+    fn load_adapter(&mut self, dir: &Path) -> Result<(), String> {
+        let config = peft::read_config(dir).map_err(sentence)?;
+        let lora = Lora::new(&config, &self.weights.params).map_err(sentence)?;
+        peft::read_adapter(dir, &lora).map_err(sentence)?;
+        self.scheduler.cancel_all();
+        self.weights.lora = Some(lora);
+        self.weights.version += 1;
+        self.scheduler.refresh(&self.weights).map_err(sentence)
     }
 
     fn weight_version(&self) -> u64 {

@@ -18,10 +18,12 @@ use tracing::{Instrument, Span};
 
 use super::batch::journal::JournalError;
 use super::batch::ledger::LedgerError;
+use super::completions::CompletionError;
 use super::core::Core;
 use super::events::EventHub;
 use super::model_thread::ModelGone;
-use super::session::{ConversationTooLarge, respond};
+use super::session::{ConversationTooLarge, event_stream, respond};
+use crate::protocol::completions::{CompletionRequest, LoadAdapter, LoadedAdapter, UnloadAdapter};
 use crate::protocol::engine::{
     BatchState, ChatCall, EndEpisode, EndOutcome, EpisodeConversations, ForgetEpisode, Hello, REQUEST_ID_HEADER,
     TokenCount, Update,
@@ -76,6 +78,8 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/episodes/{id}/conversations", get(conversations))
         .route("/episodes/{id}/end", post(end_episode))
         .route("/episodes/{id}/forget", post(forget))
+        .route("/completions", post(complete))
+        .route("/adapter", get(adapter).post(load_adapter).delete(unload_adapter))
         .route("/agree", post(agree))
         .route("/update", post(update))
         .route("/events", get(events))
@@ -136,6 +140,36 @@ async fn conversations(
 ) -> Result<Json<EpisodeConversations>, Refusal> {
     let core = app.core()?.clone();
     Ok(Json(on_disk_thread(move || core.conversations(&episode)).await??))
+}
+
+async fn complete(
+    State(app): State<Arc<App>>,
+    request: Result<Json<CompletionRequest>, JsonRejection>,
+) -> Result<Response, Refusal> {
+    let Json(request) = request?;
+    Ok(event_stream(app.core()?.complete(request).await?))
+}
+
+async fn adapter(State(app): State<Arc<App>>) -> Result<Json<LoadedAdapter>, Refusal> {
+    Ok(Json(app.core()?.completions().adapter().await))
+}
+
+async fn load_adapter(
+    State(app): State<Arc<App>>,
+    load: Result<Json<LoadAdapter>, JsonRejection>,
+) -> Result<Response, Refusal> {
+    let Json(load) = load?;
+    app.core()?.completions().load(load).await?;
+    Ok(done())
+}
+
+async fn unload_adapter(
+    State(app): State<Arc<App>>,
+    unload: Result<Json<UnloadAdapter>, JsonRejection>,
+) -> Result<Response, Refusal> {
+    let Json(unload) = unload?;
+    app.core()?.completions().unload(unload).await?;
+    Ok(done())
 }
 
 async fn end_episode(
@@ -251,6 +285,18 @@ impl From<LedgerError> for Refusal {
     }
 }
 
+impl From<CompletionError> for Refusal {
+    fn from(error: CompletionError) -> Self {
+        match error {
+            CompletionError::NoAdapter(_) => Self::new(StatusCode::NOT_FOUND, error.to_string()),
+            CompletionError::Unsupported { .. } | CompletionError::Refused(_) | CompletionError::Adapter(_) => {
+                Self::new(StatusCode::BAD_REQUEST, error.to_string())
+            }
+            CompletionError::Stopped => Self::unavailable(error.to_string()),
+        }
+    }
+}
+
 impl From<ConversationTooLarge> for Refusal {
     fn from(error: ConversationTooLarge) -> Self {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, error.to_string())
@@ -263,23 +309,35 @@ impl From<JsonRejection> for Refusal {
     }
 }
 
-impl IntoResponse for Refusal {
-    fn into_response(self) -> Response {
-        let kind = match self.status.is_server_error() {
+impl From<Refusal> for ErrorBody {
+    fn from(refusal: Refusal) -> Self {
+        let kind = match refusal.status.is_server_error() {
             true => "server_error",
             false => "invalid_request_error",
         };
-        let body = ErrorBody {
+        Self {
             error: ErrorObject {
-                message: self.message,
+                message: refusal.message,
                 kind: kind.into(),
                 param: None,
-                code: self.code.map(str::to_owned),
+                code: refusal.code.map(str::to_owned),
                 prompt_tokens: None,
             },
-        };
-        let mut response = (self.status, Json(body)).into_response();
-        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+        }
+    }
+}
+
+impl From<CompletionError> for ErrorBody {
+    fn from(error: CompletionError) -> Self {
+        Refusal::from(error).into()
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let status = self.status;
+        let mut response = (status, Json(ErrorBody::from(self))).into_response();
+        if status == StatusCode::SERVICE_UNAVAILABLE {
             response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER.into());
         }
         response

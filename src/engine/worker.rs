@@ -214,6 +214,13 @@ impl Worker for ModelWorker {
         state.write(&dir.join(TRAINER_DIR)).map_err(sentence)
     }
 
+    fn write_adapter(&self, dir: &Path) -> Result<(), String> {
+        match &self.weights.lora {
+            Some(lora) => peft::write_adapter(dir, lora, &self.base).map_err(sentence),
+            None => Err("all parameters are trained, not an adapter".into()),
+        }
+    }
+
     fn weight_version(&self) -> u64 {
         self.weights.version
     }

@@ -84,7 +84,7 @@ pub struct SampleRequest {
 #[cfg(test)]
 impl SamplingParams {
     /// Returns parameters that sample one token from the model's own distribution.
-    pub(super) fn unmodified() -> Self {
+    pub(crate) fn unmodified() -> Self {
         Self {
             temperature: 1.0,
             top_p: 1.0,

@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::state::State;
 use super::update::{Observed, Query, Subject, Update};
+use crate::protocol::engine::EndpointLoad;
 use crate::protocol::status::{
     BatchProgress, ClientInfo, Distribution, EngineState, EpisodeDetail, EpisodeSummary, Episodes, ExperimentInfo,
     GroupEpisode, Phase, RunningEpisode, SamplingLoad, ServerInfo, Status, StepMetrics, TaskGroup, TokenRow,
@@ -102,6 +103,20 @@ pub fn rolling() -> Status {
             time_to_first_token: Some(times(0.085)),
             time_per_token: Some(times(0.0042)),
             memory_bytes: 93 << 20,
+            endpoints: vec![
+                EndpointLoad {
+                    url: "http://box2:8000".into(),
+                    weight_version: Some(41),
+                    running_requests: 20,
+                    sampled_tokens: 1_000_000,
+                    problem: None,
+                },
+                EndpointLoad {
+                    url: "http://box3:8000".into(),
+                    problem: Some("cannot be reached: connection refused".into()),
+                    ..EndpointLoad::default()
+                },
+            ],
         }),
         clients: vec![ClientInfo {
             client_uuid: "c1ient01-x".into(),

@@ -10,6 +10,10 @@
 //! | GET `/episodes/{id}/conversations` | → [`EpisodeConversations`]; empty before the episode's first call |
 //! | POST `/episodes/{id}/end` | [`EndEpisode`] → [`EndOutcome`] |
 //! | POST `/episodes/{id}/forget` | [`ForgetEpisode`] → `{}`, also for unknown episodes |
+//! | POST `/completions` | [`CompletionRequest`](super::completions::CompletionRequest) → [`CompletionChunk`](super::completions::CompletionChunk)s as server-sent events: an answer for another engine |
+//! | GET `/adapter` | → [`LoadedAdapter`](super::completions::LoadedAdapter): the adapter that completions are sampled with |
+//! | POST `/adapter` | [`LoadAdapter`](super::completions::LoadAdapter) → `{}`: loads it in the place of the one before |
+//! | DELETE `/adapter` | [`UnloadAdapter`](super::completions::UnloadAdapter) → `{}` |
 //! | POST `/agree` | `{}` → [`BatchState`]: closes the batch, on which the clients agreed |
 //! | POST `/update` | [`Update`] → `{}`: starts the weight update, once no episode runs; 409 unless the batch is full |
 //! | GET `/events` | → [`EngineEvent`] as newline-delimited JSON, for as long as the engine lives |
@@ -23,6 +27,7 @@
 //! other calls answer 503.
 
 use indexmap::IndexMap;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -319,6 +324,28 @@ pub struct EngineLoad {
     /// Tokens sampled since the last event, by running episode.
     #[serde(default)]
     pub new_tokens: IndexMap<String, u64>,
+    /// Samplers elsewhere; empty if the engine samples alone.
+    #[serde(default)]
+    pub endpoints: Vec<EndpointLoad>,
+}
+
+/// State of a sampler elsewhere.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct EndpointLoad {
+    /// Scheme, host and port.
+    pub url: String,
+    /// Version of the weights that it samples with; null if it cannot be used.
+    #[serde(default)]
+    pub weight_version: Option<u64>,
+    /// Requests that it is sampling.
+    #[serde(default)]
+    pub running_requests: u64,
+    /// Tokens that it has sampled since the engine started.
+    #[serde(default)]
+    pub sampled_tokens: u64,
+    /// Why it cannot be used, if it cannot.
+    #[serde(default)]
+    pub problem: Option<String>,
 }
 
 /// Severity of a log line.

@@ -1,4 +1,5 @@
 //! Wire types, named once: client ↔ server ([`swarm`]), dashboards ↔ server ([`status`]), server ↔ engine ([`engine`]),
+//! engine ↔ samplers elsewhere ([`completions`]),
 //! agent ↔ model API ([`openai`], [`responses`], [`anthropic`]; what becomes of each of their fields: [`fields`]); and the
 //! layout of checkpoints ([`checkpoint`]) and of what dashboards read ([`run_files`]) on disk.
 //!
@@ -6,6 +7,7 @@
 
 pub mod anthropic;
 pub mod checkpoint;
+pub mod completions;
 pub mod engine;
 pub mod fields;
 pub mod openai;

@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::engine::EndpointLoad;
 use super::swarm::{EngineStatus, EpisodeType, VerboseLog};
 
 /// Answer of `GET /status` and data of each event of `GET /status/stream`.
@@ -269,6 +270,9 @@ pub struct SamplingLoad {
     pub time_per_token: Option<Distribution>,
     /// Resident memory of the engine, in bytes.
     pub memory_bytes: u64,
+    /// Samplers elsewhere; empty if the engine samples alone.
+    #[serde(default)]
+    pub endpoints: Vec<EndpointLoad>,
 }
 
 /// A client that takes part in the batch.

@@ -1,5 +1,6 @@
 //! Options of a server.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio_rustls::TlsAcceptor;
@@ -18,6 +19,9 @@ pub struct Options {
     pub hosts: Hosts,
     /// Name of the model, if the server only serves it: no swarm API, and no episode keys on the model API.
     pub serving: Option<String>,
+    /// Directory below which clients may have LoRA adapters loaded, to sample completions of token ids with them; only of
+    /// a server that serves a model.
+    pub adapters: Option<PathBuf>,
     /// YAML configuration that provides the keys missing in a synced one.
     pub default_config: Option<String>,
     /// Minimum duration of states that slow pollers must see.
@@ -55,6 +59,7 @@ impl Default for Options {
             token: None,
             hosts: Hosts::default(),
             serving: None,
+            adapters: None,
             default_config: None,
             slow_poll: Duration::from_secs(6),
             min_poll_interval: Duration::from_millis(1200),

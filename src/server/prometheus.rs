@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::protocol::engine::{DropReason, EngineLoad};
+use crate::protocol::engine::{DropReason, EndpointLoad, EngineLoad};
 use crate::protocol::swarm::{EngineStatus, PoolInformation};
 use crate::server::swarm::feed::histogram::{Durations, Histogram};
 
@@ -103,6 +103,7 @@ fn line(text: &mut String, name: &str, (label, value): &Labelled) {
 pub fn text(snapshot: &Snapshot) -> String {
     let mut text = String::new();
     let families = swarm_families(snapshot).into_iter().chain(sampling_families(snapshot));
+    let families = families.chain(endpoint_families(snapshot.load));
     for family in families.chain(update_families(snapshot.pool)) {
         family.write(&mut text);
     }
@@ -176,6 +177,43 @@ fn sampling_families(snapshot: &Snapshot) -> Vec<Family> {
         histogram("ajet_time_per_output_token_seconds", "seconds per further token of an answer",
             &durations.time_per_token),
         gauge("ajet_process_resident_memory_bytes", "resident memory of the engine", load.memory_bytes as f64),
+    ]
+}
+
+/// Returns the metrics of each sampler elsewhere; none if the engine samples alone.
+fn endpoint_families(load: &EngineLoad) -> Vec<Family> {
+    let values = |of: fn(&EndpointLoad) -> Option<u64>| -> Vec<Labelled> {
+        let labelled = |endpoint: &EndpointLoad| Some((Some(("endpoint", endpoint.url.clone())), of(endpoint)? as f64));
+        load.endpoints.iter().filter_map(labelled).collect()
+    };
+    if load.endpoints.is_empty() {
+        return vec![];
+    }
+    let up = values(|endpoint| Some(endpoint.problem.is_none().into()));
+    let running = values(|endpoint| Some(endpoint.running_requests));
+    let tokens = values(|endpoint| Some(endpoint.sampled_tokens));
+    let version = values(|endpoint| endpoint.weight_version);
+    vec![
+        Family::new(
+            "ajet_endpoint_up",
+            "whether the endpoint can be used",
+            Values::Gauge(up),
+        ),
+        Family::new(
+            "ajet_endpoint_requests_running",
+            "requests that the endpoint is sampling",
+            Values::Gauge(running),
+        ),
+        Family::new(
+            "ajet_endpoint_generation_tokens_total",
+            "tokens sampled by the endpoint",
+            Values::Counter(tokens),
+        ),
+        Family::new(
+            "ajet_endpoint_weight_version",
+            "version of the endpoint's weights",
+            Values::Gauge(version),
+        ),
     ]
 }
 
@@ -253,6 +291,20 @@ mod tests {
         let load = EngineLoad {
             running_requests: 7,
             sampled_tokens: 90,
+            endpoints: vec![
+                EndpointLoad {
+                    url: "http://box2:8000".into(),
+                    weight_version: Some(3),
+                    running_requests: 5,
+                    sampled_tokens: 60,
+                    problem: None,
+                },
+                EndpointLoad {
+                    url: "http://box3:8000".into(),
+                    problem: Some("cannot be reached".into()),
+                    ..EndpointLoad::default()
+                },
+            ],
             ..EngineLoad::default()
         };
         let mut durations = Durations::default();
@@ -281,6 +333,11 @@ mod tests {
             "ajet_swarm_engine_restarts_total 4",
             "ajet_num_requests_running 7",
             "ajet_generation_tokens_total 90",
+            "ajet_endpoint_up{endpoint=\"http://box2:8000\"} 1",
+            "ajet_endpoint_up{endpoint=\"http://box3:8000\"} 0",
+            "ajet_endpoint_requests_running{endpoint=\"http://box2:8000\"} 5",
+            "ajet_endpoint_generation_tokens_total{endpoint=\"http://box2:8000\"} 60",
+            "ajet_endpoint_weight_version{endpoint=\"http://box2:8000\"} 3",
             "# TYPE ajet_time_to_first_token_seconds histogram",
             "ajet_time_to_first_token_seconds_bucket{le=\"0.01\"} 0",
             "ajet_time_to_first_token_seconds_bucket{le=\"0.025\"} 1",

@@ -10,5 +10,6 @@ mod main_job;
 mod overwatch;
 mod python_client;
 mod restarts;
+mod samplers;
 mod serve;
 mod start;

@@ -81,7 +81,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
 /// Serves a checkpoint on a port of this machine that needs a key known only here, and talks to it.
 async fn with_checkpoint(args: &Args, checkpoint: &str) -> anyhow::Result<ExitCode> {
     let (token, key) = Token::random();
-    let server = ModelServer::new(checkpoint, &args.model, Some(token), Hosts::default())?;
+    let server = ModelServer::new(checkpoint, &args.model, Some(token), Hosts::default(), None)?;
     let listener = listen_locally()
         .await
         .context("cannot listen on a port of this machine")?;

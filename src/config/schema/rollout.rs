@@ -79,6 +79,16 @@ pub struct Rollout {
     /// Sample on a CPU with weights and activations of fewer bits; training stays as it is. The log-probabilities as
     /// sampled are recorded, and the trainer corrects the difference: see `ajet.trainer_common.importance_sampling`.
     pub quantization: Quantization,
+    /// URLs of samplers elsewhere, such as `http://box2:8000`: they sample the answers, and get the LoRA adapter after every
+    /// update; see samplers.md. The engine samples what they cannot, and everything while none can be reached. Default: the
+    /// engine samples alone.
+    #[schemars(length(max = 1024))]
+    pub endpoints: Vec<String>,
+    /// API of the endpoints: `vllm`, which `ajet-swarm serve` speaks too. No effect without endpoints.
+    pub name: String,
+    /// Directory for the adapters that endpoints load, which they must see under the same path. Default: `samplers` in
+    /// the experiment's directory.
+    pub adapter_dir: Option<String>,
     /// Share of the GPU's memory for weights and caches.
     pub gpu_memory_utilization: f64,
     /// Number of GPUs that share one copy of the model; only 1 is supported.
@@ -114,6 +124,9 @@ impl Default for Rollout {
             ignore_eos: false,
             force_disable_toolcalls: false,
             quantization: Quantization::default(),
+            endpoints: vec![],
+            name: "vllm".into(),
+            adapter_dir: None,
             gpu_memory_utilization: 0.85,
             tensor_model_parallel_size: 1,
             default_system_prompt: None,

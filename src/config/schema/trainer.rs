@@ -311,7 +311,7 @@ pub enum SingletonGroup {
 /// Correction for differences between sampler and trainer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ImportanceMode {
-    /// `token` with `ajet.rollout.quantization: int8` or `ajet.engine.dtype: bf16`, or else `off`.
+    /// `token` with `ajet.rollout.quantization: int8`, `ajet.engine.dtype: bf16` or `ajet.rollout.endpoints`, or else `off`.
     #[default]
     #[serde(rename = "auto")]
     Auto,

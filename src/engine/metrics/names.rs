@@ -54,6 +54,7 @@ pub const NAMES: &[(&str, &str)] = &[
     ("dropped/", "train episodes dropped, by reason"),
     ("seconds/", "duration of phases: `rolling` until the batch was full, `post` until the last running episode ended, `update` with its parts `update_scoring`, `update_forward`, `update_backward`, `update_optimizer`, and `export`"),
     ("tokens_per_second/", "`sampling`: sampled tokens per second of sampling; `training`: computed tokens per second of the update"),
+    ("endpoints/", "with `ajet.rollout.endpoints`: `ready`, the samplers elsewhere that have the weights after the update, and `token_share`, the share of tokens that they sampled before it"),
     ("prefix_cache_share", "share of prompt tokens served from the prefix cache"),
     ("peak_memory_mb", "peak resident memory of the engine, in MiB"),
     ("export_failed", "1 if the step's checkpoint could not be written"),

@@ -237,6 +237,10 @@ impl<W: Worker> Worker for FirstRank<W> {
         self.local.save(dir)
     }
 
+    fn write_adapter(&self, dir: &Path) -> Result<(), String> {
+        self.local.write_adapter(dir)
+    }
+
     fn weight_version(&self) -> u64 {
         self.local.weight_version()
     }

@@ -212,7 +212,8 @@ impl ChatBackend {
             .collect())
     }
 
-    pub(super) fn next_request_id(&self) -> u64 {
+    /// Returns an id that no other request to the sampler has.
+    pub fn next_request_id(&self) -> u64 {
         self.next_request.fetch_add(1, Ordering::Relaxed)
     }
 

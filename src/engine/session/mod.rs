@@ -44,7 +44,7 @@ pub use backend::{ChatBackend, ChatModel, ChatSettings, Sampler};
 pub use conversations::{ConversationTooLarge, conversations};
 pub use error::ChatError;
 pub use latency::Recent;
-pub use respond::respond;
+pub use respond::{event_stream, respond};
 pub use script::Script;
 pub use text_model::TextModel;
 

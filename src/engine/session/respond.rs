@@ -12,7 +12,7 @@ use serde::Serialize;
 use tokio::time::timeout;
 
 use super::{ChatAnswer, ChatError};
-use crate::protocol::openai::ChatCompletionChunk;
+use crate::protocol::openai::ErrorBody;
 
 /// Maximum silence of a stream. Clients and proxies close a connection after some tens of seconds without a byte, and a
 /// request may be queued for longer, or the model write a call that is only sent when it is complete.
@@ -24,22 +24,27 @@ const HEARTBEAT_EVENT: &[u8] = b": heartbeat\n\n";
 pub fn respond(answer: Result<ChatAnswer, ChatError>) -> Response {
     match answer {
         Ok(ChatAnswer::Whole(completion)) => Json(completion).into_response(),
-        Ok(ChatAnswer::Stream(chunks)) => {
-            let headers = [
-                (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
-                (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
-            ];
-            let events = with_heartbeats(events(chunks), HEARTBEAT);
-            (headers, Body::from_stream(events)).into_response()
-        }
+        Ok(ChatAnswer::Stream(chunks)) => event_stream(chunks),
         Err(error) => error.into_response(),
     }
 }
 
+/// Builds a response of server-sent events.
+pub fn event_stream<T: Serialize + Send + 'static, E: Into<ErrorBody> + Send + 'static>(
+    chunks: impl Stream<Item = Result<T, E>> + Send + 'static,
+) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
+    ];
+    let events = with_heartbeats(events(chunks), HEARTBEAT);
+    (headers, Body::from_stream(events)).into_response()
+}
+
 /// Streams server-sent events, ending with `[DONE]` or, since the status is already sent, with an error object in the
 /// form that OpenAI's clients expect.
-fn events(
-    chunks: impl Stream<Item = Result<ChatCompletionChunk, ChatError>> + Send,
+fn events<T: Serialize + Send, E: Into<ErrorBody> + Send>(
+    chunks: impl Stream<Item = Result<T, E>> + Send,
 ) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
     let told = chunks.map(Some).chain(stream::once(ready(None)));
     told.scan(false, |failed, chunk| {
@@ -50,7 +55,7 @@ fn events(
             Some(Ok(chunk)) => json(&chunk),
             Some(Err(error)) => {
                 *failed = true;
-                json(&error.body())
+                json(&error.into())
             }
             None => "[DONE]".to_owned(),
         };
@@ -76,6 +81,12 @@ fn with_heartbeats<E>(
     })
 }
 
+impl From<ChatError> for ErrorBody {
+    fn from(error: ChatError) -> Self {
+        error.body()
+    }
+}
+
 impl IntoResponse for ChatError {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -92,7 +103,7 @@ impl IntoResponse for ChatError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::openai::ErrorBody;
+    use crate::protocol::openai::ChatCompletionChunk;
 
     /// Seen with long tool calls and with thinking that the model opened: 25 to 42 s without a byte.
     #[tokio::test]

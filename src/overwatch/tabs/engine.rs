@@ -11,7 +11,9 @@ use crate::overwatch::format::{bytes, count, counted, duration, latency, magnitu
 use crate::overwatch::phase_band;
 use crate::overwatch::state::State;
 use crate::overwatch::theme::Theme;
+use crate::protocol::engine::EndpointLoad;
 use crate::protocol::status::{Distribution, SamplingLoad, Status};
+use crate::terminal::one_line;
 
 /// Rows of the sampling panel with its frame.
 const SAMPLING_ROWS: u16 = 10;
@@ -173,7 +175,19 @@ fn facts(frame: &mut Frame, area: Rect, status: &Status, theme: Theme) {
         ));
         lines.push(line("directory", experiment.directory.clone()));
     }
+    let endpoints = status.sampling.iter().flat_map(|load| &load.endpoints);
+    lines.extend(endpoints.map(|endpoint| line("endpoint", one_line(&endpoint_state(endpoint)))));
     frame.render_widget(Paragraph::new(lines).block(theme.block("server")), area);
+}
+
+/// Returns where an endpoint is and what it does, or why it cannot be used.
+fn endpoint_state(endpoint: &EndpointLoad) -> String {
+    let (url, running) = (&endpoint.url, count(endpoint.running_requests));
+    match (&endpoint.problem, endpoint.weight_version) {
+        (Some(problem), _) => format!("{url} {problem}"),
+        (None, Some(version)) => format!("{url} {running} running, weights {version}"),
+        (None, None) => format!("{url} {running} running"),
+    }
 }
 
 fn clients(frame: &mut Frame, area: Rect, state: &State, status: &Status, theme: Theme) {

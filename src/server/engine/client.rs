@@ -20,6 +20,7 @@ use tokio_util::codec::{FramedRead, LinesCodec};
 use tokio_util::io::StreamReader;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::protocol::completions::{CompletionRequest, LoadAdapter, LoadedAdapter, UnloadAdapter};
 use crate::protocol::engine::{
     BatchState, ChatCall, EndEpisode, EndOutcome, EngineEvent, ForgetEpisode, Hello, REQUEST_ID_HEADER, Update,
 };
@@ -156,6 +157,45 @@ impl EngineClient {
     pub async fn forget(&self, episode: &str, forget: &ForgetEpisode) -> Result<()> {
         let path = format!("/episodes/{episode}/forget");
         self.json::<serde_json::Value>(Method::POST, &path, forget).await?;
+        Ok(())
+    }
+
+    /// Calls `POST /completions`; returns the answer whatever its status.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the engine cannot be reached.
+    pub async fn complete(&self, request: &CompletionRequest) -> Result<EngineAnswer> {
+        self.send(Method::POST, "/completions", request).await
+    }
+
+    /// Calls `GET /adapter`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the engine cannot be reached or refuses.
+    pub async fn adapter(&self) -> Result<LoadedAdapter> {
+        self.json(Method::GET, "/adapter", &()).await
+    }
+
+    /// Calls `POST /adapter`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the engine cannot be reached or refuses.
+    pub async fn load_adapter(&self, load: &LoadAdapter) -> Result<()> {
+        self.json::<serde_json::Value>(Method::POST, "/adapter", load).await?;
+        Ok(())
+    }
+
+    /// Calls `DELETE /adapter`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the engine cannot be reached or refuses.
+    pub async fn unload_adapter(&self, unload: &UnloadAdapter) -> Result<()> {
+        self.json::<serde_json::Value>(Method::DELETE, "/adapter", unload)
+            .await?;
         Ok(())
     }
 

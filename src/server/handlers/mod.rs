@@ -9,6 +9,7 @@ pub mod metrics;
 pub mod model_api;
 pub mod models;
 pub mod runs;
+pub mod samplers;
 pub mod status;
 pub mod ui;
 

@@ -7,7 +7,7 @@ use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use serde_json::{Value, json};
 
-use crate::server::handlers::episode_key;
+use crate::server::handlers::{episode_key, samplers};
 use crate::server::http::error::{Error, ModelApiError};
 use crate::server::shared::Shared;
 
@@ -17,7 +17,9 @@ type Server = State<Arc<Shared>>;
 pub async fn list(State(shared): Server, headers: HeaderMap) -> Result<Json<Value>, ModelApiError> {
     let name = model(&shared, &headers)?;
     let for_anthropic = is_anthropic(&headers);
-    let models: Vec<Value> = name.iter().map(|name| described(name, for_anthropic)).collect();
+    let adapter = samplers::adapter(&shared).await;
+    let names = name.iter().chain(&adapter);
+    let models: Vec<Value> = names.map(|name| described(name, for_anthropic)).collect();
     Ok(Json(match for_anthropic {
         true => json!({"data": models, "has_more": false, "first_id": name, "last_id": name}),
         false => json!({"object": "list", "data": models}),

@@ -18,16 +18,20 @@ use super::error::{Error, ModelApiError, shape_for_anthropic};
 use super::route::{Kind, Route, delete, get, json, post, post_without_body};
 use super::{auth, openapi, request_id};
 use crate::protocol::checkpoint::CheckpointsAnswer;
+use crate::protocol::completions::{CompletionRequest, LoadAdapter, UnloadAdapter};
 use crate::protocol::status::{EpisodeDetail, Episodes, History, Runs, Status};
 use crate::protocol::swarm::*;
 use crate::server::handlers::{
-    checkpoints, code, engine, episodes, logs, metrics, model_api, models, runs, status, ui,
+    checkpoints, code, engine, episodes, logs, metrics, model_api, models, runs, samplers, status, ui,
 };
 use crate::server::prometheus;
 use crate::server::shared::Shared;
 
 /// Query parameter that names an experiment.
 const RUN: (&str, &str) = ("run", "name of an experiment (default: the current or last one)");
+
+/// Routes of a sampler of other engines' episodes.
+const OF_SAMPLERS: [&str; 3] = ["/v1/completions", "/v1/load_lora_adapter", "/v1/unload_lora_adapter"];
 
 /// Returns all routes.
 #[rustfmt::skip]
@@ -100,6 +104,12 @@ fn routes() -> Vec<Route> {
             "Return the number of prompt tokens this request would use"),
         get("/v1/responses/{id}", model_api::kept_response, json::<Value>(),
             "Return a stored answer of the key's episode"),
+        post("/v1/completions", samplers::complete, json::<CompletionRequest>(), Kind::Raw("text/event-stream"),
+            "Complete a prompt of token ids with a loaded adapter, in vLLM's format; only of `serve --adapters`"),
+        post("/v1/load_lora_adapter", samplers::load_adapter, json::<LoadAdapter>(), json::<Value>(),
+            "Load a LoRA adapter in the place of the one before; only of `serve --adapters`"),
+        post("/v1/unload_lora_adapter", samplers::unload_adapter, json::<UnloadAdapter>(), json::<Value>(),
+            "Sample no completions with an adapter any more; only of `serve --adapters`"),
         get("/v1/episode/conversations", model_api::conversations, json::<EpisodeConversations>(),
             "Return the conversations of the key's running episode so far"),
         get("/v1/models", models::list, json::<Value>(),
@@ -112,9 +122,11 @@ fn routes() -> Vec<Route> {
 /// Returns the routes of a server: all, or without those of the swarm API if it only serves a model.
 fn routes_of(shared: &Shared) -> impl Iterator<Item = Route> {
     let only_serves = shared.options.serving.is_some();
+    let loads_adapters = shared.options.adapters.is_some();
     routes()
         .into_iter()
         .filter(move |route| !only_serves || is_of_serving(route.path))
+        .filter(move |route| loads_adapters || !OF_SAMPLERS.contains(&route.path))
 }
 
 fn is_of_serving(path: &str) -> bool {

@@ -104,6 +104,7 @@ impl LoadMonitor {
             time_to_first_token: Distribution::of(self.time_to_first_token.iter().copied()),
             time_per_token: Distribution::of(self.time_per_token.iter().copied()),
             memory_bytes: load.memory_bytes,
+            endpoints: load.endpoints.clone(),
         }
     }
 
