@@ -403,7 +403,7 @@ impl<'a> Training<'a> {
         if vanished > 0 {
             self.run.progress.note(&format!(
                 "warning: the server took {} of ours that are not in the batch; others are run instead",
-                counted(vanished as u64, "episode")
+                counted(vanished, "episode")
             ));
         }
         Ok(())

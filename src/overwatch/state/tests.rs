@@ -22,7 +22,7 @@ fn the_worst_and_the_best_episode_are_one_key_away() {
     let id = |number: usize| Subject::Episode(format!("{number:08x}-aaaa"));
     let [worst, best] = [Extreme::Worst, Extreme::Best].map(Action::Extreme);
     // Of the last update, and not of the batch that is being sampled, in which it may be another at any time.
-    let mut state = after(full(), &[worst.clone()]);
+    let mut state = after(full(), std::slice::from_ref(&worst));
     let subject = Subject::Extreme(Extreme::Worst, 36);
     assert_eq!(state.wanted().transcript, Some((subject.clone(), false)));
     let found: Box<EpisodeDetail> = Box::new(detail());
@@ -38,7 +38,10 @@ fn the_worst_and_the_best_episode_are_one_key_away() {
     let state = after(watching(status.clone()), &[worst]);
     assert_eq!(read(&state), id(901));
     assert_eq!(state.view.found.as_deref(), Some("worst of the batch so far"));
-    assert_eq!(read(&after(watching(status.clone()), &[best.clone()])), id(700));
+    assert_eq!(
+        read(&after(watching(status.clone()), std::slice::from_ref(&best))),
+        id(700)
+    );
     status.groups.clear();
     assert_eq!(
         read(&after(watching(status), &[best])),

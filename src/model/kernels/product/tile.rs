@@ -5,7 +5,9 @@
 use super::amx;
 #[cfg(target_arch = "x86_64")]
 use super::pairs;
-use super::tile_input::{Ahead, MAX_TILE, Start};
+#[cfg(target_arch = "x86_64")]
+use super::tile_input::MAX_TILE;
+use super::tile_input::{Ahead, Start};
 use super::{Precision, bytes, fma};
 use crate::model::kernels::isa::{Bf16Product, Isa, Vectors};
 use crate::model::kernels::vector::{self, Vector};
