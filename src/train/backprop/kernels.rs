@@ -8,9 +8,8 @@ use super::weight::BorrowedWeight;
 use crate::model::kernels::head::{Distributions, Head};
 use crate::model::kernels::sums::add_rows;
 use crate::model::kernels::tensors::Numbers;
-use crate::model::kernels::{Compute, LogitScaling, Weight};
+use crate::model::kernels::{Compute, Weight};
 use crate::model::ops::{BatchContext, RopeTables};
-use crate::model::token_set::Allowed;
 use crate::model::weights::{EMBEDDING, FINAL_NORM};
 use crate::model::{ModelConfig, ModelError, Transformer};
 use crate::train::error::Result;
@@ -142,14 +141,12 @@ impl<'a> Forward<'a> {
         final_norm(&self.model)?.forward(self.compute.pool, stream, normed);
         let weight = head_weight(&self.model)?;
         let targets = targets(self.micro);
-        let scaling = self.model.weights().config.logit_scaling(self.temperature);
-        let allowed = &self.micro.allowed;
+        let (model, weight) = (&self.model, weight.as_factor());
         let head = head(
-            weight.as_factor(),
+            (model, self.micro),
+            weight,
             &targets,
-            allowed,
-            width,
-            scaling,
+            self.temperature,
             self.compute,
             *keep,
         )?;
@@ -194,14 +191,12 @@ impl<'a> Forward<'a> {
         let [stream, normed, by_normed, by_stream] = streams;
         let weight = head_weight(&self.model)?;
         let targets = targets(self.micro);
-        let scaling = self.model.weights().config.logit_scaling(self.temperature);
-        let allowed = &self.micro.allowed;
+        let (model, weight) = (&self.model, weight.as_factor());
         let head = head(
-            weight.as_factor(),
+            (model, self.micro),
+            weight,
             &targets,
-            allowed,
-            width,
-            scaling,
+            self.temperature,
             self.compute,
             *keep,
         )?;
@@ -253,9 +248,8 @@ impl<'a> HeadMemory<'a> {
     fn logits(model: &Transformer, micro: &MicroBatch, compute: Compute, keep: bool) -> Result<usize> {
         let weight = head_weight(model)?;
         let targets = targets(micro);
-        let config = &model.weights().config;
-        let (width, scaling) = (config.hidden_size, config.logit_scaling(1.0));
-        let head = head(weight.as_factor(), &targets, &[], width, scaling, compute, keep)?;
+        // Neither the temperature nor what is allowed changes the number of logits.
+        let head = head((model, micro), weight.as_factor(), &targets, 1.0, compute, keep)?;
         Ok(head.buffer_len())
     }
 }
@@ -309,15 +303,17 @@ fn targets(micro: &MicroBatch) -> Vec<u32> {
     micro.predictions.iter().map(|(_, target)| *target).collect()
 }
 
+/// Returns the head over a micro-batch, whose `targets` are those of its predictions.
 fn head<'h>(
+    (model, micro): (&Transformer, &'h MicroBatch),
     weight: Weight<'h>,
     targets: &'h [u32],
-    allowed: &'h [Allowed],
-    width: usize,
-    scaling: LogitScaling,
+    temperature: f64,
     compute: Compute<'h>,
     keep: bool,
 ) -> Result<Head<'h>> {
+    let config = &model.weights().config;
+    let width = config.hidden_size;
     let vocabulary = weight.outputs(width);
     if let Some(target) = targets.iter().find(|target| **target as usize >= vocabulary) {
         let message = format!("target token {target} is outside the vocabulary of {vocabulary}");
@@ -327,8 +323,8 @@ fn head<'h>(
         weight,
         width,
         targets,
-        allowed,
-        scaling,
+        allowed: &micro.allowed,
+        scaling: config.logit_scaling(temperature),
         compute,
         keep,
     })

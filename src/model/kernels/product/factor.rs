@@ -30,7 +30,7 @@ pub(in crate::model::kernels) struct Blocks<'a> {
 }
 
 impl<'a> Weight<'a> {
-    /// Number of outputs of a weight with so many inputs.
+    /// Returns the number of outputs of a weight with `inputs` inputs.
     pub fn outputs(&self, inputs: usize) -> usize {
         match self {
             Self::Numbers(numbers) => numbers.len() / inputs,

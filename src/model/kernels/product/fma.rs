@@ -71,7 +71,7 @@ impl Weights for u32 {
 }
 
 kernel! {
-    /// Widens a panel of bfloat16 to one of f32, for so many pairs of inner steps.
+    /// Widens a panel of bfloat16 to one of f32, for `pairs` pairs of inner steps.
     ///
     /// # Safety
     /// `w` is valid for the pairs, `into` for twice as many lines of two vectors.

@@ -78,7 +78,7 @@ impl Precision {
 /// The first operand of a product.
 #[derive(Clone, Copy)]
 enum Rows<'a> {
-    /// Rows as tiles take them, so many words apart.
+    /// Rows as tiles take them, and the distance from one to the next in words.
     InPlace(*const u32, usize),
     /// To be packed, a block of rows and inner steps at a time.
     Packed(Matrix<'a>),
@@ -87,9 +87,9 @@ enum Rows<'a> {
 /// The second operand of a product.
 #[derive(Clone, Copy)]
 enum Panels<'a> {
-    /// One behind the other, with room for so many inner steps.
+    /// One behind the other, and the number of inner steps that each has room for.
     Packed(&'a [u32], usize),
-    /// f32 whose columns lie side by side, lines so many numbers apart; only whole panels.
+    /// f32 whose columns lie side by side, and the distance from one line to the next in numbers; only whole panels.
     InPlace(&'a [f32], usize),
     /// Blocks, which are expanded to f32, from an output on that a panel can begin with.
     Blocks(&'a QuantizedMatrix, usize, Isa),
@@ -137,7 +137,7 @@ struct Product<'a> {
     length: usize,
     /// Added to each row; only where the sums do not start from the output.
     bias: Option<&'a [f32]>,
-    /// Rows are so many numbers apart.
+    /// The result, and the distance from one row to the next in numbers.
     y: (*mut f32, usize),
     /// Columns of all panels.
     columns: usize,

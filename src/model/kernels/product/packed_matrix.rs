@@ -244,7 +244,8 @@ impl PackedMatrix {
     /// `narrow` from [`PackedMatrix::narrow`] of this one.
     ///
     /// # Safety
-    /// `y` is rows × outputs, with so many numbers from one row to the next; nothing else touches these columns meanwhile.
+    /// `y` is rows × outputs and comes with the distance from one row to the next; nothing else touches these columns
+    /// meanwhile.
     pub(in crate::model::kernels) unsafe fn multiply_panels(
         &self,
         x: RowsOf,

@@ -212,7 +212,7 @@ unsafe fn widen_f16(words: __m256i) -> __m256 {
     _mm256_or_ps(rebased, _mm256_castsi256_ps(sign))
 }
 
-/// Numbers of so many bits.
+/// The numbers of f32 that integers of `BITS` bits stand for.
 struct Numbers<const BITS: u32>;
 
 impl<const BITS: u32> Numbers<BITS> {

@@ -34,7 +34,7 @@ pub(super) trait Layout {
     /// The scale and the shift of a group, given the header's first line at an output.
     ///
     /// # Safety
-    /// As [`Vector::load`]; the header is there, and so many outputs behind the first one.
+    /// As [`Vector::load`]; the header is valid for a vector of outputs from the first one on.
     unsafe fn scale_and_shift<V: Vector>(header: *const u32, group: usize) -> (V, V);
 
     /// The header's word of a line for one output, given its blocks of the file.

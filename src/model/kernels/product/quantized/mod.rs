@@ -186,7 +186,7 @@ impl QuantizedMatrix {
     /// Writes lines of 16 outputs, for some runs, by the first and their number.
     ///
     /// # Safety
-    /// `into` is valid for a line for each input, so many numbers apart.
+    /// `into` is valid for a line for each input, `stride` numbers apart.
     unsafe fn expand(&self, isa: Isa, strip: usize, (first, runs): (usize, usize), into: *mut f32, stride: usize) {
         let Geometry {
             runs: in_block, words, ..
