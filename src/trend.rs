@@ -79,15 +79,14 @@ impl Trend {
     }
 }
 
-/// Such as `↑ +0.042 rising over 40 updates`.
+/// Such as `↑ +0.042 rising over 40 updates`; a difference within the noise is not told.
 impl std::fmt::Display for Trend {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (arrow, words) = (self.direction.arrow(), self.direction.words());
-        write!(
-            f,
-            "{arrow} {:+.3} {words} over {} updates",
-            self.difference, self.window
-        )
+        write!(f, "{} ", self.direction.arrow())?;
+        if self.direction != Direction::Flat {
+            write!(f, "{:+.3} ", self.difference)?;
+        }
+        write!(f, "{} over {} updates", self.direction.words(), self.window)
     }
 }
 
@@ -161,7 +160,7 @@ mod tests {
         assert_eq!(Trend::of(&values[1..]), None);
         assert_eq!(
             Trend::of(&[0.5; 1000]).unwrap().to_string(),
-            "→ +0.000 no clear change over 200 updates"
+            "→ no clear change over 200 updates"
         );
     }
 }

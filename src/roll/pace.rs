@@ -72,7 +72,7 @@ impl Pace {
         let reward = self.rewards.back().map(|reward| format!("reward {reward:.3}"));
         let (older, newer) = self.rewards.as_slices();
         let trend = Trend::of(&[older, newer].concat()).map(|trend| trend.to_string());
-        let done = self.last.map(|last| format!("{} of {last} updates", self.step));
+        let done = self.last.map(|last| format!("{}/{last} updates", self.step));
         let left = self.seconds_left().map(|seconds| format!("{} left", duration(seconds)));
         let learning: Vec<_> = [reward, trend].into_iter().flatten().collect();
         let parts = [Some(learning.join(" ")), done, left].into_iter().flatten();
@@ -178,8 +178,15 @@ mod tests {
         }
         assert_eq!(
             pace.summary(),
-            "reward 0.750 ↑ +0.500 rising over 20 updates  20 of 100 updates  2m 40s left"
+            "reward 0.750 ↑ +0.500 rising over 20 updates  20/100 updates  2m 40s left"
         );
+        let mut flat = Pace::new(now);
+        flat.plan(1, Some(999), false, now);
+        for number in 1..=998 {
+            flat.update(&step(number, 0.5), now);
+        }
+        let line = "reward 0.500 → no clear change over 200 updates  998/999 updates  2s left";
+        assert_eq!(flat.summary(), line, "fits 80 columns");
         let later = now + Duration::from_secs(10);
         assert_eq!(pace.next_update(0, 8, later), None);
         assert_eq!(pace.next_update(2, 8, later).unwrap(), "next update in about 30s");

@@ -249,8 +249,9 @@ function trendText(direction, updates) {
   if (updates === 0) return 'no update yet';
   if (!direction) return `too early for a trend (${plural(updates, 'update')})`;
   const { word, change, window } = direction;
-  const arrow = word === 'rising' ? '▲' : word === 'falling' ? '▼' : '→';
-  return `${arrow} ${word}, ${signed(change)} over ${plural(window, 'update')}`;
+  const over = `over ${plural(window, 'update')}`;
+  if (word === 'no clear change') return `→ ${word} ${over}`;
+  return `${word === 'rising' ? '▲' : '▼'} ${word}, ${signed(change)} ${over}`;
 }
 
 /** @param {Record<string, number>} dropped */
