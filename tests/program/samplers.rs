@@ -18,7 +18,10 @@ const REPEATS: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A `serve` process, killed when dropped. Its output stays open, since it ends without.
-struct Sampler(Child, BufReader<ChildStdout>);
+struct Sampler {
+    child: Child,
+    _out: BufReader<ChildStdout>,
+}
 
 impl Sampler {
     fn start(port: u16, adapters: &Path) -> Self {
@@ -42,14 +45,14 @@ impl Sampler {
         let mut out = BufReader::new(child.stdout.take().unwrap());
         out.read_line(&mut ready).unwrap();
         assert!(ready.starts_with("serving builtin:tiny"), "{ready:?}");
-        Self(child, out)
+        Self { child, _out: out }
     }
 }
 
 impl Drop for Sampler {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
