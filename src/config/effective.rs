@@ -10,8 +10,9 @@ const KEEP_NONE: &str = "none";
 /// Value of `target_modules` for all projections that a model has.
 pub const ALL_LINEAR: &str = "all-linear";
 
-/// Projections of the supported models, in a layer's order; the fused ones stand for those that they replace.
-pub const LINEAR_PROJECTIONS: [&str; 9] = [
+/// Projections of the supported models, in a layer's order; the fused ones stand for those that they replace, and the
+/// last ones for gate, up and down of Mixtral's experts.
+pub const LINEAR_PROJECTIONS: [&str; 12] = [
     "q_proj",
     "k_proj",
     "v_proj",
@@ -21,6 +22,9 @@ pub const LINEAR_PROJECTIONS: [&str; 9] = [
     "up_proj",
     "gate_up_proj",
     "down_proj",
+    "w1",
+    "w3",
+    "w2",
 ];
 
 /// Default number of updates between checkpoints: a killed engine repeats at most this many.

@@ -321,6 +321,10 @@ impl Checks {
     fn lora(&mut self, ajet: &Ajet) {
         let alpha = ajet.lora.lora_alpha;
         self.require(alpha > 0.0, "ajet.lora.lora_alpha", alpha, "more than 0");
+        if ajet.trainer_common.train_router && ajet.lora.lora_rank > 0 {
+            let message = "is true with `ajet.lora.lora_rank` above 0; adapters do not train routers";
+            self.problem("ajet.trainer_common.train_router", message.into());
+        }
         let projections = ajet.lora.projections();
         if projections.is_empty() {
             self.problem(
@@ -463,9 +467,13 @@ mod tests {
                 "ajet.rollout.name: \"sglang\" is not one of vllm",
             ),
             (
+                "lora: {lora_rank: 4}\ntrainer_common: {train_router: true}",
+                "ajet.trainer_common.train_router: is true with `ajet.lora.lora_rank` above 0; adapters do not train routers",
+            ),
+            (
                 "lora: {target_modules: [q_proj, nope]}",
                 "ajet.lora.target_modules: \"nope\" is not all-linear or some of q_proj, k_proj, v_proj, qkv_proj, o_proj, \
-                 gate_proj, up_proj, gate_up_proj, down_proj",
+                 gate_proj, up_proj, gate_up_proj, down_proj, w1, w3, w2",
             ),
             (
                 "engine: {device: 'cuda:x'}",

@@ -88,7 +88,7 @@ impl ModelWorker {
         }
         let (weights, reference) = match resume {
             // A full checkpoint is a complete model; the original is only needed as the reference of the KL divergence.
-            Some(checkpoint) if matches!(trainable, Trainable::All) => {
+            Some(checkpoint) if !matches!(trainable, Trainable::Lora(_)) => {
                 let dir = checkpoint.dir.to_string_lossy();
                 let trained = load(&dir, &device, dtype, &mut progress).map_err(sentence)?;
                 let weights = Weights::new(trained.config, trained.tensors, &trainable).map_err(sentence)?;
@@ -242,6 +242,7 @@ impl From<Untrained> for DropReason {
 
 fn trainable(config: &Ajet) -> Trainable {
     match config.lora.lora_rank {
+        0 if config.trainer_common.train_router => Trainable::AllAndRouters,
         0 => Trainable::All,
         rank => Trainable::Lora(LoraConfig {
             rank,

@@ -8,7 +8,8 @@ use candle_core::{Device, Tensor};
 
 use super::error::Result;
 use super::forward::{BLOCK_TOKENS, BlockId, Chunk, Forward, Logits};
-use super::packed_model::{Embedding, PackedModel};
+use super::mixture_cpu::MixtureBuffers;
+use super::packed_model::{Embedding, PackedMlp, PackedModel};
 use crate::model::kernels::memory::{Memory, Part};
 use crate::model::kernels::sums::add_scaled;
 use crate::model::kernels::{self, AttentionRows, BlockLayout, Pool, Precision, Rotation, RowScratch};
@@ -37,6 +38,7 @@ struct Buffers {
     gated: Vec<f32>,
     up: Vec<f32>,
     rows: RowScratch,
+    mixture: MixtureBuffers,
 }
 
 /// Where the rows of a batch are.
@@ -271,16 +273,15 @@ impl Forward for CpuForward {
             weights.o.multiply(&pool, &b.attended, &mut b.added, &mut b.rows);
             b.norm_added(&pool, weights.norms.after_attention.as_deref(), c);
             b.add_and_norm(&pool, &mut x, weights.norms.before_mlp.as_deref(), c);
-            kernels::gated_mlp(
-                &pool,
-                c.activation,
-                &b.normed,
-                (&weights.gate, &weights.up),
-                &mut b.gated,
-                &mut b.up,
-                &mut b.rows,
-            );
-            weights.down.multiply(&pool, &b.gated, &mut b.added, &mut b.rows);
+            match &weights.mlp {
+                PackedMlp::Dense(glu) => {
+                    let (gated, up) = (&mut b.gated, &mut b.up);
+                    let gate_up = (&glu.gate, &glu.up);
+                    kernels::gated_mlp(&pool, c.activation, &b.normed, gate_up, gated, up, &mut b.rows);
+                    glu.down.multiply(&pool, &b.gated, &mut b.added, &mut b.rows);
+                }
+                PackedMlp::Experts(experts) => b.mixture.forward(&pool, c.activation, experts, &b.normed, &mut b.added),
+            }
             b.norm_added(&pool, weights.norms.after_mlp.as_deref(), c);
         }
         Ok(Logits::Host(self.logits(chunks, &x)))

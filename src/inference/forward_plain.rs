@@ -24,8 +24,10 @@ use indexmap::IndexMap;
 use super::error::Result;
 use super::forward::{BLOCK_TOKENS, BlockId, Chunk, Forward, Logits};
 use crate::model::config::{GATE_UP, ProjectionNames, QKV, Rope};
+use crate::model::experts::Experts;
 use crate::model::kernels::LogitScaling;
 use crate::model::ops::{RopeTables, plain, soft_cap, visible};
+use crate::model::routing::{Block, Routing};
 use crate::model::weights::{EMBEDDING, FINAL_NORM};
 use crate::model::{ModelConfig, Weights};
 
@@ -124,7 +126,7 @@ impl PlainForward {
     }
 
     fn tensor(&self, layer: usize, name: &str) -> Option<&Tensor> {
-        self.tensors.get(&format!("model.layers.{layer}.{name}"))
+        self.tensors.get(&module(layer, name))
     }
 
     fn norm(&self, layer: usize, name: &str, x: &Tensor) -> Result<Tensor> {
@@ -169,10 +171,10 @@ impl PlainForward {
         x: &Tensor,
     ) -> Result<Vec<Tensor>> {
         if !self.config.fused_projections {
-            let own = |name: &&str| self.linear(layer, &format!("{block}.{name}"), x);
+            let own = |name: &&str| self.linear(&module(layer, &format!("{block}.{name}")), x);
             return names.separate.iter().map(own).collect();
         }
-        let all = self.linear(layer, &format!("{block}.{}", names.fused), x)?;
+        let all = self.linear(&module(layer, &format!("{block}.{}", names.fused)), x)?;
         let mut start = 0;
         let cut = widths.into_iter().map(|width| {
             start += width;
@@ -181,13 +183,13 @@ impl PlainForward {
         cut.collect()
     }
 
-    fn linear(&self, layer: usize, name: &str, x: &Tensor) -> Result<Tensor> {
-        let weight = format!("model.layers.{layer}.{name}.weight");
+    fn linear(&self, module: &str, x: &Tensor) -> Result<Tensor> {
+        let weight = format!("{module}.weight");
         let mut y = self.product(x, &self.tensors[&weight].t()?)?;
         if let Some((a, b)) = self.adapters.get(&weight) {
             y = (y + self.product(&self.product(x, a)?, b)?)?;
         }
-        match self.tensor(layer, &format!("{name}.bias")) {
+        match self.tensors.get(&format!("{module}.bias")) {
             Some(bias) => Ok(y.broadcast_add(bias)?),
             None => Ok(y),
         }
@@ -324,7 +326,7 @@ impl PlainForward {
             [one] => one.clone(),
             several => Tensor::cat(several, 0)?,
         };
-        self.linear(layer, "self_attn.o_proj", &mixed)
+        self.linear(&module(layer, "self_attn.o_proj"), &mixed)
     }
 
     /// Attention of a group's rows (of all queries, rows × heads × head_dim): rows × (heads · head_dim).
@@ -359,11 +361,31 @@ impl PlainForward {
         }
     }
 
+    /// The experts that the router chooses for each row. The choice is made in the process's memory, so that a GPU
+    /// computes the chosen experts only; it waits once a layer.
+    fn experts(&self, experts: &Experts, layer: usize, x: &Tensor) -> Result<Tensor> {
+        let routing = Routing::of_tensor(experts, &self.linear(&experts.router(layer), x)?)?;
+        let rows = Tensor::new(routing.tokens(), self.device())?;
+        let expert = |block: &Block| -> Result<Tensor> {
+            let rows = rows.narrow(0, block.pairs.start, block.pairs.len())?;
+            let x = x.index_select(&rows, 0)?;
+            let [gate, up, down] = experts.expert(layer, block.expert);
+            let gated = plain::glu(self.config.activation, &self.linear(&gate, &x)?, &self.linear(&up, &x)?)?;
+            self.linear(&down, &gated)
+        };
+        let computed = routing.blocks().iter().map(expert).collect::<Result<Vec<_>>>()?;
+        let weights = Tensor::new(routing.weights(), self.device())?;
+        Ok(plain::mix(&Tensor::cat(&computed, 0)?, &weights, &routing, x.dim(0)?)?)
+    }
+
     fn mlp(&self, layer: usize, x: &Tensor) -> Result<Tensor> {
+        if let Some(experts) = self.config.layer_experts(layer) {
+            return self.experts(experts, layer, x);
+        }
         let widths = [self.config.intermediate_size; 2];
         let projected = self.project(layer, "mlp", &GATE_UP, widths, x)?;
         let gated = plain::glu(self.config.activation, &projected[0], &projected[1])?;
-        self.linear(layer, "mlp.down_proj", &gated)
+        self.linear(&module(layer, "mlp.down_proj"), &gated)
     }
 }
 
@@ -463,6 +485,11 @@ fn grouped(chunks: &[Chunk]) -> Vec<Vec<usize>> {
         groups.entry(size).or_default().push(number);
     }
     groups.into_values().collect()
+}
+
+/// Returns the name of a part of a layer.
+fn module(layer: usize, name: &str) -> String {
+    format!("model.layers.{layer}.{name}")
 }
 
 /// Splits a chunk into chunks of one token.

@@ -227,7 +227,7 @@ fn kept_blocks_give_what_their_values_give_with_adapters_and_without() {
         seed: 3,
     });
     let prompt: Vec<u32> = (0..18).map(|i| i * 7 % 301).collect();
-    for family in [Family::Qwen2, Family::Phi3] {
+    for family in [Family::Qwen2, Family::Phi3, Family::Mixtral] {
         for trainable in [Trainable::Nothing, lora.clone()] {
             let [kept, dequantised] = quantized_and_dequantized(family, &trainable);
             let whole = last_logits(&mut *cpu(&kept), &[&prompt], usize::MAX);

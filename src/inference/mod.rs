@@ -22,6 +22,7 @@ pub mod forward_plain;
 mod forward_tests;
 #[cfg(test)]
 mod head_tests;
+mod mixture_cpu;
 pub mod packed_model;
 pub mod parsers;
 mod prefix_cache;

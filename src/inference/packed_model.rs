@@ -6,6 +6,7 @@ use candle_core::{DType, Device, Tensor};
 
 use super::error::Result;
 use crate::model::config::{GATE_UP, QKV};
+use crate::model::experts::Experts;
 use crate::model::kernels::tensors::Numbers;
 use crate::model::kernels::{PackedMatrix, Pool, Precision, QuantizedMatrix};
 use crate::model::param::Param;
@@ -44,6 +45,30 @@ pub struct PackedLayer {
     pub qk_norm: Option<(Vec<f32>, Vec<f32>)>,
     /// Output projection.
     pub o: PackedMatrix,
+    /// MLP, or the experts that take its place.
+    pub mlp: PackedMlp,
+}
+
+/// What follows attention in a layer.
+pub enum PackedMlp {
+    /// One MLP for all tokens.
+    Dense(PackedGlu),
+    /// A mixture of experts.
+    Experts(PackedExperts),
+}
+
+/// A mixture of experts.
+pub struct PackedExperts {
+    /// How it routes.
+    pub config: Experts,
+    /// Router, experts × hidden. It decides between experts, so it always stays in f32.
+    pub router: PackedMatrix,
+    /// The experts by number.
+    pub experts: Vec<PackedGlu>,
+}
+
+/// A gated MLP.
+pub struct PackedGlu {
     /// Gate projection.
     pub gate: PackedMatrix,
     /// Up projection.
@@ -96,14 +121,30 @@ impl PackedModel {
                 }
                 false => vec![own(&names.qkv, q + 2 * kv, c.hidden_size, 0)],
             };
+            let glu = |names: &GluNames, width: usize| PackedGlu {
+                gate: one(&names.gate, width, c.hidden_size, 0),
+                up: one(&names.up, width, c.hidden_size, names.up_row),
+                down: one(&names.down, c.hidden_size, width, 0),
+            };
+            let mlp = match c.layer_experts(i) {
+                None => PackedMlp::Dense(glu(&GluNames::of_layer(weights, i), c.intermediate_size)),
+                Some(config) => {
+                    let router = [router_name(config, i)];
+                    let shape = (config.count, c.hidden_size);
+                    let expert = |number| glu(&GluNames::of_expert(config, i, number), config.intermediate_size);
+                    PackedMlp::Experts(PackedExperts {
+                        config: config.clone(),
+                        router: matrix(weights, pool, Precision::F32, shape, &router, 0),
+                        experts: (0..config.count).map(expert).collect(),
+                    })
+                }
+            };
             PackedLayer {
                 norms: PackedNorms::default(),
                 qkv,
                 qk_norm: None,
                 o: one(&names.o, c.hidden_size, q, 0),
-                gate: one(&names.gate, c.intermediate_size, c.hidden_size, 0),
-                up: one(&names.up, c.intermediate_size, c.hidden_size, names.up_row),
-                down: one(&names.down, c.hidden_size, c.intermediate_size, 0),
+                mlp,
             }
         };
         let head = [weights.head_name().to_owned()];
@@ -151,44 +192,89 @@ impl PackedLayer {
         for (matrix, names) in self.qkv.iter_mut().zip(names.qkv.chunks(in_each)) {
             pack(matrix, weights, pool, names, 0)?;
         }
+        pack(&mut self.o, weights, pool, &[names.o], 0)?;
+        match &mut self.mlp {
+            PackedMlp::Dense(glu) => glu.refresh(weights, GluNames::of_layer(weights, number), pool),
+            PackedMlp::Experts(PackedExperts {
+                config,
+                router,
+                experts,
+            }) => {
+                pack(router, weights, pool, &[router_name(config, number)], 0)?;
+                let mut experts = experts.iter_mut().enumerate();
+                experts.try_for_each(|(expert, glu)| {
+                    glu.refresh(weights, GluNames::of_expert(config, number, expert), pool)
+                })
+            }
+        }
+    }
+}
+
+impl PackedGlu {
+    fn refresh(&mut self, weights: &Weights, names: GluNames, pool: &Pool) -> Result<()> {
         pack(&mut self.gate, weights, pool, &[names.gate], 0)?;
         pack(&mut self.up, weights, pool, &[names.up], names.up_row)?;
-        pack(&mut self.o, weights, pool, &[names.o], 0)?;
         pack(&mut self.down, weights, pool, &[names.down], 0)
     }
 }
 
-/// Names of a layer's weights.
-struct LayerNames {
-    /// One, or three.
-    qkv: Vec<String>,
+/// Names of the weights of a gated MLP.
+struct GluNames {
     gate: String,
     up: String,
     /// First row of `up`: not 0 if it is the second half of a fused weight.
     up_row: usize,
-    o: String,
     down: String,
+}
+
+impl GluNames {
+    /// Of the MLP of a layer.
+    fn of_layer(weights: &Weights, number: usize) -> Self {
+        let own = |name: &str| format!("model.layers.{number}.mlp.{name}.weight");
+        let (gate, up, up_row) = match weights.config.fused_projections {
+            true => (GATE_UP.fused, GATE_UP.fused, weights.config.intermediate_size),
+            false => (GATE_UP.separate[0], GATE_UP.separate[1], 0),
+        };
+        Self {
+            gate: own(gate),
+            up: own(up),
+            up_row,
+            down: own("down_proj"),
+        }
+    }
+
+    /// Of an expert.
+    fn of_expert(config: &Experts, layer: usize, number: usize) -> Self {
+        let [gate, up, down] = config.expert(layer, number).map(|module| format!("{module}.weight"));
+        Self {
+            gate,
+            up,
+            up_row: 0,
+            down,
+        }
+    }
+}
+
+fn router_name(config: &Experts, layer: usize) -> String {
+    format!("{}.weight", config.router(layer))
+}
+
+/// Names of a layer's weights of attention.
+struct LayerNames {
+    /// One, or three.
+    qkv: Vec<String>,
+    o: String,
 }
 
 impl LayerNames {
     fn new(weights: &Weights, number: usize) -> Self {
-        let config = &weights.config;
-        let own = |block: &str, name: &str| format!("model.layers.{number}.{block}.{name}.weight");
-        let names = |block: &str, separate: &[&str], fused: &str| match config.fused_projections {
-            true => vec![own(block, fused)],
-            false => separate.iter().map(|name| own(block, name)).collect(),
-        };
-        let gate_up = names("mlp", &GATE_UP.separate, GATE_UP.fused);
+        let own = |name: &str| format!("model.layers.{number}.self_attn.{name}.weight");
         Self {
-            qkv: names("self_attn", &QKV.separate, QKV.fused),
-            gate: gate_up[0].clone(),
-            up: gate_up[gate_up.len() - 1].clone(),
-            up_row: match config.fused_projections {
-                true => config.intermediate_size,
-                false => 0,
+            qkv: match weights.config.fused_projections {
+                true => vec![own(QKV.fused)],
+                false => QKV.separate.iter().map(|name| own(name)).collect(),
             },
-            o: own("self_attn", "o_proj"),
-            down: own("mlp", "down_proj"),
+            o: own("o_proj"),
         }
     }
 }

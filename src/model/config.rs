@@ -1,5 +1,6 @@
 //! Architecture of a model: shapes and constants. `config_json.rs` reads them.
 
+use super::experts::Experts;
 pub use super::family::{Family, LayerNorms, QkNorm};
 use super::kernels::{Activation, AttentionScores, LogitScaling};
 pub use super::rope::Rope;
@@ -11,8 +12,10 @@ pub struct ModelConfig {
     pub family: Family,
     /// Width of the residual stream.
     pub hidden_size: usize,
-    /// Width inside the MLP.
+    /// Width inside the MLP of layers without experts.
     pub intermediate_size: usize,
+    /// Mixture of experts, of the layers that have one.
+    pub experts: Option<Experts>,
     /// What differs from layer to layer; one entry per layer.
     pub layers: Vec<LayerConfig>,
     /// Number of query heads.
@@ -88,6 +91,8 @@ pub struct LayerConfig {
     pub window: Option<usize>,
     /// Index of the rotary embedding in [`ModelConfig::ropes`]; `None` for none.
     pub rope: Option<usize>,
+    /// Whether experts take the place of the MLP.
+    pub has_experts: bool,
 }
 
 impl ModelConfig {
@@ -98,6 +103,25 @@ impl ModelConfig {
             softcap: self.attention_softcap,
             window: self.layers[layer].window,
         }
+    }
+
+    /// Returns the experts of a layer; `None` if it has an MLP.
+    pub fn layer_experts(&self, layer: usize) -> Option<&Experts> {
+        self.experts.as_ref().filter(|_| self.layers[layer].has_experts)
+    }
+
+    /// Returns the width inside the MLP of a layer, or inside all experts of a token together.
+    pub fn layer_mlp_width(&self, layer: usize) -> usize {
+        match self.layer_experts(layer) {
+            Some(experts) => experts.per_token * experts.intermediate_size,
+            None => self.intermediate_size,
+        }
+    }
+
+    /// Returns the largest width inside the MLP of a layer.
+    pub fn mlp_width(&self) -> usize {
+        let widths = (0..self.layers.len()).map(|layer| self.layer_mlp_width(layer));
+        widths.max().unwrap_or(0)
     }
 
     /// Returns the widths of the norms on queries and keys, if there are any.
@@ -137,13 +161,18 @@ impl ModelConfig {
                 linear("self_attn.v_proj", kv, hidden, self.qkv_bias);
             }
             linear("self_attn.o_proj", hidden, q, self.o_bias);
-            if self.fused_projections {
-                linear("mlp.gate_up_proj", 2 * inner, hidden, self.mlp_bias);
-            } else {
-                linear("mlp.gate_proj", inner, hidden, self.mlp_bias);
-                linear("mlp.up_proj", inner, hidden, self.mlp_bias);
+            match self.layer_experts(layer) {
+                Some(experts) => shapes.extend(experts.tensor_shapes(layer, hidden)),
+                None if self.fused_projections => {
+                    linear("mlp.gate_up_proj", 2 * inner, hidden, self.mlp_bias);
+                    linear("mlp.down_proj", hidden, inner, self.mlp_bias);
+                }
+                None => {
+                    linear("mlp.gate_proj", inner, hidden, self.mlp_bias);
+                    linear("mlp.up_proj", inner, hidden, self.mlp_bias);
+                    linear("mlp.down_proj", hidden, inner, self.mlp_bias);
+                }
             }
-            linear("mlp.down_proj", hidden, inner, self.mlp_bias);
             let mut norm = |name: &str, width: usize| {
                 shapes.push((format!("model.layers.{layer}.{name}.weight"), vec![width]));
             };
@@ -176,7 +205,7 @@ impl ModelConfig {
         use super::family::Windows;
 
         let traits = family.traits();
-        let head_dim = if family == Family::Qwen3 { 6 } else { 4 };
+        let head_dim = if traits.qk_norm == Some(QkNorm::PerHead) { 6 } else { 4 };
         let has_rope = |layer: usize| family != Family::SmolLm3 || layer > 0;
         let slides = |layer: usize| match traits.windows.0 {
             Windows::Never | Windows::WithoutRope => false,
@@ -196,10 +225,18 @@ impl ModelConfig {
             family,
             hidden_size: 16,
             intermediate_size: 24,
+            experts: traits.experts.map(|experts| Experts {
+                count: 3,
+                per_token: 2,
+                intermediate_size: 12,
+                normalized: experts.normalized,
+                names: experts.names,
+            }),
             layers: (0..2)
                 .map(|layer| LayerConfig {
                     window: slides(layer).then_some(4),
                     rope: has_rope(layer).then_some(usize::from(local_rope && slides(layer))),
+                    has_experts: family == Family::Mixtral || family == Family::Qwen3Moe && layer == 1,
                 })
                 .collect(),
             num_heads: 4,

@@ -6,9 +6,13 @@ use super::error::ModelError;
 
 /// Maximum sizes of a configuration, several times those of the largest models, so that no product of them overflows,
 /// and a list of tensors does not exhaust memory.
-const LARGEST: [(&str, usize); 10] = [
+const LARGEST: [(&str, usize); 14] = [
     ("hidden_size", 1 << 18),
     ("intermediate_size", 1 << 20),
+    ("moe_intermediate_size", 1 << 20),
+    ("num_experts", 1 << 12),
+    ("num_local_experts", 1 << 12),
+    ("num_experts_per_tok", 1 << 12),
     ("num_hidden_layers", 1 << 12),
     ("num_attention_heads", 1 << 12),
     ("num_key_value_heads", 1 << 12),

@@ -5,14 +5,15 @@ use serde_json::Value;
 use super::config::{LayerConfig, ModelConfig};
 use super::config_fields::Fields;
 use super::error::ModelError;
+use super::experts::{Experts, layers_with_experts};
 use super::family::{Bias, Family, Windows};
 use super::kernels::Activation;
 use super::known_fields;
 use super::rope::Rope;
 
 impl ModelConfig {
-    /// Reads a Hugging Face `config.json`, also in older layouts. Unsupported features of the model (experts, other
-    /// rotary embeddings, quantized weights) are errors that say what is supported, and so are fields that are not known
+    /// Reads a Hugging Face `config.json`, also in older layouts. Unsupported features of the model (other rotary
+    /// embeddings, quantized weights) are errors that say what is supported, and so are fields that are not known
     /// and may change the result.
     pub fn from_json(json: &Value) -> Result<Self, ModelError> {
         let fields = Fields::of(json)?;
@@ -83,6 +84,7 @@ impl ModelConfig {
             family,
             hidden_size,
             intermediate_size: fields.size("intermediate_size")?,
+            experts: Experts::from_fields(&fields, family)?,
             layers,
             num_heads,
             num_kv_heads,
@@ -117,20 +119,11 @@ impl ModelConfig {
 }
 
 fn refuse_unsupported(fields: &Fields, family: Family) -> Result<(), ModelError> {
-    let refuse = |what: String| Err(ModelError::Config(what));
     if fields.0.get("quantization_config").is_some_and(|q| !q.is_null()) {
-        return refuse(
+        return Err(ModelError::Config(
             "quantized safetensors (quantization_config) are not supported\nhint: use the unquantized model or a \
              .gguf file, which is dequantised"
                 .into(),
-        );
-    }
-    if let Some(experts) = ["num_experts", "num_local_experts"]
-        .iter()
-        .find(|k| fields.0.contains_key(**k))
-    {
-        return refuse(format!(
-            "mixtures of experts (`{experts}`) are not supported; supported are dense models"
         ));
     }
     known_fields::check(fields, family)
@@ -178,11 +171,13 @@ fn layers(fields: &Fields, family: Family) -> Result<Vec<LayerConfig>, ModelErro
     let traits = family.traits();
     let ropes = has_rope(fields, family)?;
     let windows = windows(fields, family, &ropes)?;
-    let of_layer = |(has_rope, window): (bool, Option<usize>)| LayerConfig {
+    let experts = layers_with_experts(fields, family, ropes.len())?;
+    let of_layer = |((has_rope, window), has_experts): ((bool, Option<usize>), bool)| LayerConfig {
         window,
         rope: has_rope.then_some(usize::from(traits.local_rope_theta.is_some() && window.is_some())),
+        has_experts,
     };
-    Ok(ropes.into_iter().zip(windows).map(of_layer).collect())
+    Ok(ropes.into_iter().zip(windows).zip(experts).map(of_layer).collect())
 }
 
 /// Returns whether each layer has a rotary embedding: 1 in `no_rope_layers`, or all but every
@@ -212,7 +207,11 @@ fn windows(fields: &Fields, family: Family, has_rope: &[bool]) -> Result<Vec<Opt
     };
     Ok(match windows {
         Windows::Never => vec![None; layers],
-        Windows::EveryLayer => vec![window; layers],
+        Windows::EveryLayer => {
+            let is_used =
+                !family.traits().fields.contains(&"use_sliding_window") || fields.flag("use_sliding_window")?;
+            vec![window.filter(|_| is_used); layers]
+        }
         Windows::FromLayer => {
             let is_used = fields.flag("use_sliding_window")?;
             let window = window.filter(|_| is_used);
@@ -302,10 +301,17 @@ mod tests {
                 "`GemmaForCausalLM` is not supported; supported are Llama",
             ),
             (
-                json!({"architectures": ["Qwen3MoeForCausalLM"]}),
-                "`Qwen3MoeForCausalLM`",
+                json!({"architectures": ["Qwen2MoeForCausalLM"]}),
+                "`Qwen2MoeForCausalLM`",
             ),
-            (json!({"num_experts": 8}), "mixtures of experts (`num_experts`)"),
+            (
+                json!({"num_experts": 8}),
+                "`num_experts` is 8, which is not known for LlamaForCausalLM",
+            ),
+            (
+                json!({"architectures": ["MixtralForCausalLM"], "router_jitter_noise": 0.1}),
+                "`router_jitter_noise` is 0.1, which is not known for MixtralForCausalLM",
+            ),
             (json!({"hidden_act": "gelu"}), "hidden_act `gelu`"),
             (
                 json!({"quantization_config": {"quant_method": "gptq"}}),
@@ -375,11 +381,16 @@ mod tests {
             config.layers.iter().map(|layer| layer.window).collect()
         };
         let (qwen, mistral) = ("Qwen2ForCausalLM", "MistralForCausalLM");
+        let (qwen_moe, mixtral) = ("Qwen3MoeForCausalLM", "MixtralForCausalLM");
         let types = json!(["sliding_attention", "full_attention"]);
         for (architecture, changes, expected) in [
             (mistral, json!({}), [Some(4096); 2]),
             (mistral, json!({"sliding_window": null}), [None; 2]),
             (mistral, json!({"sliding_window": 7}), [Some(7); 2]),
+            (mixtral, json!({}), [None; 2]),
+            (mixtral, json!({"sliding_window": 7}), [Some(7); 2]),
+            (qwen_moe, json!({"sliding_window": 7}), [None; 2]),
+            (qwen_moe, json!({"use_sliding_window": true}), [Some(4096); 2]),
             (qwen, json!({"sliding_window": 7, "max_window_layers": 0}), [None; 2]),
             (
                 qwen,
@@ -459,6 +470,25 @@ mod tests {
             bare("MistralForCausalLM", json!({"num_attention_heads": 16})).num_kv_heads,
             8
         );
+
+        let qwen3_moe = bare("Qwen3MoeForCausalLM", json!({}));
+        let experts = qwen3_moe.layer_experts(6).unwrap();
+        assert_eq!(
+            (experts.count, experts.per_token, experts.intermediate_size),
+            (128, 8, 768)
+        );
+        assert_eq!(
+            (qwen3_moe.head_dim, qwen3_moe.num_kv_heads, experts.normalized),
+            (4, 4, false)
+        );
+        let mixtral = bare("MixtralForCausalLM", json!({}));
+        let experts = mixtral.layer_experts(0).unwrap();
+        assert_eq!(
+            (experts.count, experts.per_token, experts.intermediate_size),
+            (8, 2, 48)
+        );
+        assert!(experts.normalized);
+        assert_eq!((bases(&mixtral), mixtral.rms_norm_eps), (vec![6.0], 1e-5));
     }
 
     #[test]

@@ -16,7 +16,8 @@ pub struct PassTokens {
 
 /// Sizes and operations that follow from a model's shape.
 impl ModelConfig {
-    /// Returns the number of weights in the matrices of all layers. Each is multiplied and added once for every token.
+    /// Returns the number of weights in the matrices of all layers. Each is multiplied and added once for every token, but
+    /// for those of experts that do not compute it.
     pub fn projection_weights(&self) -> usize {
         self.projections(&LINEAR_PROJECTIONS)
             .map(|(outputs, inputs)| outputs * inputs)
@@ -58,10 +59,19 @@ impl ModelConfig {
     }
 
     fn operations(&self, tokens: PassTokens, passes: f64, attention_passes: f64) -> f64 {
-        let layers = self.projection_weights() as f64 * tokens.computed;
+        let layers = self.multiplied_weights() as f64 * tokens.computed;
         let head = self.head_weights() as f64 * tokens.predicting;
         let attention = self.attention_products(1) as f64 * tokens.seen * tokens.computed;
         2.0 * (passes * (layers + head) + attention_passes * attention)
+    }
+
+    /// Returns the number of weights in the matrices of all layers that a token is multiplied with.
+    fn multiplied_weights(&self) -> usize {
+        let idle = |layer: usize| match self.layer_experts(layer) {
+            Some(experts) => (experts.count - experts.per_token) * 3 * experts.intermediate_size * self.hidden_size,
+            None => 0,
+        };
+        self.projection_weights() - (0..self.layers.len()).map(idle).sum::<usize>()
     }
 
     /// Outputs and inputs of each projection of these names, in all layers.
@@ -118,5 +128,17 @@ mod tests {
             config.training_operations(tokens, false),
             4.0 * products + 6.0 * attention
         );
+    }
+
+    #[test]
+    fn only_the_experts_of_a_token_are_computed() {
+        let config = ModelConfig::small(Family::Mixtral);
+        let tokens = PassTokens {
+            computed: 1.0,
+            ..PassTokens::default()
+        };
+        // q and o 16 × 16, k and v 8 × 16, two of three experts of three matrices of 12 × 16; twice.
+        let weights = 2 * (2 * 256 + 2 * 128 + 2 * 3 * 192);
+        assert_eq!(config.forward_operations(tokens), 2.0 * f64::from(weights));
     }
 }

@@ -208,7 +208,16 @@ mod tests {
 
     #[test]
     fn a_written_model_is_read_as_it_was() {
-        for name in ["llama", "llama-sharded", "qwen3", "phi3", "olmo2", "gemma3"] {
+        for name in [
+            "llama",
+            "llama-sharded",
+            "qwen3",
+            "phi3",
+            "olmo2",
+            "gemma3",
+            "qwen3-moe",
+            "mixtral",
+        ] {
             let (model, directory) = (fixture(name), tempfile::tempdir().unwrap());
             write_directory(directory.path(), &model.files, model.tensors.clone(), DType::F32).unwrap();
             let again = load_quietly(directory.path());

@@ -30,6 +30,10 @@ pub enum Family {
     /// `Gemma3ForCausalLM`, the text model: as Gemma 2, with norms on q and k and a rope of its own where the window
     /// slides.
     Gemma3,
+    /// `Qwen3MoeForCausalLM`: as Qwen3, with experts instead of one MLP in most layers.
+    Qwen3Moe,
+    /// `MixtralForCausalLM`: as Mistral, with experts in every layer.
+    Mixtral,
 }
 
 /// Whether a projection has a bias.
@@ -48,7 +52,7 @@ pub(super) enum Bias {
 pub(super) enum Windows {
     /// None.
     Never,
-    /// Every layer, unless `sliding_window` is null.
+    /// Every layer, unless `sliding_window` is null, or `use_sliding_window` is not set in a family that has it.
     EveryLayer,
     /// With `use_sliding_window`, the layers from `max_window_layers` on, or those that `layer_types` names.
     FromLayer,
@@ -91,6 +95,30 @@ impl LayerNorms {
         ];
         all.into_iter().flatten()
     }
+}
+
+/// Names of the parts of a mixture of experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertNames {
+    /// Module of a layer that holds the router, `gate`, and the `experts`.
+    pub block: &'static str,
+    /// Gate, up and down projections of an expert.
+    pub projections: [&'static str; 3],
+}
+
+/// What differs in mixtures of experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ExpertTraits {
+    /// Names of parameters.
+    pub names: ExpertNames,
+    /// Field of the width inside an expert, and its default.
+    pub width: (&'static str, Option<usize>),
+    /// Default of the number of experts.
+    pub count: usize,
+    /// Default of `num_experts_per_tok`.
+    pub per_token: usize,
+    /// Whether the weights of a token's experts always add up to 1; otherwise `norm_topk_prob` says it.
+    pub normalized: bool,
 }
 
 /// What differs in GGUF files.
@@ -144,6 +172,8 @@ pub(super) struct Traits {
     pub activation: (&'static str, &'static str),
     /// Whether embeddings are multiplied by √hidden_size.
     pub scaled_embedding: bool,
+    /// Mixture of experts, of which no family has biases, or a norm after it.
+    pub experts: Option<ExpertTraits>,
     /// Defaults of `attn_logit_softcapping` and `final_logit_softcapping`.
     pub softcaps: [Option<f64>; 2],
     /// Fields of `config.json` that change the result and that only some families have.
@@ -179,6 +209,7 @@ const LLAMA: Traits = Traits {
     fused_projections: false,
     activation: ("hidden_act", "silu"),
     scaled_embedding: false,
+    experts: None,
     softcaps: [None, None],
     fields: &["attention_bias", "mlp_bias"],
 };
@@ -372,9 +403,70 @@ const GEMMA3: Traits = Traits {
     ..GEMMA2
 };
 
+const QWEN3_MOE: Traits = Traits {
+    architecture: "Qwen3MoeForCausalLM",
+    model_type: "qwen3_moe",
+    gguf: Some(Gguf {
+        architecture: "qwen3moe",
+        interleaved: false,
+    }),
+    head_dim: None,
+    num_key_value_heads: Some(4),
+    windows: (Windows::EveryLayer, Some(4096)),
+    experts: Some(ExpertTraits {
+        names: ExpertNames {
+            block: "mlp",
+            projections: ["gate_proj", "up_proj", "down_proj"],
+        },
+        width: ("moe_intermediate_size", Some(768)),
+        count: 128,
+        per_token: 8,
+        normalized: false,
+    }),
+    fields: &[
+        "attention_bias",
+        "decoder_sparse_step",
+        "mlp_only_layers",
+        "moe_intermediate_size",
+        "norm_topk_prob",
+        "num_experts",
+        "num_experts_per_tok",
+        "num_local_experts",
+        "sliding_window",
+        "use_sliding_window",
+    ],
+    ..QWEN3
+};
+
+const MIXTRAL: Traits = Traits {
+    architecture: "MixtralForCausalLM",
+    model_type: "mixtral",
+    gguf: LLAMA.gguf, // converters write Mixtral's models as Llama's
+    rms_norm_eps: 1e-5,
+    rope_theta: 1_000_000.0,
+    windows: (Windows::EveryLayer, None),
+    experts: Some(ExpertTraits {
+        names: ExpertNames {
+            block: "block_sparse_moe",
+            projections: ["w1", "w3", "w2"],
+        },
+        width: ("intermediate_size", None),
+        count: 8,
+        per_token: 2,
+        normalized: true,
+    }),
+    fields: &[
+        "num_experts",
+        "num_experts_per_tok",
+        "num_local_experts",
+        "sliding_window",
+    ],
+    ..MISTRAL
+};
+
 impl Family {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Llama,
         Self::Qwen2,
         Self::Qwen3,
@@ -385,6 +477,8 @@ impl Family {
         Self::Olmo2,
         Self::Gemma2,
         Self::Gemma3,
+        Self::Qwen3Moe,
+        Self::Mixtral,
     ];
 
     pub(super) fn traits(self) -> &'static Traits {
@@ -399,6 +493,8 @@ impl Family {
             Self::Olmo2 => &OLMO2,
             Self::Gemma2 => &GEMMA2,
             Self::Gemma3 => &GEMMA3,
+            Self::Qwen3Moe => &QWEN3_MOE,
+            Self::Mixtral => &MIXTRAL,
         }
     }
 
@@ -415,6 +511,11 @@ impl Family {
     /// Returns the name in `general.architecture` of GGUF files, if these are read.
     pub fn gguf_architecture(self) -> Option<&'static str> {
         self.traits().gguf.map(|gguf| gguf.architecture)
+    }
+
+    /// Returns whether layers have experts.
+    pub fn has_experts(self) -> bool {
+        self.traits().experts.is_some()
     }
 
     /// Returns whether GGUF files hold the rows of q and k for rope on neighbouring pairs.
@@ -440,5 +541,21 @@ impl Family {
                 "the architecture `{given}` is not supported; supported are {supported}"
             ))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn experts_have_no_biases_and_no_norm_after_them() {
+        let mixtures: Vec<Family> = Family::ALL.into_iter().filter(|family| family.has_experts()).collect();
+        assert!(!mixtures.is_empty());
+        for family in mixtures {
+            let traits = family.traits();
+            let plain = traits.mlp_bias == Bias::Never && !traits.fused_projections;
+            assert!(plain && traits.norms.after_mlp.is_none(), "{family:?}");
+        }
     }
 }

@@ -28,8 +28,8 @@ const READ: [&str; 17] = [
 ];
 
 /// Fields that do not change the logits: token ids, dropout and initial values, outputs that Python can be asked for,
-/// sampling settings of old files, and what tools leave behind.
-const WITHOUT_EFFECT: [&str; 61] = [
+/// losses besides the policy's, sampling settings of old files, and what tools leave behind.
+const WITHOUT_EFFECT: [&str; 63] = [
     "attention_dropout",
     "auto_map",
     "bad_words_ids",
@@ -66,6 +66,7 @@ const WITHOUT_EFFECT: [&str; 61] = [
     "num_return_sequences",
     "output_attentions",
     "output_hidden_states",
+    "output_router_logits",
     "pad_token_id",
     "pretraining_tp",
     "pruned_heads",
@@ -74,6 +75,7 @@ const WITHOUT_EFFECT: [&str; 61] = [
     "resid_pdrop",
     "return_dict",
     "return_dict_in_generate",
+    "router_aux_loss_coef",
     "sep_token_id",
     "suppress_tokens",
     "summary_first_dropout",

@@ -6,6 +6,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::error::{ModelError, Result};
+use super::experts::Experts;
 use super::param::Param;
 use crate::config::{ALL_LINEAR, LINEAR_PROJECTIONS};
 
@@ -16,7 +17,8 @@ pub struct LoraConfig {
     pub rank: usize,
     /// Scale of the adapters: alpha / rank.
     pub alpha: f64,
-    /// Names of the adapted projections, such as `q_proj`; `all-linear` for all that the model has.
+    /// Names of the adapted projections, such as `q_proj`; `all-linear` for all that the model has outside of experts,
+    /// which are many.
     pub targets: Vec<String>,
     /// Seed of A's initial values.
     pub seed: u64,
@@ -49,8 +51,15 @@ impl Lora {
         let is_of = |name: &str, target: &str| name.ends_with(&format!(".{target}.weight"));
         let mut available = LINEAR_PROJECTIONS.to_vec();
         available.retain(|target| params.keys().any(|name| is_of(name, target)));
+        let is_of_expert = |target: &str| {
+            let mut names = params.keys();
+            names.any(|name| is_of(name, target) && Experts::is_of_expert(name))
+        };
         let targets: Vec<String> = match lora.targets.iter().any(|target| target == ALL_LINEAR) {
-            true => available.iter().map(|target| (*target).to_owned()).collect(),
+            true => {
+                let shared = available.iter().filter(|target| !is_of_expert(target));
+                shared.map(|target| (*target).to_owned()).collect()
+            }
             false => lora.targets.clone(),
         };
         if let Some(missing) = targets.iter().find(|target| !available.contains(&target.as_str())) {

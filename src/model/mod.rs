@@ -15,6 +15,7 @@ mod config_json;
 mod cost;
 pub mod device;
 pub mod error;
+pub mod experts;
 pub mod export;
 mod family;
 pub mod kernels;
@@ -27,6 +28,7 @@ pub mod packed_batch;
 pub mod param;
 pub mod peft;
 pub mod rope;
+pub mod routing;
 #[cfg(test)]
 pub mod testing;
 pub mod token_set;

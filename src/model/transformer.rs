@@ -5,11 +5,13 @@ use candle_core::{DType, Tensor};
 
 use super::config::{GATE_UP, ProjectionNames, QKV};
 use super::error::{ModelError, Result};
+use super::experts::Experts;
 use super::kernels::LogitScaling;
 use super::lora::Adapter;
 use super::ops::{BatchContext, plain, soft_cap};
 use super::packed_batch::PackedBatch;
 use super::param::Param;
+use super::routing::{Block, Routing};
 use super::token_set::Allowed;
 use super::weights::{EMBEDDING, FINAL_NORM, Weights};
 
@@ -66,7 +68,7 @@ impl<'a> Transformer<'a> {
     /// # Errors
     /// Fails if the batch is malformed.
     pub fn context(&self, batch: &PackedBatch) -> Result<BatchContext> {
-        BatchContext::new(batch, &self.weights.config.ropes, &self.weights.device())
+        BatchContext::new(batch, &self.weights.config, &self.weights.device())
     }
 
     /// Returns the embeddings of a batch's tokens, tokens × hidden.
@@ -107,8 +109,12 @@ impl<'a> Transformer<'a> {
             context,
         )?;
         let x = (x + scaled(norm(norms.after_attention, attended)?, scale)?)?;
-        let mlp = self.mlp(&norm(norms.before_mlp, x.clone())?, &name("mlp"))?;
-        Ok((x + scaled(norm(norms.after_mlp, mlp)?, scale)?)?)
+        let input = norm(norms.before_mlp, x.clone())?;
+        let computed = match self.weights.config.layer_experts(layer) {
+            Some(experts) => self.experts(experts, layer, &input, context)?,
+            None => self.mlp(&input, &name("mlp"))?,
+        };
+        Ok((x + scaled(norm(norms.after_mlp, computed)?, scale)?)?)
     }
 
     /// Computes the norm between the last layer and the head.
@@ -172,6 +178,28 @@ impl<'a> Transformer<'a> {
             &format!("{block}.down_proj"),
             &plain::glu(config.activation, &gate, &up)?,
         )
+    }
+
+    /// Computes the experts that the router chooses for each token, and adds up their results by its weights.
+    fn experts(&self, experts: &Experts, layer: usize, x: &Tensor, context: &BatchContext) -> Result<Tensor> {
+        let logits = self.linear(&experts.router(layer), x)?;
+        let routing = Routing::of_tensor(experts, &logits)?;
+        context.loads.count(layer, &routing);
+        let tokens = Tensor::new(routing.tokens(), x.device())?;
+        let expert = |block: &Block| {
+            let tokens = tokens.narrow(0, block.pairs.start, block.pairs.len())?;
+            let x = x.index_select(&tokens, 0)?;
+            let [gate, up, down] = experts.expert(layer, block.expert);
+            let gated = plain::glu(
+                self.weights.config.activation,
+                &self.linear(&gate, &x)?,
+                &self.linear(&up, &x)?,
+            )?;
+            self.linear(&down, &gated)
+        };
+        let computed = routing.blocks().iter().map(expert).collect::<Result<Vec<_>>>()?;
+        let weights = plain::routing_weights(&logits, &routing)?;
+        plain::mix(&Tensor::cat(&computed, 0)?, &weights, &routing, x.dim(0)?)
     }
 
     fn norm(&self, module: &str, x: &Tensor) -> Result<Tensor> {
@@ -290,7 +318,7 @@ mod tests {
     fn models() -> Vec<(String, Weights)> {
         let mut models = Vec::new();
         for family in Family::ALL {
-            for trainable in [Trainable::All, lora()] {
+            for trainable in [Trainable::AllAndRouters, lora()] {
                 let weights = weights(ModelConfig::small(family), &trainable);
                 for (_, var) in weights
                     .trainable()

@@ -26,8 +26,10 @@ pub const FINAL_NORM: &str = "model.norm.weight";
 pub enum Trainable {
     /// None, as of a model to sample from or a frozen reference.
     Nothing,
-    /// All parameters.
+    /// All parameters but the routers of mixtures of experts.
     All,
+    /// All parameters.
+    AllAndRouters,
     /// Low-rank adapters of frozen weights.
     Lora(LoraConfig),
 }
@@ -65,14 +67,20 @@ impl Weights {
         mut quantized: IndexMap<String, Arc<QuantizedMatrix>>,
         trainable: &Trainable,
     ) -> Result<Self> {
-        if !quantized.is_empty() && matches!(trainable, Trainable::All) {
+        if !quantized.is_empty() && matches!(trainable, Trainable::All | Trainable::AllAndRouters) {
             return Err(ModelError::QuantizedTraining);
         }
         let mut params = IndexMap::new();
         for (name, shape) in config.tensor_shapes() {
-            let param = match (quantized.swap_remove(&name), tensors.swap_remove(&name), trainable) {
+            let is_router = config.experts.as_ref().is_some_and(|experts| experts.is_router(&name));
+            let is_trained = match trainable {
+                Trainable::All => !is_router,
+                Trainable::AllAndRouters => true,
+                Trainable::Nothing | Trainable::Lora(_) => false,
+            };
+            let param = match (quantized.swap_remove(&name), tensors.swap_remove(&name), is_trained) {
                 (Some(matrix), ..) => Param::Quantized(matrix),
-                (None, Some(tensor), Trainable::All) => Param::Trained(Var::from_tensor(&tensor)?),
+                (None, Some(tensor), true) => Param::Trained(Var::from_tensor(&tensor)?),
                 (None, Some(tensor), _) => Param::Frozen(tensor.contiguous()?),
                 (None, None, _) => {
                     return Err(ModelError::Tensors(format!(

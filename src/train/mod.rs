@@ -12,6 +12,7 @@ pub mod bench;
 mod constraints;
 pub mod episode;
 pub mod error;
+mod expert_load;
 pub mod gradients;
 pub mod loss;
 pub mod mini_batch;

@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::error::{Result, TrainError};
+use super::expert_load::ExpertLoad;
 use super::gradients::Gradients;
 use super::loss::objective::Totals;
 use super::optim::parameter_state::ParameterState;
@@ -45,6 +46,8 @@ pub struct Part {
     pub tokens: usize,
     /// Tokens that were not computed, since rows share them.
     pub shared_tokens: usize,
+    /// Tokens of each expert.
+    pub experts: ExpertLoad,
 }
 
 impl Ranks {
@@ -134,6 +137,7 @@ impl Ranks {
             all.totals.add(&part.totals);
             all.tokens += part.tokens;
             all.shared_tokens += part.shared_tokens;
+            all.experts.merge(&part.experts);
         }
         all.broken.sort_unstable();
         Ok(all)

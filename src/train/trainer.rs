@@ -14,6 +14,7 @@ use super::backprop::recompute;
 use super::constraints::restrict;
 use super::episode::TrainEpisode;
 use super::error::{Result, TrainError};
+use super::expert_load::ExpertLoad;
 use super::gradients::{Gradients, clip_factor};
 use super::loss::aggregate::token_weights;
 use super::loss::kl::Kl;
@@ -383,6 +384,7 @@ impl Trainer {
         let part = self.ranks.combine(part)?;
         run.tokens += part.tokens;
         run.shared_tokens += part.shared_tokens;
+        run.experts.merge(&part.experts);
         if !part.broken.is_empty() {
             run.skip(mini_batch, &part.broken);
             return Ok(None);
@@ -439,6 +441,7 @@ impl Trainer {
         let mut backprop = self.backprop();
         let forward = backprop.forward(Transformer::new(weights), micro, self.settings.temperature, keep_less)?;
         let (log_probs, entropies) = forward.outputs()?;
+        part.experts.add(&forward.expert_loads());
         seconds.forward += started.elapsed().as_secs_f64();
         part.tokens += micro.batch.len();
         part.shared_tokens += micro.rows.iter().map(|packed| rows[packed.row].fed()).sum::<usize>() - micro.batch.len();
@@ -518,6 +521,7 @@ impl Trainer {
             named
                 .into_iter()
                 .chain(run.seconds.metrics())
+                .chain(run.experts.metrics())
                 .map(|(name, value)| (name.to_string(), value)),
         );
         UpdateReport {
@@ -547,6 +551,7 @@ struct Run {
     trained: BTreeSet<usize>,
     tokens: usize,
     shared_tokens: usize,
+    experts: ExpertLoad,
     skipped: Vec<String>,
     seconds: Seconds,
 }

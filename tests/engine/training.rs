@@ -15,8 +15,20 @@ use candle_core::{DType, Device, Tensor};
 use indexmap::IndexMap;
 use serde_json::{Value, from_value};
 
-const MODELS: [&str; 10] = [
-    "llama", "qwen2", "qwen3", "mistral", "phi3", "smollm3", "granite", "olmo2", "gemma2", "gemma3",
+const MODELS: [&str; 13] = [
+    "llama",
+    "qwen2",
+    "qwen3",
+    "mistral",
+    "phi3",
+    "smollm3",
+    "granite",
+    "olmo2",
+    "gemma2",
+    "gemma3",
+    "qwen3-moe",
+    "qwen3-moe-mixed",
+    "mixtral",
 ];
 
 fn fixtures() -> PathBuf {
@@ -45,8 +57,13 @@ fn weights(model: &str, trainable: &Trainable) -> Weights {
     Weights::new(config, tensors, trainable).unwrap()
 }
 
-/// Stored adapters and the models that they are of: with projections of their own, and with fused ones.
-const ADAPTERS: [(&str, &str); 2] = [("adapter", "llama"), ("adapter-phi3", "phi3")];
+/// Stored adapters and the models that they are of: with projections of their own, with fused ones, and with experts.
+const ADAPTERS: [(&str, &str); 4] = [
+    ("adapter", "llama"),
+    ("adapter-phi3", "phi3"),
+    ("adapter-qwen3-moe", "qwen3-moe"),
+    ("adapter-mixtral", "mixtral"),
+];
 
 /// A model with adapters of the shape of those in a directory.
 fn adapted(model: &str, directory: &Path) -> Weights {
@@ -175,7 +192,7 @@ fn gradients_are_those_of_pytorch() {
     for model in MODELS {
         let expected = tensors(&fixtures().join(format!("training/{model}.safetensors")));
         for kernels in [Kernels::Plain, Kernels::Auto] {
-            let mut weights = weights(model, &Trainable::All);
+            let mut weights = weights(model, &Trainable::AllAndRouters);
             let config = config(&settings, kernels);
             let mut trainer = Trainer::new(&weights, &config).unwrap();
             let report = trainer.update(&mut weights, &episodes, &mut |_| ()).unwrap();

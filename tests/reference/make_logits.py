@@ -23,11 +23,13 @@ from transformers import (
     GraniteConfig,
     LlamaConfig,
     MistralConfig,
+    MixtralConfig,
     Olmo2Config,
     Phi3Config,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
     SmolLM3Config,
 )
 
@@ -157,6 +159,31 @@ CONFIGS = {
             sliding_attention=dict(rope_type="default", rope_theta=1000.0),
         ),
     ),
+    # experts in every layer, whose weights add up to 1
+    "qwen3-moe": Qwen3MoeConfig(
+        **{**ODD, "num_hidden_layers": 2},
+        head_dim=10,
+        moe_intermediate_size=20,
+        num_experts=5,
+        num_experts_per_tok=3,
+        norm_topk_prob=True,
+    ),
+    # experts in the second and third layer, whose weights do not add up to 1; windows, a tied head
+    "qwen3-moe-mixed": Qwen3MoeConfig(
+        **ODD,
+        head_dim=10,
+        moe_intermediate_size=12,
+        num_experts=5,
+        num_experts_per_tok=2,
+        mlp_only_layers=[0],
+        use_sliding_window=True,
+        sliding_window=6,
+        tie_word_embeddings=True,
+    ),
+    # experts with other names, one key-value head
+    "mixtral": MixtralConfig(
+        **{**ODD, "num_hidden_layers": 2, "intermediate_size": 20, "num_key_value_heads": 1}, num_local_experts=5
+    ),
 }
 
 
@@ -194,7 +221,7 @@ def randomise(model, generator):
             elif "embed_tokens" in name or "lm_head" in name:
                 parameter.copy_((0.15 if gemma else 0.5) * noise)  # Gemma multiplies by the root of the width
             else:
-                parameter.copy_(noise * 1.5 / parameter.shape[1] ** 0.5)
+                parameter.copy_(noise * 1.5 / parameter.shape[-1] ** 0.5)
 
 
 def to_old_layout(path):

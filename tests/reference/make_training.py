@@ -12,6 +12,9 @@ name; its metadata holds loss, policy loss, KL, entropy and gradient norm of eac
 with each row's log-probabilities under it and the gradients of one update of one epoch, the model without adapter being the reference.
 `adamw.safetensors` holds a trajectory of torch.optim.AdamW: `start`, `gradients` (steps x numbers), `weights` (after
 each step), with the settings as metadata. Everything is computed in f64 and stored in f32.
+
+Experts have the names that they have in files, one by one, whatever the layout in memory is; so do their adapters, which
+`peft` converts when it loads them. The two updates leave routers frozen.
 """
 
 import json
@@ -20,13 +23,27 @@ import random
 import sys
 
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
 FIXTURES = pathlib.Path(__file__).resolve().parent.parent / "fixtures"
 OUT = FIXTURES / "training"
-MODELS = ["llama", "qwen2", "qwen3", "mistral", "phi3", "smollm3", "granite", "olmo2", "gemma2", "gemma3"]
+MODELS = [
+    "llama",
+    "qwen2",
+    "qwen3",
+    "mistral",
+    "phi3",
+    "smollm3",
+    "granite",
+    "olmo2",
+    "gemma2",
+    "gemma3",
+    "qwen3-moe",
+    "qwen3-moe-mixed",
+    "mixtral",
+]
 
 SETTINGS = dict(
     temperature=0.8, lr=2e-4, weight_decay=0.1, grad_clip=0.5, kl_loss_coef=0.3, entropy_coeff=0.02, clip_ratio=0.2
@@ -119,26 +136,53 @@ def all_scores(model, batch):
 
 
 def optimizer(model):
-    parameters = list(model.named_parameters())
+    parameters = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
     decayed = [p for _, p in parameters if p.dim() > 1]
     others = [p for _, p in parameters if p.dim() == 1]
     groups = [dict(params=decayed, weight_decay=SETTINGS["weight_decay"]), dict(params=others, weight_decay=0.0)]
     return torch.optim.AdamW(groups, lr=SETTINGS["lr"], betas=(0.9, 0.999), eps=1e-8)
 
 
-def make_model(name, batch):
-    load = lambda: AutoModelForCausalLM.from_pretrained(
+def load(name):
+    model = AutoModelForCausalLM.from_pretrained(
         FIXTURES / "models" / name, dtype=torch.float64, attn_implementation="eager"
     )
-    model = load()
+    if hasattr(model.config, "num_experts_per_tok"):
+        model.set_experts_implementation("eager")
+    return model
+
+
+def in_files(model, tensors):
+    """Tensors by the names of a model's parameters in memory -> those by their names in files."""
+    mixtral = model.config.model_type == "mixtral"
+    gate, up, down = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+    found = {}
+    for name, tensor in tensors.items():
+        routed = ".mlp.experts." in name or name.endswith(".mlp.gate.weight")
+        name = name.replace(".mlp.", ".block_sparse_moe.") if mixtral and routed else name
+        module, _, part = name.rpartition(".")
+        for number, own in enumerate(tensor if ".experts." in name else []):
+            if part == "down_proj":
+                found[f"{module}.{number}.{down}.weight"] = own
+            else:
+                found[f"{module}.{number}.{gate}.weight"], found[f"{module}.{number}.{up}.weight"] = own.chunk(2)
+        if ".experts." not in name:
+            found[name] = tensor
+    return found
+
+
+def make_model(name, batch):
+    model = load(name)
     reference = all_scores(model, batch)
     loss, *_, log_probs = losses(model, batch, None, reference)
     loss.backward()
     tensors = {f"log_probs_{i}": row for i, row in enumerate(log_probs)}
-    tensors.update({n: p.grad for n, p in model.named_parameters()})
+    tensors.update(in_files(model, {n: p.grad for n, p in model.named_parameters()}))
     tensors = {n: t.detach().to(torch.float32).contiguous() for n, t in tensors.items()}
 
-    model, updates = load(), []
+    model, updates = load(name), []
+    for n, p in model.named_parameters():
+        p.requires_grad_(not n.endswith(".mlp.gate.weight"))
     adamw = optimizer(model)
     for _ in range(2):
         old, epochs = all_scores(model, batch), []
@@ -158,15 +202,17 @@ ADAPTERS = {
     "adapter": ("llama", ["q_proj", "v_proj", "down_proj"]),
     "adapter-phi3": ("phi3", ["qkv_proj", "o_proj", "gate_up_proj"]),
 }
+EXPERT_ADAPTERS = {
+    "adapter-qwen3-moe": ("qwen3-moe", ["q_proj", "gate_proj", "up_proj", "down_proj"]),
+    "adapter-mixtral": ("mixtral", ["v_proj", "w1", "w2", "w3"]),
+}
 
 
 def make_adapter(directory, batch):
     torch.manual_seed(1)
     name, targets = ADAPTERS[directory]
     out = OUT / directory
-    base = AutoModelForCausalLM.from_pretrained(
-        FIXTURES / "models" / name, dtype=torch.float64, attn_implementation="eager"
-    )
+    base = load(name)
     base.config._name_or_path = base.name_or_path = f"tests/fixtures/models/{name}"
     settings = dict(r=3, lora_alpha=6, target_modules=targets, task_type="CAUSAL_LM")
     model = get_peft_model(base, LoraConfig(**settings, init_lora_weights=False))
@@ -182,6 +228,68 @@ def make_adapter(directory, batch):
     model.float().save_pretrained(out)
     (out / "README.md").unlink()
     save_file(tensors, out / "expected.safetensors")
+
+
+def make_expert_adapter(directory, batch):
+    """An adapter of single experts, whose weights are put together here; `peft` must find the same log-probabilities."""
+    torch.manual_seed(2)
+    name, targets = EXPERT_ADAPTERS[directory]
+    out, rank, scale = OUT / directory, 3, 2.0
+    out.mkdir(exist_ok=True)
+    model = load(name)
+    stacked = {n: p.detach() for n, p in model.named_parameters()}
+    factors, random_factor = {}, lambda *shape: (0.3 * torch.randn(*shape)).double().requires_grad_()
+    for n, weight in in_files(model, stacked).items():
+        module = n.removesuffix(".weight")
+        if module.rpartition(".")[2] in targets:
+            factors[f"base_model.model.{module}.lora_A.weight"] = random_factor(rank, weight.shape[1])
+            factors[f"base_model.model.{module}.lora_B.weight"] = random_factor(weight.shape[0], rank)
+    save_file({n: f.detach().float() for n, f in factors.items()}, out / "adapter_model.safetensors")
+    config = dict(
+        peft_type="LORA", task_type="CAUSAL_LM", r=rank, lora_alpha=rank * scale, target_modules=targets,
+        base_model_name_or_path=f"tests/fixtures/models/{name}",
+    )  # fmt: skip
+    (out / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+    class Adapted(torch.nn.Module):
+        def forward(self, ids):
+            delta = lambda n: (
+                scale * factors[f"base_model.model.{n}.lora_B.weight"] @ factors[f"base_model.model.{n}.lora_A.weight"]
+                if f"base_model.model.{n}.lora_A.weight" in factors
+                else 0
+            )
+            files = {n: w + delta(n.removesuffix(".weight")) for n, w in in_files(model, stacked).items()}
+            return torch.func.functional_call(model, in_memory(model, files), (ids,))
+
+    tensors = {f"log_probs_{i}": row.float() for i, row in enumerate(all_scores(Adapted(), batch).values())}
+    losses(Adapted(), batch, None, all_scores(model, batch))[0].backward()
+    tensors.update({n: f.grad.float() for n, f in factors.items()})
+    save_file(tensors, out / "expected.safetensors")
+    there = all_scores(PeftModel.from_pretrained(load(name), out).double(), batch).values()
+    apart = max((a - tensors[f"log_probs_{i}"]).abs().max().item() for i, a in enumerate(there))
+    print(f"{directory}: log-probabilities in peft differ by {apart:.1e}")
+    assert apart < 1e-4
+
+
+def in_memory(model, files):
+    """The other way round than `in_files`."""
+    found = {}
+    for name in dict(model.named_parameters()):
+        if ".mlp.experts." not in name:
+            other = name.replace(".mlp.", ".block_sparse_moe.")
+            found[name] = files[name] if name in files else files[other]
+            continue
+        module, _, part = name.rpartition(".")
+        mixtral = model.config.model_type == "mixtral"
+        module = module.replace(".mlp.", ".block_sparse_moe.") if mixtral else module
+        gate, up, down = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+        own = lambda number, part: files[f"{module}.{number}.{part}.weight"]
+        numbers = range(model.config.num_experts)
+        if part == "down_proj":
+            found[name] = torch.stack([own(n, down) for n in numbers])
+        else:
+            found[name] = torch.stack([torch.cat([own(n, gate), own(n, up)]) for n in numbers])
+    return found
 
 
 def make_adamw():
@@ -207,9 +315,10 @@ def main():
     OUT.mkdir(parents=True, exist_ok=True)
     batch = episodes()
     (OUT / "batch.json").write_text(json.dumps(dict(settings=SETTINGS, episodes=batch), indent=1) + "\n")
-    wanted = sys.argv[1:] or [*MODELS, *ADAPTERS]
+    wanted = sys.argv[1:] or [*MODELS, *ADAPTERS, *EXPERT_ADAPTERS]
     for name in wanted:
-        make_adapter(name, batch) if name in ADAPTERS else make_model(name, batch)
+        make = make_adapter if name in ADAPTERS else make_expert_adapter if name in EXPERT_ADAPTERS else make_model
+        make(name, batch)
     if not sys.argv[1:]:
         make_adamw()
 

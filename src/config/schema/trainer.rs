@@ -60,6 +60,9 @@ pub struct TrainerCommon {
     pub recompute: Recompute,
     /// Compute shared prefixes of a group's rows once.
     pub share_prefixes: bool,
+    /// Train the routers of a mixture of experts too. By default they are frozen, so that the sampler and the trainer
+    /// choose the same experts as long as possible. Not with LoRA.
+    pub train_router: bool,
     /// Updates between checkpoints. With 0 or less there is one every 50 all the same, so that the journal and the way
     /// back after a crash stay short.
     pub save_freq: i64,
@@ -126,6 +129,7 @@ impl Default for TrainerCommon {
             ppo_max_token_len_per_gpu: 16384,
             recompute: Recompute::default(),
             share_prefixes: true,
+            train_router: false,
             save_freq: 20,
             keep_last: 2,
             keep_best: "eval/reward_mean".into(),

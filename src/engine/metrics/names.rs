@@ -51,6 +51,7 @@ pub const NAMES: &[(&str, &str)] = &[
     ("tokens_computed", "tokens computed by the update; shared prefixes count once"),
     ("shared_tokens", "tokens that the update did not compute again, since rows share prefixes"),
     ("skipped_rows", "rows that the update did not compute: their advantage is 0 and nothing else in the loss has a gradient"),
+    ("experts/", "load of the experts in the update of a mixture of experts, means over layers: `busiest_share`, the busiest expert's share of the tokens of all experts (1 / experts if loads are equal); `load_variation`, the standard deviation of their tokens over the mean; `unused_share`, the share of experts without a token"),
     ("dropped/", "train episodes dropped, by reason"),
     ("seconds/", "duration of phases: `rolling` until the batch was full, `post` until the last running episode ended, `update` with its parts `update_scoring`, `update_forward`, `update_backward`, `update_optimizer`, and `export`"),
     ("tokens_per_second/", "`sampling`: sampled tokens per second of sampling; `training`: computed tokens per second of the update"),

@@ -7,9 +7,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use indexmap::IndexMap;
+use indexmap::{IndexMap, IndexSet};
 use serde_json::{Map, Value, json};
 
+use super::gguf_experts::expert_name;
 use super::gguf_header::Header;
 use super::gguf_metadata::Metadata;
 use super::{LoadedModel, ModelFiles, finite, gguf_tokenizer};
@@ -65,7 +66,7 @@ pub(super) fn load(
     for (name, shape) in config.tensor_shapes() {
         progress(done as f32 / total, activity);
         done += shape.iter().product::<usize>();
-        let gguf_name = gguf_name(&config.norms, &name);
+        let gguf_name = gguf_name(&config, &name);
         let missing = || ModelError::Tensors(format!("{place} has no tensor {gguf_name}, which {name} comes from"));
         let found = header.shape(&gguf_name).ok_or_else(missing)?;
         if found != shape {
@@ -109,6 +110,7 @@ fn open(path: &Path) -> Result<Opened, ModelError> {
     let place = path.display().to_string();
     let mut file = BufReader::new(open_regular(path).map_err(ModelError::io(path))?);
     let mut header = Header::read(&mut file, &place)?;
+    header.split_experts()?;
     let metadata = Metadata::new(std::mem::take(&mut header.metadata));
     let mut factors = |name: &str| -> Result<Option<Vec<f32>>, ModelError> {
         match header.has(name) {
@@ -149,8 +151,14 @@ pub(super) fn model_files(path: &Path) -> Result<ModelFiles, ModelError> {
     Ok(open(path)?.files)
 }
 
-/// Name in the file of a parameter of a model with these norms.
-pub(super) fn gguf_name(norms: &LayerNorms, name: &str) -> String {
+/// Returns the name in the file of a parameter.
+pub(super) fn gguf_name(config: &ModelConfig, name: &str) -> String {
+    let of_experts = config.experts.as_ref().and_then(|experts| expert_name(experts, name));
+    of_experts.unwrap_or_else(|| shared_name(&config.norms, name))
+}
+
+/// Returns the name in the file of a parameter outside of experts, of a model with these norms.
+fn shared_name(norms: &LayerNorms, name: &str) -> String {
     let name = name.strip_prefix("model.").unwrap_or(name);
     for (theirs, ours) in [
         (norms.before_attention, "attn_norm"),
@@ -218,25 +226,10 @@ impl Rows {
 /// The `config.json` that the file was made from, as far as it matters.
 fn config_json(metadata: &Metadata, header: &Header, rope_factors: &RopeFactors) -> Result<Value, ModelError> {
     let architecture = metadata.text("general.architecture")?;
-    let found = Family::ALL
-        .into_iter()
-        .find(|f| f.gguf_architecture() == Some(architecture));
-    let Some(family) = found else {
-        let supported: Vec<&str> = Family::ALL.into_iter().filter_map(Family::gguf_architecture).collect();
-        let supported = supported.join(", ");
-        return Err(ModelError::file(
-            "general.architecture",
-            format!("the architecture `{architecture}` is not supported; supported in GGUF files are {supported}"),
-        ));
-    };
     let key = |name: &str| format!("{architecture}.{name}");
     let size = |name: &str| metadata.number(&key(name));
-    if metadata.optional_number(&key("expert_count"))?.is_some_and(|n| n > 0) {
-        return Err(ModelError::file(
-            key("expert_count"),
-            "mixtures of experts are not supported; dense models are",
-        ));
-    }
+    let experts = metadata.optional_number(&key("expert_count"))?.unwrap_or(0);
+    let family = family(architecture, experts)?;
     let embedding = header.shape("token_embd.weight");
     let vocab_size = embedding.and_then(|shape| shape.first().copied());
     let vocab_size = vocab_size.ok_or_else(|| ModelError::Tensors("there is no tensor token_embd.weight".into()))?;
@@ -309,7 +302,46 @@ fn config_json(metadata: &Metadata, header: &Header, rope_factors: &RopeFactors)
         }
         _ => {}
     }
+    if experts > 0 {
+        add("num_experts", Some(experts.into()));
+        add("num_experts_per_tok", Some(size("expert_used_count")?.into()));
+    }
+    if family == Family::Qwen3Moe {
+        add(
+            "moe_intermediate_size",
+            Some(size("expert_feed_forward_length")?.into()),
+        );
+        add("norm_topk_prob", Some(true.into())); // as llama.cpp computes it
+    }
     Ok(config)
+}
+
+/// Finds the family of an architecture's name, which mixtures of experts may share with dense models.
+fn family(architecture: &str, experts: u64) -> Result<Family, ModelError> {
+    let has_name = |family: &Family| family.gguf_architecture() == Some(architecture);
+    let has_kind = |family: &Family| family.has_experts() == (experts > 0);
+    let names = |families: &mut dyn Iterator<Item = Family>| {
+        let names: IndexSet<&str> = families.filter_map(Family::gguf_architecture).collect();
+        names.into_iter().collect::<Vec<_>>().join(", ")
+    };
+    let mut all = Family::ALL.into_iter();
+    if let Some(family) = all.clone().find(|family| has_name(family) && has_kind(family)) {
+        return Ok(family);
+    }
+    if all.any(|family| has_name(&family)) {
+        let supported = names(&mut Family::ALL.into_iter().filter(has_kind));
+        return Err(ModelError::file(
+            format!("{architecture}.expert_count"),
+            format!("{architecture} with {experts} experts is not supported; supported with {experts} are {supported}"),
+        ));
+    }
+    Err(ModelError::file(
+        "general.architecture",
+        format!(
+            "the architecture `{architecture}` is not supported; supported in GGUF files are {}",
+            names(&mut Family::ALL.into_iter())
+        ),
+    ))
 }
 
 fn rope_scaling(

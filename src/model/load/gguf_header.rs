@@ -19,6 +19,8 @@ const MOST_ELEMENTS: u64 = 1 << 24;
 /// As in ggml.
 const MOST_DIMENSIONS: u32 = 4;
 const DEFAULT_ALIGNMENT: u64 = 32;
+/// Experts of a layer; more are a damaged header.
+const MOST_EXPERTS: usize = 1 << 12;
 
 /// Types of tensors by number, name, and, where it can be read, candle's.
 const TYPES: [(u32, &str, Option<GgmlDType>); 34] = [
@@ -109,6 +111,43 @@ impl Header {
             data_start: used.next_multiple_of(alignment),
             file_size,
         })
+    }
+
+    /// Splits tensors that hold all experts of a layer, such as `blk.0.ffn_up_exps.weight`, into one of each expert, with
+    /// the names that older files have for them: `blk.0.ffn_up.3.weight`.
+    ///
+    /// # Errors
+    /// Fails if their type is not supported, or their shape is not possible for it.
+    pub(super) fn split_experts(&mut self) -> Result<(), ModelError> {
+        let mut split = IndexMap::new();
+        for (name, entry) in &self.tensors {
+            let (Some(stem), &[experts, rows, columns]) = (name.strip_suffix("_exps.weight"), &entry.shape[..]) else {
+                continue;
+            };
+            if experts > MOST_EXPERTS {
+                return Err(self.fail(
+                    name,
+                    format!("it has {experts} experts; at most {MOST_EXPERTS} are supported"),
+                ));
+            }
+            let kind = readable(entry.kind).map_err(|reason| self.fail(name, reason))?;
+            let blocks = rows
+                .checked_mul(columns)
+                .filter(|count| count.is_multiple_of(kind.block_size()));
+            let bytes = blocks.and_then(|count| (count / kind.block_size()).checked_mul(kind.type_size()));
+            for number in 0..experts {
+                let offset =
+                    bytes.and_then(|bytes| entry.offset.checked_add((bytes as u64).checked_mul(number as u64)?));
+                let Some(offset) = offset else {
+                    let reason = format!("the shape {:?} is not possible for type {kind:?}", entry.shape);
+                    return Err(self.fail(name, reason));
+                };
+                let (kind, shape) = (entry.kind, vec![rows, columns]);
+                split.insert(format!("{stem}.{number}.weight"), Entry { kind, shape, offset });
+            }
+        }
+        self.tensors.extend(split);
+        Ok(())
     }
 
     /// Returns whether the file has the tensor `name`.

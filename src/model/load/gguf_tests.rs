@@ -30,6 +30,8 @@ fn a_model_comes_back_from_a_gguf_file() {
             json!({"embedding_scale": 3.0, "attention.scale": 0.25, "residual_scale": 0.6, "logit_scale": 1.7}),
         ),
         ("olmo2", json!({})),
+        ("qwen3-moe", json!({})),
+        ("mixtral", json!({"rope.freq_base": 1e6})),
         (
             "phi3",
             json!({"rope.dimension_count": 6, "rope.scaling.original_context_length": 160,
@@ -54,6 +56,7 @@ fn a_model_comes_back_from_a_gguf_file() {
             }
         }
         let mut loaded = file.write_and_load(GgmlDType::F32).unwrap();
+        file.stack_experts();
         for (rope, expected) in loaded.config.ropes.iter_mut().zip(&model.config.ropes) {
             // six digits of the file's
             assert!(
@@ -75,6 +78,10 @@ fn a_model_comes_back_from_a_gguf_file() {
         let messages = [json!({"role": "user", "content": "x"})];
         let render = |m: &LoadedModel| m.chat_template.render(&messages, None, true, &Map::new()).unwrap();
         assert_eq!(render(&loaded), render(&model));
+        let stacked = file.write_and_load(GgmlDType::F32).unwrap();
+        for (tensor, expected) in &model.tensors {
+            assert_eq!(values(&stacked.tensors[tensor]), values(expected), "{name}: {tensor}");
+        }
         // Without the weights.
         let side = load_text(file.write(GgmlDType::F32).path().to_str().unwrap())
             .unwrap()
@@ -89,6 +96,30 @@ fn a_model_comes_back_from_a_gguf_file() {
         );
         assert_eq!(side.generation, model.generation);
     }
+}
+
+#[test]
+fn a_stack_of_experts_has_all_of_them() {
+    let mut file = Converted::from(&fixture("mixtral"));
+    file.stack_experts();
+    file.set("llama.expert_count", GgufValue::U32(6));
+    let message = file.write_and_load(GgmlDType::F32).unwrap_err().to_string();
+    assert!(
+        message.contains("blk.0.ffn_gate_inp.weight") && message.contains("is [5, 36], must be [6, 36]"),
+        "{message}"
+    );
+    file.set("llama.expert_count", GgufValue::U32(5));
+    let (_, gate) = file
+        .tensors
+        .iter_mut()
+        .find(|(name, _)| name == "blk.1.ffn_gate_exps.weight")
+        .unwrap();
+    *gate = gate.narrow(0, 0, 4).unwrap().force_contiguous().unwrap();
+    let message = file.write_and_load(GgmlDType::F32).unwrap_err().to_string();
+    assert!(
+        message.contains("has no tensor blk.1.ffn_gate.4.weight, which model.layers.1.block_sparse_moe.experts.4.w1"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -206,7 +237,7 @@ fn what_is_wrong_with_a_file_is_named() {
         (
             "qwen2.expert_count",
             GgufValue::U32(8),
-            "qwen2.expert_count: mixtures of experts",
+            "qwen2.expert_count: qwen2 with 8 experts is not supported; supported with 8 are qwen3moe, llama",
         ),
         (
             "qwen2.block_count",

@@ -3,6 +3,7 @@
 use candle_core::quantized::gguf_file::Value as GgufValue;
 use candle_core::quantized::{GgmlDType, QTensor, gguf_file};
 use candle_core::{DType, Device, Tensor};
+use indexmap::IndexMap;
 use serde_json::Value;
 
 use super::gguf::gguf_name;
@@ -89,6 +90,14 @@ impl Converted {
             ("attention.key_length", number(config.head_dim)),
             ("attention.layer_norm_rms_epsilon", GgufValue::F32(config.rms_norm_eps)),
         ];
+        let of_experts = config.experts.iter().flat_map(|experts| {
+            [
+                ("expert_count", number(experts.count)),
+                ("expert_used_count", number(experts.per_token)),
+                ("expert_feed_forward_length", number(experts.intermediate_size)),
+            ]
+        });
+        let own = own.into_iter().chain(of_experts);
         let metadata = general
             .into_iter()
             .chain(own.map(|(key, value)| (format!("{architecture}.{key}"), value)));
@@ -100,12 +109,29 @@ impl Converted {
                 _ => None,
             };
             let tensor = heads.map_or_else(|| tensor.clone(), |heads| interleaved(tensor, heads));
-            (gguf_name(&config.norms, name), tensor)
+            (gguf_name(config, name), tensor)
         });
         Self {
             metadata: metadata.collect(),
             tensors: tensors.collect(),
         }
+    }
+
+    /// Puts the experts of a layer into one tensor, as converters do.
+    pub(super) fn stack_experts(&mut self) {
+        let mut stacks: IndexMap<String, Vec<Tensor>> = IndexMap::new();
+        for (name, tensor) in self.tensors.drain(..) {
+            let name = match name.split('.').collect::<Vec<_>>()[..] {
+                ["blk", layer, projection, _, "weight"] => format!("blk.{layer}.{projection}_exps.weight"),
+                _ => name,
+            };
+            stacks.entry(name).or_default().push(tensor);
+        }
+        let stacked = |(name, stack): (String, Vec<Tensor>)| match &stack[..] {
+            [single] => (name, single.clone()),
+            several => (name, Tensor::stack(several, 0).unwrap()),
+        };
+        self.tensors = stacks.into_iter().map(stacked).collect();
     }
 
     /// Sets a key of the metadata.
@@ -129,7 +155,7 @@ impl Converted {
             .iter()
             .map(|(name, tensor)| {
                 let fits = tensor.dims().last().is_some_and(|n| n % kind.block_size() == 0);
-                let kind = if tensor.rank() == 2 && fits {
+                let kind = if tensor.rank() >= 2 && fits {
                     kind
                 } else {
                     GgmlDType::F32

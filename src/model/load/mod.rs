@@ -6,6 +6,7 @@ mod directory;
 mod files;
 pub(crate) mod finite;
 mod gguf;
+mod gguf_experts;
 mod gguf_header;
 mod gguf_metadata;
 mod gguf_tokenizer;

@@ -13,9 +13,10 @@ use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 
-use super::config::Rope;
+use super::config::{ModelConfig, Rope};
 use super::error::Result;
 use super::packed_batch::PackedBatch;
+use super::routing::ExpertLoads;
 
 /// What the layers need to know about a batch, made once a pass.
 #[derive(Clone, Debug)]
@@ -24,6 +25,8 @@ pub struct BatchContext {
     pub batch: Arc<PackedBatch>,
     /// Tables of each rotary embedding of the model.
     pub ropes: Vec<RopeTables>,
+    /// What each expert has computed; a layer that is computed again counts again.
+    pub loads: ExpertLoads,
 }
 
 /// Cosines and sines of each token's rotary angles, each tokens × half of what is rotated of a head, f32.
@@ -40,7 +43,7 @@ impl BatchContext {
     ///
     /// # Errors
     /// Fails if the batch is malformed.
-    pub fn new(batch: &PackedBatch, ropes: &[Rope], device: &Device) -> Result<Self> {
+    pub fn new(batch: &PackedBatch, config: &ModelConfig, device: &Device) -> Result<Self> {
         batch.validate()?;
         let tables = |rope: &Rope| -> Result<RopeTables> {
             let (cos, sin) = rope.tables(batch.positions.iter().copied());
@@ -50,8 +53,10 @@ impl BatchContext {
                 sin: Tensor::from_vec(sin, shape, device)?,
             })
         };
+        let experts = |layer| config.layer_experts(layer).map_or(0, |experts| experts.count);
         Ok(Self {
-            ropes: ropes.iter().map(tables).collect::<Result<_>>()?,
+            ropes: config.ropes.iter().map(tables).collect::<Result<_>>()?,
+            loads: ExpertLoads::new((0..config.layers.len()).map(experts)),
             batch: Arc::new(batch.clone()),
         })
     }

@@ -11,6 +11,7 @@ use super::{BatchContext, RopeTables, attention, log_probs};
 use crate::model::config::ModelConfig;
 use crate::model::error::Result;
 use crate::model::kernels::{Activation, AttentionScores, LogitScaling};
+use crate::model::routing::Routing;
 use crate::model::token_set::Allowed;
 
 /// y = x·wᵀ (+ bias): tokens × in, out × in → tokens × out.
@@ -70,6 +71,31 @@ pub fn glu(activation: Activation, gate: &Tensor, up: &Tensor) -> Result<Tensor>
         Activation::GeluTanh => gate.gelu()?, // candle's `gelu` is the approximation
     };
     Ok((gate * up)?)
+}
+
+/// The weights of a routing's pairs, in f32, from the router's logits, tokens × experts.
+pub fn routing_weights(logits: &Tensor, routing: &Routing) -> Result<Tensor> {
+    let device = logits.device();
+    let logits = logits.to_dtype(DType::F32)?;
+    let most = logits.detach().max_keepdim(D::Minus1)?;
+    let exps = logits.broadcast_sub(&most)?.exp()?;
+    let (tokens, places) = (
+        Tensor::new(routing.tokens(), device)?,
+        Tensor::new(routing.places(), device)?,
+    );
+    let chosen = exps.flatten_all()?.index_select(&places, 0)?;
+    let totals = match routing.is_normalized() {
+        true => Tensor::zeros(logits.dim(0)?, DType::F32, device)?.index_add(&tokens, &chosen, 0)?,
+        false => exps.sum(D::Minus1)?,
+    };
+    Ok((chosen / totals.index_select(&tokens, 0)?)?)
+}
+
+/// Adds up what experts computed for a routing's pairs (pairs × width), each times its weight, by token: tokens × width.
+pub fn mix(computed: &Tensor, weights: &Tensor, routing: &Routing, tokens: usize) -> Result<Tensor> {
+    let weighted = computed.broadcast_mul(&weights.to_dtype(computed.dtype())?.unsqueeze(1)?)?;
+    let sum = Tensor::zeros((tokens, computed.dim(1)?), computed.dtype(), computed.device())?;
+    Ok(sum.index_add(&Tensor::new(routing.tokens(), computed.device())?, &weighted, 0)?)
 }
 
 /// Grouped-query attention over the batch's forest: q tokens × (heads · head_dim), k and v tokens × (kv heads ·

@@ -11,6 +11,7 @@ use super::{BatchContext, attention, log_probs, plain, soft_cap, visible};
 use crate::model::PackedBatch;
 use crate::model::config::{Family, ModelConfig};
 use crate::model::kernels::{Activation, AttentionScores, LogitScaling};
+use crate::model::routing::Routing;
 use crate::model::token_set::Allowed;
 
 fn scaling(softcap: Option<f64>) -> LogitScaling {
@@ -45,11 +46,19 @@ fn forest() -> PackedBatch {
     batch
 }
 
+/// Five tokens, each with two of four experts.
+fn routing(normalized: bool) -> Routing {
+    let mut experts = ModelConfig::small(Family::Mixtral).experts.unwrap();
+    (experts.count, experts.normalized) = (4, normalized);
+    let logits: Vec<f32> = (0..20).map(|i| (i * 7 % 11) as f32).collect();
+    Routing::new(&experts, &logits)
+}
+
 /// All operations that the transformer's forward pass is made of; the test below holds this list to it.
 fn training_path() -> Vec<Case> {
     let config = ModelConfig::small(Family::Llama);
     let batch = forest();
-    let context = BatchContext::new(&batch, &config.ropes, &Device::Cpu).unwrap();
+    let context = BatchContext::new(&batch, &config, &Device::Cpu).unwrap();
     let (tokens, heads, kv) = (batch.len(), config.num_heads, config.num_kv_heads);
     let (q, k) = (heads * config.head_dim, kv * config.head_dim);
     let targets: Vec<u32> = (0..tokens as u32).map(|t| t * 3 % 17).collect();
@@ -82,6 +91,15 @@ fn training_path() -> Vec<Case> {
         }),
         case("glu", &[&[5, 8], &[5, 8]], |x| {
             plain::glu(Activation::GeluTanh, &x[0], &x[1]).unwrap()
+        }),
+        case("routing_weights", &[&[5, 4]], |x| {
+            plain::routing_weights(&x[0], &routing(true)).unwrap()
+        }),
+        case("routing_weights", &[&[5, 4]], |x| {
+            plain::routing_weights(&x[0], &routing(false)).unwrap()
+        }),
+        case("mix", &[&[10, 8], &[10]], |x| {
+            plain::mix(&x[0], &x[1], &routing(true), 5).unwrap()
         }),
         case("attention", &[&[tokens, q], &[tokens, k], &[tokens, k]], move |x| {
             plain::attention([&x[0], &x[1], &x[2]], &config, scores, &context).unwrap()

@@ -14,7 +14,7 @@ use crate::train::packing::MicroBatch;
 pub(super) struct Forward<'a> {
     model: Transformer<'a>,
     micro: &'a MicroBatch,
-    context: BatchContext,
+    pub context: BatchContext,
     layers: Vec<LayerTape>,
     last: Var,
     log_probs: Tensor,

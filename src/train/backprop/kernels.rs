@@ -2,7 +2,8 @@
 //! gradients accumulated in place.
 
 use super::arena::{Arena, Rest};
-use super::layer::{Kept, Layer, Norm, Pass, Scratch};
+use super::layer::{Kept, Layer, Norm, Scratch};
+use super::pass::Pass;
 use super::recompute;
 use super::weight::BorrowedWeight;
 use crate::model::kernels::head::{Distributions, Head};
@@ -22,7 +23,7 @@ pub(super) struct Forward<'a> {
     micro: &'a MicroBatch,
     temperature: f64,
     compute: Compute<'a>,
-    context: BatchContext,
+    pub context: BatchContext,
     /// Residual stream before each layer, and after the last one that of the predicting tokens.
     inputs: Vec<&'a mut [f32]>,
     /// Stored results of each layer; of the last layer only if layers are recomputed.
@@ -280,6 +281,7 @@ fn pass<'p>(
         ropes: context.ropes.iter().map(tables).collect::<Result<_>>()?,
         compute,
         predicting: &predicting.tokens,
+        loads: &context.loads,
     })
 }
 

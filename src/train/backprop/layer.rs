@@ -3,29 +3,19 @@
 use std::ops::Deref;
 
 use super::arena::Rest;
+use super::mixture::{Inside, Mixture};
+use super::pass::Pass;
 use super::projection::{Projection, Projections};
 use crate::model::config::{GATE_UP, QKV};
-use crate::model::kernels::forest_attention::{AttentionGradients, AttentionInputs, ForestAttention};
+use crate::model::kernels::forest_attention::{AttentionGradients, AttentionInputs};
 use crate::model::kernels::sums::add_scaled;
 use crate::model::kernels::tensors::Numbers;
 use crate::model::kernels::{Compute, Into};
-use crate::model::kernels::{Pool, Rotation, glu, glu_backward, rms_norm, rms_norm_backward, rope_tokens};
-use crate::model::packed_batch::PackedBatch;
+use crate::model::kernels::{Pool, Rotation, glu, glu_backward, rms_norm, rms_norm_backward};
 use crate::model::weights::EMBEDDING;
 use crate::model::{ModelConfig, Transformer};
 use crate::train::error::Result;
 use crate::train::gradients::Gradients;
-
-/// Inputs that all layers of a pass share.
-pub(super) struct Pass<'a> {
-    pub config: &'a ModelConfig,
-    pub batch: &'a PackedBatch,
-    /// Cosines and sines of each rotary embedding, tokens × half of what is rotated of a head.
-    pub ropes: Vec<(Numbers<'a>, Numbers<'a>)>,
-    pub compute: Compute<'a>,
-    /// Tokens whose last residual stream is used, ascending; the last layer's MLP leaves out all others.
-    pub predicting: &'a [u32],
-}
 
 /// Borrowed weights of a layer.
 pub(super) struct Layer<'a> {
@@ -39,8 +29,21 @@ pub(super) struct Layer<'a> {
     head_norms: Option<(Norm<'a>, Norm<'a>)>,
     attention_exit: Exit<'a>,
     before_mlp: Option<Norm<'a>>,
+    feed_forward: FeedForward<'a>,
+}
+
+/// What follows attention.
+enum FeedForward<'a> {
+    /// One MLP for all tokens.
+    Dense(Dense<'a>),
+    /// A mixture of experts.
+    Mixture(Mixture<'a>),
+}
+
+/// An MLP, and what is done with its result.
+struct Dense<'a> {
     gate_up: Projections<'a, 2>,
-    mlp_exit: Exit<'a>,
+    exit: Exit<'a>,
 }
 
 /// The end of attention or MLP: stream + scale · norm(projection(x)).
@@ -82,8 +85,11 @@ pub(super) struct Kept<'a> {
     mlp_raw: &'a mut [f32],
     /// Residual stream between attention and MLP.
     middle: &'a mut [f32],
+    /// Results of the gate and up projections, of a token's experts one behind the other.
     gate: &'a mut [f32],
     up: &'a mut [f32],
+    /// Logits of the router; empty if the model has none.
+    router: &'a mut [f32],
 }
 
 /// Temporary memory, shared by all layers.
@@ -92,9 +98,11 @@ pub(super) struct Scratch<'a> {
     normed: &'a mut [f32],
     /// tokens × hidden.
     by_normed: &'a mut [f32],
-    /// tokens × intermediate. So for the next.
+    /// tokens × width inside the MLP, or the experts of a token. So for the next.
     inner: &'a mut [f32],
     by_inner: &'a mut [f32],
+    /// Rows of an expert's tokens, each of tokens × hidden; empty if the model has no experts.
+    expert_rows: [&'a mut [f32]; 2],
     /// tokens × (heads · head_dim). So for the next.
     by_mixed: &'a mut [f32],
     by_q: &'a mut [f32],
@@ -109,13 +117,10 @@ pub(super) struct Scratch<'a> {
 struct Mlp<'a> {
     middle: &'a mut [f32],
     raw: &'a mut [f32],
-    gate: &'a mut [f32],
-    up: &'a mut [f32],
     normed: &'a mut [f32],
     by_normed: &'a mut [f32],
-    inner: &'a mut [f32],
-    by_inner: &'a mut [f32],
     fused: &'a mut [f32],
+    inside: Inside<'a>,
 }
 
 impl<'a> Kept<'a> {
@@ -123,7 +128,8 @@ impl<'a> Kept<'a> {
     pub fn size(config: &ModelConfig) -> usize {
         let (q, kv) = widths(config);
         let raw = if config.qk_norm.is_some() { q + kv } else { 0 };
-        2 * q + 2 * kv + raw + (1 + branch_norms(config)) * config.hidden_size + 2 * config.intermediate_size
+        let streams = (1 + branch_norms(config)) * config.hidden_size;
+        2 * q + 2 * kv + raw + streams + 2 * config.mlp_width() + expert_count(config)
     }
 
     pub fn cut(config: &ModelConfig, tokens: usize, rest: &mut Rest<'a>) -> Self {
@@ -140,8 +146,9 @@ impl<'a> Kept<'a> {
             attention_raw: take(config.hidden_size * usize::from(config.norms.after_attention.is_some())),
             mlp_raw: take(config.hidden_size * usize::from(config.norms.after_mlp.is_some())),
             middle: take(config.hidden_size),
-            gate: take(config.intermediate_size),
-            up: take(config.intermediate_size),
+            gate: take(config.mlp_width()),
+            up: take(config.mlp_width()),
+            router: take(expert_count(config)),
         }
     }
 }
@@ -150,7 +157,12 @@ impl<'a> Scratch<'a> {
     /// Returns the number of floats per token.
     pub fn size(config: &ModelConfig) -> usize {
         let (q, kv) = widths(config);
-        2 * config.hidden_size + 2 * config.intermediate_size + 2 * q + 2 * kv + fused_width(config)
+        2 * config.hidden_size
+            + 2 * config.mlp_width()
+            + 2 * expert_row_width(config)
+            + 2 * q
+            + 2 * kv
+            + fused_width(config)
     }
 
     pub fn cut(config: &ModelConfig, tokens: usize, rest: &mut Rest<'a>) -> Self {
@@ -159,8 +171,9 @@ impl<'a> Scratch<'a> {
         Self {
             normed: take(config.hidden_size),
             by_normed: take(config.hidden_size),
-            inner: take(config.intermediate_size),
-            by_inner: take(config.intermediate_size),
+            inner: take(config.mlp_width()),
+            by_inner: take(config.mlp_width()),
+            expert_rows: [(); 2].map(|()| take(expert_row_width(config))),
             by_mixed: take(q),
             by_q: take(q),
             by_k: take(kv),
@@ -200,6 +213,16 @@ fn widths(config: &ModelConfig) -> (usize, usize) {
 fn branch_norms(config: &ModelConfig) -> usize {
     let norms = &config.norms;
     [norms.after_attention, norms.after_mlp].iter().flatten().count()
+}
+
+/// Returns the number of experts of a layer; 0 if the model has none.
+fn expert_count(config: &ModelConfig) -> usize {
+    config.experts.as_ref().map_or(0, |experts| experts.count)
+}
+
+/// Returns the width of the rows that experts work on; 0 if the model has none.
+fn expert_row_width(config: &ModelConfig) -> usize {
+    config.experts.as_ref().map_or(0, |_| config.hidden_size)
 }
 
 /// Returns the width of the widest fused projection.
@@ -253,32 +276,6 @@ impl<'a> Norm<'a> {
     }
 }
 
-impl Pass<'_> {
-    fn attention(&self, layer: usize) -> ForestAttention<'_> {
-        ForestAttention {
-            batch: self.batch,
-            heads: self.config.num_heads,
-            kv_heads: self.config.num_kv_heads,
-            head_dim: self.config.head_dim,
-            scores: self.config.attention_scores(layer),
-            compute: self.compute,
-        }
-    }
-
-    /// Applies a layer's rotary embedding, or its inverse, to queries and keys.
-    fn rope(&self, layer: usize, q: &mut [f32], k: &mut [f32], rotation: Rotation) {
-        let Some(rope) = self.config.layers[layer].rope else {
-            return;
-        };
-        let ((cos, sin), half) = (&self.ropes[rope], self.config.ropes[rope].inv_freq.len());
-        let head_dim = self.config.head_dim;
-        for (x, heads) in [(q, self.config.num_heads), (k, self.config.num_kv_heads)] {
-            let widths = (heads * head_dim, head_dim);
-            rope_tokens(self.compute.pool, x, widths, (cos, sin), half, rotation);
-        }
-    }
-}
-
 impl<'a> Layer<'a> {
     /// # Errors
     /// Fails if a parameter is missing or not f32 on the CPU.
@@ -305,8 +302,13 @@ impl<'a> Layer<'a> {
             },
             attention_exit: exit("self_attn.o_proj", config.norms.after_attention)?,
             before_mlp: config.norms.before_mlp.map(norm).transpose()?,
-            gate_up: Projections::read(model, &name("mlp"), &GATE_UP, compute)?,
-            mlp_exit: exit("mlp.down_proj", config.norms.after_mlp)?,
+            feed_forward: match config.layer_experts(number) {
+                Some(experts) => FeedForward::Mixture(Mixture::read(model, experts, number, compute)?),
+                None => FeedForward::Dense(Dense {
+                    gate_up: Projections::read(model, &name("mlp"), &GATE_UP, compute)?,
+                    exit: exit("mlp.down_proj", config.norms.after_mlp)?,
+                }),
+            },
         })
     }
 
@@ -339,19 +341,22 @@ impl<'a> Layer<'a> {
             gather(kept.middle, pass.config.hidden_size, pass.predicting);
         }
         let mlp = self.mlp(pass, kept, scratch);
+        let output = output.map(|output| &mut output[..mlp.middle.len()]);
         let input = entry(&self.before_mlp, pool, mlp.middle, mlp.normed);
-        self.gate_up.forward(input, [&mut *mlp.gate, &mut *mlp.up], mlp.fused);
-        let exit = &self.mlp_exit;
-        if output.is_none() && exit.norm.is_none() {
-            return;
-        }
-        glu(pool, pass.config.activation, mlp.gate, mlp.up, mlp.inner);
-        match output {
-            Some(output) => {
-                let output = &mut output[..mlp.middle.len()];
-                exit.forward(pool, mlp.inner, mlp.middle, (mlp.raw, mlp.normed), output);
+        match &self.feed_forward {
+            FeedForward::Mixture(mixture) => mixture.forward(pass, input, mlp.middle, mlp.inside, output),
+            FeedForward::Dense(Dense { gate_up, exit }) => {
+                let Inside { gate, up, inner, .. } = mlp.inside;
+                gate_up.forward(input, [&mut *gate, &mut *up], mlp.fused);
+                if output.is_none() && exit.norm.is_none() {
+                    return;
+                }
+                glu(pool, pass.config.activation, gate, up, inner);
+                match output {
+                    Some(output) => exit.forward(pool, inner, mlp.middle, (mlp.raw, mlp.normed), output),
+                    None => exit.projection.linear().forward(inner, mlp.raw, Into::Replace),
+                }
             }
-            None => exit.projection.linear().forward(mlp.inner, mlp.raw, Into::Replace),
         }
     }
 
@@ -361,18 +366,25 @@ impl<'a> Layer<'a> {
             true => pass.predicting.len(),
             false => pass.batch.len(),
         };
-        let (width, inner) = (tokens * pass.config.hidden_size, tokens * pass.config.intermediate_size);
+        let width = tokens * pass.config.hidden_size;
+        let inner = tokens * pass.config.layer_mlp_width(self.number);
         let raw = width.min(kept.mlp_raw.len());
+        let logits = tokens * expert_count(pass.config);
+        let [rows, more_rows] = &mut scratch.expert_rows;
         Mlp {
             middle: &mut kept.middle[..width],
             raw: &mut kept.mlp_raw[..raw],
-            gate: &mut kept.gate[..inner],
-            up: &mut kept.up[..inner],
             normed: &mut scratch.normed[..width],
             by_normed: &mut scratch.by_normed[..width],
-            inner: &mut scratch.inner[..inner],
-            by_inner: &mut scratch.by_inner[..inner],
             fused: &mut *scratch.fused,
+            inside: Inside {
+                gate: &mut kept.gate[..inner],
+                up: &mut kept.up[..inner],
+                inner: &mut scratch.inner[..inner],
+                by_inner: &mut scratch.by_inner[..inner],
+                logits: &mut kept.router[..logits],
+                rows: [rows, more_rows],
+            },
         }
     }
 
@@ -400,25 +412,46 @@ impl<'a> Layer<'a> {
     }
 
     fn mlp_backward(&self, pass: &Pass, mlp: Mlp, flow: &mut [f32], gradients: &mut Gradients) -> Result<()> {
-        let (pool, activation) = (pass.compute.pool, pass.config.activation);
-        glu(pool, activation, mlp.gate, mlp.up, mlp.inner);
-        self.mlp_exit.backward(
+        let pool = pass.compute.pool;
+        let (gate_up, exit) = match &self.feed_forward {
+            FeedForward::Dense(Dense { gate_up, exit }) => (gate_up, exit),
+            FeedForward::Mixture(mixture) => {
+                let input = entry(&self.before_mlp, pool, mlp.middle, mlp.normed);
+                mlp.by_normed.fill(0.0);
+                mixture.backward(pass, input, mlp.inside, flow, mlp.by_normed, gradients)?;
+                match &self.before_mlp {
+                    Some(norm) => norm.backward(pool, mlp.middle, mlp.by_normed, flow, gradients)?,
+                    None => add_scaled(pool, flow, mlp.by_normed, 1.0),
+                }
+                return Ok(());
+            }
+        };
+        let activation = pass.config.activation;
+        let Inside {
+            gate,
+            up,
+            inner,
+            by_inner,
+            ..
+        } = mlp.inside;
+        glu(pool, activation, gate, up, inner);
+        exit.backward(
             pool,
-            mlp.inner,
+            inner,
             (&*mlp.raw, &*flow),
             [&mut *mlp.normed, &mut *mlp.by_normed],
-            mlp.by_inner,
+            by_inner,
             gradients,
         )?;
-        glu_backward(pool, activation, mlp.gate, mlp.up, mlp.by_inner);
-        let by = [&*mlp.gate, &*mlp.up];
+        glu_backward(pool, activation, gate, up, by_inner);
+        let by = [&*gate, &*up];
         let Some(norm) = &self.before_mlp else {
             let dx = Some((flow, Into::Add));
-            return self.gate_up.backward(mlp.middle, by, dx, mlp.fused, gradients);
+            return gate_up.backward(mlp.middle, by, dx, mlp.fused, gradients);
         };
         norm.forward(pool, mlp.middle, mlp.normed);
         let dx = Some((&mut *mlp.by_normed, Into::Replace));
-        self.gate_up.backward(mlp.normed, by, dx, mlp.fused, gradients)?;
+        gate_up.backward(mlp.normed, by, dx, mlp.fused, gradients)?;
         norm.backward(pool, mlp.middle, mlp.by_normed, flow, gradients)
     }
 

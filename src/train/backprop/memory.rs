@@ -23,7 +23,7 @@ pub fn autograd_bytes(config: &ModelConfig, tokens: usize, recompute: bool) -> f
     let stream = config.hidden_size as f64;
     let queries = (config.num_heads * config.head_dim) as f64;
     let keys = (config.num_kv_heads * config.head_dim) as f64;
-    let layer = 36.0 * stream + 14.0 * (queries + 2.0 * keys) + 4.0 * queries + 8.0 * config.intermediate_size as f64;
+    let layer = 36.0 * stream + 14.0 * (queries + 2.0 * keys) + 4.0 * queries + 8.0 * config.mlp_width() as f64;
     let layers = config.layers.len() as f64;
     let kept = if recompute { 1.0 } else { layers };
     tokens as f64 * (layers * stream * BF16 + (kept + 1.0) * layer) + WORKSPACE

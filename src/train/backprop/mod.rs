@@ -7,6 +7,8 @@ mod autograd;
 mod kernels;
 mod layer;
 pub mod memory;
+mod mixture;
+mod pass;
 mod projection;
 pub mod recompute;
 #[cfg(test)]
@@ -138,6 +140,14 @@ impl Forward<'_> {
         match &self.0 {
             Pass::Autograd(pass, threads) => run_on(*threads, || pass.outputs()),
             Pass::Kernels(pass) => Ok((pass.found.log_probs.clone(), pass.found.entropies.clone())),
+        }
+    }
+
+    /// Returns the numbers of tokens that each expert has computed, by layer.
+    pub fn expert_loads(&self) -> Vec<Vec<u64>> {
+        match &self.0 {
+            Pass::Autograd(pass, _) => pass.context.loads.counts(),
+            Pass::Kernels(pass) => pass.context.loads.counts(),
         }
     }
 

@@ -47,7 +47,7 @@ fn logits_fit(config: &ModelConfig, predictions: usize, free: f64) -> bool {
 /// stream or the heads, and four of the width of the MLP.
 fn kept_bytes(config: &ModelConfig, number_bytes: usize, tokens: usize) -> f64 {
     let heads = (config.num_heads + config.num_kv_heads) * config.head_dim;
-    let a_token = 6 * config.hidden_size + 4 * heads + 4 * config.intermediate_size;
+    let a_token = 6 * config.hidden_size + 4 * heads + 4 * config.mlp_width();
     (tokens * config.layers.len() * a_token * number_bytes) as f64
 }
 

@@ -2,6 +2,7 @@ use super::*;
 use crate::config::ALL_LINEAR;
 use crate::model::ModelConfig;
 use crate::model::config::Family;
+use crate::model::experts::Experts;
 use crate::model::kernels::Isa;
 use crate::model::lora::LoraConfig;
 use crate::model::testing::quantized_and_dequantized;
@@ -23,23 +24,27 @@ fn weights(config: ModelConfig, trainable: &Trainable) -> Weights {
     weights
 }
 
-fn lora() -> Trainable {
-    let targets = vec![ALL_LINEAR.to_string()];
+fn lora(targets: &[&str]) -> Trainable {
     Trainable::Lora(LoraConfig {
         rank: 2,
         alpha: 4.0,
-        targets,
+        targets: targets.iter().map(|target| (*target).to_owned()).collect(),
         seed: 0,
     })
 }
 
-/// All families, trained whole and by adapters.
+/// All families, trained whole and by adapters, of experts too.
 fn models() -> Vec<(String, Weights)> {
     let mut models = Vec::new();
     for family in Family::ALL {
-        for trainable in [Trainable::All, lora()] {
-            let weights = weights(ModelConfig::small(family), &trainable);
-            models.push((format!("{family:?}, lora {}", weights.lora.is_some()), weights));
+        let config = ModelConfig::small(family);
+        let mut ways = vec![Trainable::AllAndRouters, lora(&[ALL_LINEAR])];
+        if let Some(experts) = &config.experts {
+            ways.extend([Trainable::All, lora(&experts.names.projections)]);
+        }
+        for trainable in ways {
+            let weights = weights(config.clone(), &trainable);
+            models.push((format!("{family:?}, {trainable:?}"), weights));
         }
     }
     models
@@ -128,13 +133,15 @@ fn relative_l2(a: &[f32], b: &[f32]) -> f64 {
     norm(a.iter().zip(b).map(|(a, b)| a - b)) / norm(b.iter().copied())
 }
 
-/// Same outputs, and for every trained parameter (and no other) a gradient that is not zero and the same.
+/// Same outputs, and for every trained parameter (and no other) a gradient that is not zero and the same; of an expert
+/// that no token has chosen none.
 fn assert_alike(weights: &Weights, found: &Found, expected: &Found, tolerance: f64, what: &str) {
     let pairs = found.log_probs.iter().zip(&expected.log_probs);
     for (a, b) in pairs.chain(found.entropies.iter().zip(&expected.entropies)) {
         assert!(((a - b) as f64).abs() < tolerance * 3.0, "{what}: {a}, not {b}");
     }
-    let trained = weights.trainable();
+    let (mut trained, gradients) = (weights.trainable(), &expected.gradients.by_name);
+    trained.retain(|(name, _)| gradients.contains_key(name) || !Experts::is_of_expert(name));
     assert_eq!(found.gradients.by_name.len(), trained.len(), "{what}: gradients");
     for (name, _) in trained {
         let (a, b) = (values(&found.gradients, &name), values(&expected.gradients, &name));
@@ -170,8 +177,8 @@ fn every_kernel_gives_every_trained_tensor_the_gradient_of_autograd() {
 // Both compute with the same values in the same order.
 #[test]
 fn kept_blocks_give_the_gradients_of_the_dequantised_model() {
-    for family in [Family::Qwen2, Family::Phi3] {
-        let [kept, dequantised] = quantized_and_dequantized(family, &lora());
+    for family in [Family::Qwen2, Family::Phi3, Family::Mixtral] {
+        let [kept, dequantised] = quantized_and_dequantized(family, &lora(&[ALL_LINEAR]));
         assert!(kept.describe_quantized().is_some());
         let micro = micro(&rows(), true);
         for way in exact_ways() {
@@ -186,13 +193,33 @@ fn kept_blocks_give_the_gradients_of_the_dequantised_model() {
 
 #[test]
 fn autograd_refuses_kept_blocks() {
-    let [kept, _] = quantized_and_dequantized(Family::Llama, &lora());
+    let [kept, _] = quantized_and_dequantized(Family::Llama, &lora(&[ALL_LINEAR]));
     let (mut autograd, micro) = (backprop(Way::Autograd), micro(&rows(), true));
     let error = autograd
         .forward(Transformer::new(&kept), &micro, 1.0, false)
         .err()
         .unwrap();
     assert!(error.to_string().contains("set ajet.engine.device to cpu"), "{error}");
+}
+
+#[test]
+fn both_ways_count_what_experts_compute() {
+    let weights = weights(ModelConfig::small(Family::Qwen3Moe), &Trainable::All);
+    let micro = micro(&rows(), true);
+    let loads = |way: Way, recompute: bool| {
+        let mut backprop = self::backprop(way);
+        let model = Transformer::new(&weights);
+        backprop.forward(model, &micro, 0.7, recompute).unwrap().expert_loads()
+    };
+    let [expected, found] = [Way::Autograd, exact_ways()[0]].map(|way| loads(way, false));
+    assert_eq!(expected[0], Vec::<u64>::new(), "a layer without experts");
+    assert_eq!(expected[1].iter().sum::<u64>() as usize, 2 * micro.batch.len());
+    // In the last layer the kernels compute only the tokens that predict.
+    let mut predicting: Vec<usize> = micro.predictions.iter().map(|(token, _)| *token).collect();
+    predicting.sort_unstable();
+    predicting.dedup();
+    assert_eq!(found[1].iter().sum::<u64>() as usize, 2 * predicting.len());
+    assert_eq!(loads(exact_ways()[0], true), found, "recomputing counts once");
 }
 
 #[test]
@@ -274,8 +301,8 @@ fn what_a_grammar_forbids_has_no_probability_and_no_gradient() {
 
 #[test]
 fn long_rows_and_wide_vocabularies_cross_the_kernels_blocks() {
-    // with and without windows, caps and norms after attention and MLP
-    for family in [Family::Llama, Family::Gemma2] {
+    // with and without windows, caps, norms after attention and MLP, and experts
+    for family in [Family::Llama, Family::Gemma2, Family::Qwen3Moe] {
         let (weights, micro) = long(family);
         let expected = run(Way::Autograd, &weights, &micro, false);
         for way in exact_ways() {

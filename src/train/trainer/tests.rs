@@ -259,6 +259,25 @@ fn a_divergence_in_the_loss_keeps_rows_without_a_reward_signal() {
 }
 
 #[test]
+fn routers_are_trained_only_on_request_and_the_load_of_experts_is_reported() {
+    let model = ModelConfig::small(Family::Mixtral);
+    for (trainable, trained) in [(Trainable::All, false), (Trainable::AllAndRouters, true)] {
+        let mut weights = Weights::new(model.clone(), random_tensors(&model, 0.2, 3).unwrap(), &trainable).unwrap();
+        let router = |weights: &Weights| {
+            let name = "model.layers.0.block_sparse_moe.gate.weight";
+            weights.tensor(name).unwrap().to_vec2::<f32>().unwrap()
+        };
+        let before = router(&weights);
+        let mut trainer = Trainer::new(&weights, &config()).unwrap();
+        let report = trainer.update(&mut weights, &batch(), &mut |_| ()).unwrap();
+        assert_eq!(router(&weights) != before, trained);
+        // Each token has two of three experts.
+        let busiest = report.metrics["experts/busiest_share"];
+        assert!((1.0 / 3.0..=0.5).contains(&busiest), "{busiest}");
+    }
+}
+
+#[test]
 fn shared_tokens_are_those_that_prefixes_save() {
     let (.., report) = train(&Trainable::All, &config(), &[batch()]);
     let mut apart = config();
