@@ -262,7 +262,7 @@ fn write_model(dir: &Path, weights: &Weights, tokenizer: &Value, config: &Value)
     let tensors = weights
         .params
         .iter()
-        .map(|(name, param)| (name.clone(), param.tensor().clone()));
+        .filter_map(|(name, param)| Some((name.clone(), param.tensor()?.clone())));
     let metadata = [("format".to_string(), "pt".to_string())].into_iter().collect();
     safetensors::serialize_to_file(tensors, Some(metadata), &dir.join("model.safetensors"))?;
     Ok(())

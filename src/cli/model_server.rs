@@ -102,7 +102,7 @@ impl ModelServer {
             token,
             hosts,
             serving: Some(checkpoint.to_owned()),
-            adapters: adapters,
+            adapters,
             start_with: Some(dump_yaml(&args.config(&model, scratch.path()))),
             // What is served is this program's engine, whatever code a training server in this directory runs.
             code: CodeOptions {

@@ -172,8 +172,10 @@ async fn with_endpoints<T: Send + 'static>(
     fakes: &[Fake],
     work: impl FnOnce(&mut EndpointSampling, &Endpoints) -> T + Send + 'static,
 ) -> T {
-    let mut config = Ajet::default();
-    config.experiment_name = "e".into();
+    let mut config = Ajet {
+        experiment_name: "e".into(),
+        ..Ajet::default()
+    };
     for fake in fakes {
         config.rollout.endpoints.push(fake.start().await);
     }
@@ -245,7 +247,7 @@ async fn an_answer_that_breaks_off_goes_on_elsewhere_with_the_same_weights() {
 async fn the_engine_samples_what_no_endpoint_can() {
     let fake = Fake::default();
     let asked = fake.clone();
-    with_endpoints(&[fake.clone()], move |worker, endpoints| {
+    with_endpoints(std::slice::from_ref(&asked), move |worker, endpoints| {
         let stop = SampleEvent::Finished(FinishReason::Stop);
         let (mut biased, events) = ask(&[4, 5], 8);
         biased.params.bias.presence_penalty = 1.0;

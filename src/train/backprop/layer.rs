@@ -33,6 +33,10 @@ pub(super) struct Layer<'a> {
 }
 
 /// What follows attention.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a few dozen are made at once, each read in every pass"
+)]
 enum FeedForward<'a> {
     /// One MLP for all tokens.
     Dense(Dense<'a>),

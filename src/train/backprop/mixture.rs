@@ -65,15 +65,14 @@ impl<'a> Mixture<'a> {
 
     /// Computes what the backward pass needs and, if `output` is given, the residual stream after the mixture: `stream`
     /// plus the results for the input `x`, all tokens × hidden.
-    pub fn forward(&self, pass: &Pass, x: &[f32], stream: &[f32], inside: Inside, output: Option<&mut [f32]>) {
+    pub fn forward(&self, pass: &Pass, x: &[f32], stream: &[f32], inside: Inside, mut output: Option<&mut [f32]>) {
         let pool = pass.compute.pool;
         self.router.linear().forward(x, inside.logits, Into::Replace);
         let routing = Routing::new(self.config, inside.logits);
-        let mut output = output.map(|output| {
+        if let Some(output) = &mut output {
             pass.loads.count(self.layer, &routing);
             output.copy_from_slice(stream);
-            output
-        });
+        }
         let (hidden, width) = (pass.config.hidden_size, self.config.intermediate_size);
         let [input, computed] = inside.rows;
         for block in routing.blocks() {
