@@ -73,15 +73,18 @@ def settings(writer, shape):
     writer.add_head_count_kv(shape["num_key_value_heads"])
     writer.add_layer_norm_rms_eps(shape["rms_norm_eps"])
     writer.add_rope_freq_base(shape["rope_theta"])
+    text = [*alphabet(), "he"]  # and a merge, which readers want
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    tokens = alphabet() + special
+    tokens = text + special
     tokens += [f"<|unused {i}|>" for i in range(shape["vocab_size"] - len(tokens))]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
     writer.add_token_list(tokens)
-    writer.add_token_types([1] * 256 + [3] * len(special) + [5] * (len(tokens) - 256 - len(special)))
-    writer.add_eos_token_id(258)
-    writer.add_pad_token_id(256)
+    unused = len(tokens) - len(text) - len(special)
+    writer.add_token_types([1] * len(text) + [3] * len(special) + [5] * unused)
+    writer.add_token_merges(["h e"])
+    writer.add_eos_token_id(tokens.index("<|im_end|>"))
+    writer.add_pad_token_id(tokens.index("<|endoftext|>"))
     writer.add_chat_template(TEMPLATE)
 
 

@@ -150,6 +150,13 @@ impl Product<'_> {
     /// # Safety
     /// Lengths are as the fields say; nothing else touches these columns of y meanwhile.
     unsafe fn run(&self, panels: Range<usize>, scratch: &mut Memory<u32>) {
+        if let (Panels::Blocks(weight, first, isa), Rows::InPlace(x, _), 1) = (self.panels, self.x, self.rows) {
+            // SAFETY: the row is as long as the field says; the caller's promise.
+            return unsafe {
+                let x = std::slice::from_raw_parts(x.cast::<f32>(), self.length);
+                self.one_row_of_blocks(x, weight, (first, isa), panels)
+            };
+        }
         let _session = self.tile.begin();
         let k_block = match self.panels {
             Panels::Packed(..) if self.rows <= FEW_ROWS => self.length,
@@ -175,6 +182,34 @@ impl Product<'_> {
                     }
                 }
             }
+        }
+    }
+
+    /// Multiplies `panels` of blocks by one row, two panels at a time.
+    ///
+    /// # Safety
+    /// As [`run`](Self::run).
+    unsafe fn one_row_of_blocks(
+        &self,
+        x: &[f32],
+        weight: &QuantizedMatrix,
+        (first, isa): (usize, Isa),
+        panels: Range<usize>,
+    ) {
+        let width = self.tile.width();
+        for panel in panels.clone().step_by(2) {
+            let mut sums = [0.0; 2 * MAX_PANEL_WIDTH];
+            let sums = &mut sums[..2.min(panels.end - panel) * width];
+            let columns = sums.len().min(self.columns - panel * width);
+            // SAFETY: these columns are within y, and nothing else touches them.
+            let y = unsafe { std::slice::from_raw_parts_mut(self.y.0.add(panel * width), columns) };
+            match (self.bias, self.start) {
+                (Some(bias), _) => sums[..columns].copy_from_slice(&bias[panel * width..][..columns]),
+                (None, Start::Output) => sums[..columns].copy_from_slice(y),
+                (None, Start::Zero) => {}
+            }
+            weight.add_products(isa, x, first + panel * width, sums);
+            y.copy_from_slice(&sums[..columns]);
         }
     }
 

@@ -1,12 +1,9 @@
 //! From quantised blocks to numbers.
 
-use super::layout::{LANES, Layout, RUN};
+use super::layout::{LANES, Layout, PREFETCH_WORDS, RUN, number};
 use crate::model::kernels::isa::kernel;
 use crate::model::kernels::memory::prefetch;
 use crate::model::kernels::vector::Vector;
-
-/// How far ahead of their use blocks are asked for.
-const PREFETCH_WORDS: usize = 1024;
 
 kernel! {
     /// Writes the weights of 16 outputs, for `runs` runs of inputs from the `first` on: a line for each input, `stride`
@@ -48,19 +45,9 @@ unsafe fn expand_run<V: Vector, L: Layout>(block: *const u32, run: usize, into: 
             prefetch(low.wrapping_add(PREFETCH_WORDS));
             for i in 0..in_low {
                 let step = line * in_low + i;
-                let mut number = match L::LOW {
-                    4 => V::load_bits::<4>(low, 4 * i as u32),
-                    _ => V::load_bits::<8>(low, 8 * i as u32),
-                };
-                if L::HIGH > 0 {
-                    let line = high.add(step / in_high * LANES);
-                    let shift = (L::HIGH * (step % in_high)) as u32;
-                    let upper: V = match L::HIGH {
-                        1 => V::load_bits::<1>(line, shift),
-                        _ => V::load_bits::<2>(line, shift),
-                    };
-                    number = upper.mul_add(V::splat((1 << L::LOW) as f32), number);
-                }
+                let lower = (low, (i * L::LOW) as u32);
+                let upper = (high.add(step / in_high * LANES), (L::HIGH * (step % in_high)) as u32);
+                let number = number::<V, L>(lower, upper);
                 number.mul_add(scale, shift).store(into.add(step * stride));
             }
         }

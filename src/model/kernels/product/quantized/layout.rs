@@ -11,6 +11,8 @@ use crate::model::kernels::vector::Vector;
 pub(super) const LANES: usize = 16;
 /// Inputs of a run.
 pub(in crate::model::kernels::product) const RUN: usize = 32;
+/// How far ahead of their use blocks are asked for.
+pub(super) const PREFETCH_WORDS: usize = 1024;
 /// Bits of a word.
 const WORD: usize = 32;
 
@@ -173,6 +175,28 @@ impl Layout for SixBits {
             0 => pair(blocks[0].halves),
             _ => four(&blocks[0].scales[4 * (line - 1)..]),
         }
+    }
+}
+
+/// The unsigned number of an input, given where its lower and its upper bits are: the word of the first output, and the
+/// first bit.
+///
+/// # Safety
+/// As [`Vector::load`]; there may be no upper bits.
+#[inline(always)]
+pub(super) unsafe fn number<V: Vector, L: Layout>(low: (*const u32, u32), high: (*const u32, u32)) -> V {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let number = match L::LOW {
+            4 => V::load_bits::<4>(low.0, low.1),
+            _ => V::load_bits::<8>(low.0, low.1),
+        };
+        let upper: V = match L::HIGH {
+            0 => return number,
+            1 => V::load_bits::<1>(high.0, high.1),
+            _ => V::load_bits::<2>(high.0, high.1),
+        };
+        upper.mul_add(V::splat((1 << L::LOW) as f32), number)
     }
 }
 

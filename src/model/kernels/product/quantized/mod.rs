@@ -3,6 +3,7 @@
 mod expand;
 mod format;
 mod layout;
+mod one_row;
 #[cfg(test)]
 mod tests;
 
@@ -175,6 +176,36 @@ impl QuantizedMatrix {
         }
     }
 
+    /// Adds the products of `x`, a number for each input, to the sums of two panels of outputs or of one, the first of which
+    /// is a multiple of 16. Each sum is one chain over the inputs.
+    ///
+    /// # Panics
+    /// Panics if the weight has no such outputs, or `x` not a number for each input.
+    pub(super) fn add_products(&self, isa: Isa, x: &[f32], first_output: usize, sums: &mut [f32]) {
+        let strips = sums.len() / LANES;
+        assert!(
+            first_output.is_multiple_of(LANES) && sums.len().is_multiple_of(LANES),
+            "whole strips of outputs"
+        );
+        assert_eq!(x.len(), self.inputs, "a number for each input");
+        let strip_words = self.strip_words();
+        let blocks = &self.blocks[first_output / LANES * strip_words..][..strips * strip_words];
+        let (blocks, x, sums) = (blocks.as_ptr(), x.as_ptr(), sums.as_mut_ptr());
+        let runs = self.inputs / RUN;
+        // SAFETY: blocks, x and sums are as long as just checked.
+        unsafe {
+            with_layout!(self.format, L => {
+                one_row::add_products::<L>(isa, blocks, strip_words, strips, runs, x, sums)
+            })
+        }
+    }
+
+    /// Words of the blocks of 16 outputs.
+    fn strip_words(&self) -> usize {
+        let Geometry { runs, words, .. } = geometry(self.format);
+        self.inputs.div_ceil(runs * RUN) * words
+    }
+
     /// Returns the lines of 16 outputs for one run of inputs.
     fn run(&self, isa: Isa, strip: usize, run: usize) -> [f32; RUN * LANES] {
         let mut lines = [0.0; RUN * LANES];
@@ -188,10 +219,7 @@ impl QuantizedMatrix {
     /// # Safety
     /// `into` is valid for a line for each input, `stride` numbers apart.
     unsafe fn expand(&self, isa: Isa, strip: usize, (first, runs): (usize, usize), into: *mut f32, stride: usize) {
-        let Geometry {
-            runs: in_block, words, ..
-        } = geometry(self.format);
-        let strip_words = self.inputs.div_ceil(in_block * RUN) * words;
+        let strip_words = self.strip_words();
         let blocks = self.blocks[strip * strip_words..][..strip_words].as_ptr();
         assert!((first + runs) * RUN <= self.inputs, "runs of the weight");
         // SAFETY: the blocks are those of the strip, the runs within them; the caller's promise.
