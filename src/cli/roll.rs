@@ -129,8 +129,13 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     if args.debug_one {
         let keep_engine = args.keep_engine.unwrap_or(true);
-        say!("{}", debug_one(&job, api.as_ref(), &program, keep_engine).await?);
-        return Ok(ExitCode::SUCCESS);
+        let shown = debug_one(&job, api.as_ref(), &program, keep_engine).await?;
+        say!("{}", shown.text);
+        return Ok(if shown.failed {
+            ExitCode::FAILURE
+        } else {
+            ExitCode::SUCCESS
+        });
     }
     let interrupt = Interrupt::listen().context("cannot listen for signals")?;
     if let Some(api) = api {

@@ -41,7 +41,7 @@ Examples:
   ssh -N -L 10086:127.0.0.1:10086 gpu-box   on a laptop, to reach a server that only listens locally")]
 pub struct Args {
     /// Port to listen on; 0 selects a free one.
-    #[arg(long, value_name = "PORT", default_value_t = DEFAULT_PORT)]
+    #[arg(long, alias = "port", value_name = "PORT", default_value_t = DEFAULT_PORT)]
     swarm_port: u16,
     #[command(flatten)]
     access: Access,

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::{ClientError, ServerUrl};
-use crate::protocol::swarm::{CLIENT_HEADER, ErrorDetail, understand};
+use crate::protocol::swarm::{CLIENT_HEADER, ErrorDetail, TOKEN_VARIABLE, understand};
 
 /// When to retry a call without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,6 +183,7 @@ impl Http {
             Ok(error) => error.detail,
             Err(_) => excerpt(&body),
         };
+        let detail = with_our_options(status, detail);
         Ok(ClientError::Refused { call, status, detail })
     }
 
@@ -289,9 +290,30 @@ fn excerpt(body: &[u8]) -> String {
     String::from_utf8_lossy(body).chars().take(300).collect()
 }
 
+/// The server's hint about its token is for all clients; ours have options for it.
+fn with_our_options(status: u16, detail: String) -> String {
+    match detail.split_once("; hint: ") {
+        Some((what, _)) if status == 401 => {
+            format!("{what}; hint: pass --token TOKEN or --token-file FILE, or set {TOKEN_VARIABLE}")
+        }
+        _ => detail,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_missing_token_is_told_with_our_options() {
+        let said = "this server requires an access token; hint: put /t/TOKEN before the URL's path";
+        assert_eq!(
+            with_our_options(401, said.into()),
+            "this server requires an access token; hint: pass --token TOKEN or --token-file FILE, or set AJET_SWARM_TOKEN"
+        );
+        assert_eq!(with_our_options(403, said.into()), said);
+        assert_eq!(with_our_options(401, "no".into()), "no");
+    }
 
     #[test]
     fn what_users_type_stays_within_its_part_of_the_url() {

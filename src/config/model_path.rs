@@ -1,6 +1,6 @@
 //! Whether a model can be at the path that `ajet.model.path` names.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Checks that a model named by a path exists; `builtin:NAME` and hub ids are resolved by the engine.
 ///
@@ -19,7 +19,11 @@ pub fn check_model_path(model: &str) -> Result<(), String> {
         return match path.join("config.json").is_file() {
             true => Ok(()),
             false => Err(format!(
-                "the model directory {model} has no config.json; hint: name the directory of a Hugging Face model"
+                "the model directory {model} has no config.json; hint: {}",
+                match gguf_in(path) {
+                    Some(file) => format!("name the .gguf file itself: {}", file.display()),
+                    None => "name the directory of a Hugging Face model".to_owned(),
+                }
             )),
         };
     }
@@ -31,6 +35,14 @@ pub fn check_model_path(model: &str) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+/// The first `.gguf` file of a directory, by name.
+fn gguf_in(dir: &Path) -> Option<PathBuf> {
+    let entries = dir.read_dir().ok()?.flatten().map(|entry| entry.path());
+    entries
+        .filter(|file| file.extension().is_some_and(|extension| extension == "gguf"))
+        .min()
 }
 
 #[cfg(test)]
@@ -52,6 +64,13 @@ mod tests {
             let message = check_model_path(&model).unwrap_err();
             assert!(message.contains(said), "{model:?}: {message}");
         }
+        let gguf = dir.path().join("q4.gguf");
+        std::fs::write(&gguf, "").unwrap();
+        let message = check_model_path(here).unwrap_err();
+        assert!(
+            message.ends_with(&format!("name the .gguf file itself: {}", gguf.display())),
+            "{message}"
+        );
         std::fs::write(dir.path().join("config.json"), "{}").unwrap();
         for model in [here, "builtin:tiny", "Qwen/Qwen2.5-0.5B-Instruct"] {
             assert_eq!(check_model_path(model), Ok(()), "{model}");

@@ -18,6 +18,8 @@ pub fn apply(document: &mut Node, setting: &str) -> Result<(), String> {
             "{key:?} is not a path of names with dots between; an element of a list cannot be set"
         ));
     }
-    document.set(key, yaml::parse(value)?);
+    let value = yaml::parse(value)
+        .map_err(|reason| format!("the value is no YAML ({reason}); quotes around it make it text: '{key}=\"…\"'"))?;
+    document.set(key, value);
     Ok(())
 }

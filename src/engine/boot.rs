@@ -378,9 +378,18 @@ impl Start {
         if let [Record::Begin { run: begun }, rest @ ..] = records.as_slice()
             && begun != run
         {
-            match rest.is_empty() {
-                true => ledger.cut_journal(0).map_err(EngineError::new)?, // nothing was trained yet: start over
-                false => run.check_resumes(begun).map_err(EngineError::new)?,
+            match rest {
+                [] => ledger.cut_journal(0).map_err(EngineError::new)?, // nothing was trained yet: start over
+                rest if next_step == 1 && is_untrained(rest) => {
+                    drop(ledger);
+                    let aside = Self::set_journal_aside(experiment_dir)?;
+                    hub.info(format!(
+                        "the episodes of another model, of which nothing was trained, were moved to {}",
+                        aside.display()
+                    ));
+                    return Ok((open()?.0, Plan::default(), None));
+                }
+                _ => run.check_resumes(begun).map_err(EngineError::new)?,
             }
         }
         let damage = damage(&records, experiment_dir);
@@ -391,7 +400,7 @@ impl Start {
             Ok(plan) => Ok((ledger, plan, damage)),
             Err(gap) => {
                 drop(ledger);
-                let aside = journal::set_aside(&experiment_dir.join(journal::FILE_NAME)).map_err(EngineError::new)?;
+                let aside = Self::set_journal_aside(experiment_dir)?;
                 hub.warn(format!(
                     "{gap}; its episodes are not used, and were moved to {}",
                     aside.display()
@@ -400,6 +409,15 @@ impl Start {
             }
         }
     }
+
+    fn set_journal_aside(experiment_dir: &Path) -> Result<PathBuf, EngineError> {
+        journal::set_aside(&experiment_dir.join(journal::FILE_NAME)).map_err(EngineError::new)
+    }
+}
+
+/// Whether these records have episodes only. A line that was lost may have been an update.
+fn is_untrained(records: &[Record]) -> bool {
+    records.iter().all(|record| matches!(record, Record::Episode(_)))
 }
 
 /// Returns a message about lost journal lines.
@@ -419,4 +437,25 @@ fn damage(records: &[Record], experiment_dir: &Path) -> Option<String> {
             lost[..lost.len().min(NAMED_LINES)].join("; ")
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seen: episodes of an evaluation with another model kept the experiment from starting with the right one.
+    #[test]
+    fn only_episodes_are_no_training() {
+        let episode = || Record::Episode(Box::default());
+        assert!(is_untrained(&[episode(), episode()]));
+        for other in [
+            Record::Update { global_step: 1 },
+            Record::Lost {
+                line: 3,
+                why: "not JSON".into(),
+            },
+        ] {
+            assert!(!is_untrained(&[episode(), other]));
+        }
+    }
 }

@@ -56,13 +56,22 @@ impl Api {
     }
 }
 
+/// What [`debug_one`] shows.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    /// The episode, as text.
+    pub text: String,
+    /// Whether it failed; the text says why.
+    pub failed: bool,
+}
+
 /// Runs one episode of the first task and returns what happened, as text. On a swarm it is aborted, so that training is
 /// not affected; with `keep_engine`, an engine that was started for it keeps running for the next one. With `api`, no
 /// swarm is involved. `program` is `ajet-swarm`, to start a server with.
 ///
 /// # Errors
 /// Fails if there is no task, or no episode can be begun.
-pub async fn debug_one(job: &Job, api: Option<&Api>, program: &Path, keep_engine: bool) -> Result<String, RollError> {
+pub async fn debug_one(job: &Job, api: Option<&Api>, program: &Path, keep_engine: bool) -> Result<Shown, RollError> {
     let progress = Progress::new(false, Interrupt::default());
     let tasks = read_tasks(job, &progress).await?;
     let task = tasks.training.first();
@@ -72,54 +81,54 @@ pub async fn debug_one(job: &Job, api: Option<&Api>, program: &Path, keep_engine
         let started = Instant::now();
         let played = player.play(task, &api.access(job)?).await;
         let said = played.as_ref().ok().map(|(rollout, _)| told_by(rollout));
-        return Ok(transcript(
-            task,
-            said.as_ref(),
-            &played,
-            started.elapsed().as_secs_f64(),
-        ));
+        return Ok(Shown {
+            text: transcript(task, said.as_ref(), &played, started.elapsed().as_secs_f64()),
+            failed: played.is_err(),
+        });
     }
     let fleet = Fleet::new(job)?;
     let servers = servers_for(job, &fleet, program, &progress).await?;
     let shown = debug_on_swarm(&player, task, &fleet, keep_engine).await;
-    let (text, started) = match shown {
+    let (Shown { text, failed }, started) = match shown {
         Ok(shown) if keep_engine => shown,
         shown => {
             for (_, server) in servers {
                 server.stop().await;
             }
-            return shown.map(|(text, _)| text);
+            return shown.map(|(shown, _)| shown);
         }
     };
     let urls = fleet.urls();
     if servers.is_empty() {
-        return Ok(match started {
+        let text = match started {
             true => format!(
                 "{text}\n\nthe engine keeps running at {urls} for the next try\nhint: `ajet-swarm stop` stops it; \
                  `--keep-engine=false` does so at once"
             ),
             false => text,
-        });
+        };
+        return Ok(Shown { text, failed });
     }
     let mut ends = vec![];
     for (_, server) in servers {
         let process = server.leave().await;
         ends.push(process.map_or_else(|| "a signal".into(), |process| format!("`kill {process}`")));
     }
-    Ok(format!(
+    let text = format!(
         "{text}\n\nthe server at {urls} and its engine keep running for the next try\nhint: {} ends them; \
          `--keep-engine=false` does so at once",
         ends.join(" and ")
-    ))
+    );
+    Ok(Shown { text, failed })
 }
 
-/// The episode as text, and whether an engine was started for it.
+/// The episode, and whether an engine was started for it.
 async fn debug_on_swarm(
     player: &Player,
     task: &Task,
     fleet: &Fleet,
     keep_engine: bool,
-) -> Result<(String, bool), RollError> {
+) -> Result<(Shown, bool), RollError> {
     let mut started = vec![];
     let mut notes = String::new();
     for member in fleet.members() {
@@ -149,8 +158,11 @@ async fn debug_on_swarm(
             swarm.stop_engine().await?;
         }
     }
-    let text = transcript(task, said.as_ref(), &played, seconds) + &notes;
-    Ok((text, !started.is_empty()))
+    let shown = Shown {
+        text: transcript(task, said.as_ref(), &played, seconds) + &notes,
+        failed: played.is_err(),
+    };
+    Ok((shown, !started.is_empty()))
 }
 
 /// What the servers recorded of an episode; the conversations of several models are named after them.

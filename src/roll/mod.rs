@@ -58,7 +58,7 @@ pub mod template;
 mod training;
 mod transcript;
 
-pub use debug::{Api, debug_one, play_on_api};
+pub use debug::{Api, Shown, debug_one, play_on_api};
 pub use dry_run::{CountTokens, dry_run};
 pub use error::RollError;
 pub use interrupt::{EndSignals, Interrupt};

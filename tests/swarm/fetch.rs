@@ -405,9 +405,9 @@ async fn transcripts_are_fetched_once_and_a_later_fetch_adds_what_is_new() {
     let fetch = async |with_tokens| {
         let fetched = fetch_transcripts(&client, None, target.path(), with_tokens, &mut |_| {}).await;
         let fetched = fetched.unwrap();
-        (fetched.new, fetched.present, fetched.without)
+        (fetched.new, fetched.completed, fetched.present, fetched.without)
     };
-    assert_eq!(fetch(false).await, (2, 0, 1));
+    assert_eq!(fetch(false).await, (2, 0, 0, 1));
     assert_eq!(uuids(&first), ["b", "a"]);
     assert_eq!(lines(&first)[0]["conversations"][0]["messages"][0]["content"], "two");
     assert_eq!(lines(&first)[0]["rows"], json!([]));
@@ -415,13 +415,16 @@ async fn transcripts_are_fetched_once_and_a_later_fetch_adds_what_is_new() {
     let text = std::fs::read_to_string(&first).unwrap();
     std::fs::write(&first, &text[..text.len() - 9]).unwrap();
     write_episode(&experiment, 2, "d", Some("three"));
-    assert_eq!(fetch(true).await, (2, 1, 1));
+    // Seen: the tokens of a transcript that was there without them were never fetched.
+    assert_eq!(fetch(true).await, (2, 1, 0, 1));
+    assert_eq!(lines(&first)[0]["rows"][0]["ids"], json!([7]));
     assert_eq!(
         (uuids(&first), uuids(&second)),
         (vec!["b".into(), "a".into()], vec!["d".into()])
     );
     assert_eq!(lines(&second)[0]["rows"][0]["ids"], json!([7]));
-    assert_eq!(fetch(true).await, (0, 3, 1));
+    assert_eq!(fetch(true).await, (0, 0, 3, 1));
+    assert_eq!(fetch(false).await, (0, 0, 3, 1));
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use serde_json::json;
 use self::choice::{Choice, choose, kind, size, table};
 use super::hosting::FETCHED;
 use super::server_url::ServerArgs;
-use crate::client::fetch::{FetchError, fetch, fetch_metrics, fetch_transcripts, selected};
+use crate::client::fetch::{FetchError, Fetched, fetch, fetch_metrics, fetch_transcripts, selected};
 use crate::client::{ClientError, SwarmClient};
 use crate::counted::counted;
 use crate::protocol::checkpoint::CheckpointsAnswer;
@@ -128,17 +128,32 @@ async fn transcripts(swarm: &SwarmClient, args: &Args, dir: &Path) -> anyhow::Re
                 .context("cannot fetch transcripts"));
         }
     };
-    note!(
-        "{}; {} were here already, and of {} the server keeps none",
-        counted(fetched.new, "new transcript"),
-        fetched.present,
-        counted(fetched.without, "episode")
-    );
+    note!("{}", told(&fetched));
     let what = json!({
-        "transcripts": dir, "new": fetched.new, "present": fetched.present, "without_transcript": fetched.without,
+        "transcripts": dir, "new": fetched.new, "completed": fetched.completed, "present": fetched.present,
+        "without_transcript": fetched.without,
     });
     print(args, dir, what);
     Ok(())
+}
+
+/// What a fetch of transcripts did, as a sentence.
+fn told(fetched: &Fetched) -> String {
+    let mut parts = vec![counted(fetched.new, "new transcript")];
+    if fetched.completed > 0 {
+        parts.push(format!(
+            "the tokens of {} that had none",
+            counted(fetched.completed, "transcript")
+        ));
+    }
+    parts.push(format!("{} here already", fetched.present));
+    if fetched.without > 0 {
+        parts.push(format!(
+            "the server keeps none of {}",
+            counted(fetched.without, "episode")
+        ));
+    }
+    parts.join("; ")
 }
 
 /// Prints where something was written, or what was written as JSON.

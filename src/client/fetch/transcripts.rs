@@ -1,14 +1,16 @@
 //! Fetching transcripts into a directory of this machine: a file for each step, with an episode a line.
 //!
-//! Lines are appended, so a repeated fetch continues where the last one ended, and a later one adds the new episodes.
+//! Lines are appended, so a repeated fetch continues where the last one ended, and a later one adds the new episodes, or
+//! the tokens that an earlier one did not ask for.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use super::{Result, io};
 use crate::client::SwarmClient;
@@ -27,6 +29,8 @@ const PARALLEL: usize = 8;
 pub struct Fetched {
     /// Number of transcripts that were written.
     pub new: u64,
+    /// Number of transcripts that were present without tokens, and have them now.
+    pub completed: u64,
     /// Number of transcripts that were present already.
     pub present: u64,
     /// Number of episodes of which the server keeps no transcript.
@@ -49,6 +53,7 @@ pub async fn fetch_transcripts(
     loop {
         let page = swarm.finished_episodes(run, offset, PAGE).await?.episodes;
         if page.is_empty() {
+            steps.remove_superseded()?;
             return Ok(fetched);
         }
         offset += page.len() as u64;
@@ -56,7 +61,7 @@ pub async fn fetch_transcripts(
         for summary in page {
             match () {
                 () if !summary.has_transcript => fetched.without += 1,
-                () if steps.of(&summary)?.has(&summary.episode_uuid) => fetched.present += 1,
+                () if steps.of(&summary)?.has(&summary.episode_uuid, with_tokens) => fetched.present += 1,
                 () => wanted.push(summary.episode_uuid),
             }
         }
@@ -64,10 +69,11 @@ pub async fn fetch_transcripts(
         let mut details = stream::iter(wanted).map(read).buffered(PARALLEL);
         while let Some(detail) = details.try_next().await? {
             match detail.summary.has_transcript {
-                true => {
-                    steps.of(&detail.summary)?.append(&detail)?;
-                    fetched.new += 1;
-                }
+                true => match steps.of(&detail.summary)?.add(&detail)? {
+                    Added::New => fetched.new += 1,
+                    Added::Tokens => fetched.completed += 1,
+                    Added::Nothing => fetched.present += 1,
+                },
                 // Removed since it was listed.
                 false => fetched.without += 1,
             }
@@ -100,6 +106,23 @@ impl Steps {
         // Inserted above.
         Ok(self.files.entry(name).or_default())
     }
+
+    /// Leaves one line of each episode. An interrupted fetch leaves both; the next one removes the older.
+    fn remove_superseded(&self) -> Result<()> {
+        let mut files = self.files.values();
+        files.try_for_each(|file| match file.has_superseded {
+            true => file.remove_superseded(),
+            false => Ok(()),
+        })
+    }
+}
+
+/// What a transcript added to a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Added {
+    New,
+    Tokens,
+    Nothing,
 }
 
 /// The transcripts of a step.
@@ -108,12 +131,18 @@ struct StepFile {
     path: PathBuf,
     /// Ids of its episodes.
     ids: HashSet<String>,
+    /// Ids of those with tokens.
+    with_tokens: HashSet<String>,
+    /// Whether an episode has a line with tokens and an older one without.
+    has_superseded: bool,
 }
 
 /// The part of a line that names the episode.
 #[derive(Deserialize)]
 struct Line {
     summary: Named,
+    #[serde(default)]
+    rows: Vec<IgnoredAny>,
 }
 
 #[derive(Deserialize)]
@@ -124,9 +153,12 @@ struct Named {
 impl StepFile {
     /// Reads which episodes a file has. A line that was cut, as a fetch that was killed leaves it, is removed.
     fn open(path: PathBuf) -> Result<Self> {
-        let mut ids = HashSet::new();
+        let mut step = Self {
+            path: path.clone(),
+            ..Self::default()
+        };
         if !path.exists() {
-            return Ok(Self { path, ids });
+            return Ok(step);
         }
         let file = open_regular(&path).map_err(io(&path))?;
         let size = file.metadata().map_err(io(&path))?.len();
@@ -135,7 +167,7 @@ impl StepFile {
         while lines.read_until(b'\n', &mut line).map_err(io(&path))? > 0 && line.ends_with(b"\n") {
             complete += line.len() as u64;
             if let Ok(line) = serde_json::from_slice::<Line>(&line) {
-                ids.insert(line.summary.episode_uuid);
+                step.count(&line.summary.episode_uuid, !line.rows.is_empty());
             }
             line.clear();
         }
@@ -143,15 +175,57 @@ impl StepFile {
             let file = File::options().write(true).open(&path).map_err(io(&path))?;
             file.set_len(complete).map_err(io(&path))?;
         }
-        Ok(Self { path, ids })
+        Ok(step)
     }
 
-    fn has(&self, uuid: &str) -> bool {
-        self.ids.contains(uuid)
+    fn has(&self, uuid: &str, with_tokens: bool) -> bool {
+        match with_tokens {
+            true => self.with_tokens.contains(uuid),
+            false => self.ids.contains(uuid),
+        }
+    }
+
+    fn count(&mut self, uuid: &str, with_tokens: bool) {
+        self.has_superseded |= !self.ids.insert(uuid.to_owned());
+        if with_tokens {
+            self.with_tokens.insert(uuid.to_owned());
+        }
+    }
+
+    /// Appends an episode, unless the file has all of it: some have no tokens.
+    fn add(&mut self, detail: &EpisodeDetail) -> Result<Added> {
+        let (uuid, has_rows) = (&detail.summary.episode_uuid, !detail.rows.is_empty());
+        let added = match self.has(uuid, false) {
+            true if !has_rows => return Ok(Added::Nothing),
+            true => Added::Tokens,
+            false => Added::New,
+        };
+        self.append(detail)?;
+        self.count(uuid, has_rows);
+        Ok(added)
+    }
+
+    /// Removes the lines without tokens of episodes that have one with them.
+    fn remove_superseded(&self) -> Result<()> {
+        let path = &self.path;
+        let mut lines = BufReader::new(open_regular(path).map_err(io(path))?);
+        let beside = path.with_extension("jsonl.new");
+        let mut kept = BufWriter::new(File::create(&beside).map_err(io(&beside))?);
+        let mut line = vec![];
+        while lines.read_until(b'\n', &mut line).map_err(io(path))? > 0 {
+            let is_superseded = serde_json::from_slice::<Line>(&line)
+                .is_ok_and(|line| line.rows.is_empty() && self.with_tokens.contains(&line.summary.episode_uuid));
+            if !is_superseded {
+                kept.write_all(&line).map_err(io(&beside))?;
+            }
+            line.clear();
+        }
+        kept.flush().map_err(io(&beside))?;
+        fs::rename(&beside, path).map_err(io(path))
     }
 
     /// Appends an episode, in one write.
-    fn append(&mut self, detail: &EpisodeDetail) -> Result<()> {
+    fn append(&self, detail: &EpisodeDetail) -> Result<()> {
         let path = &self.path;
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(io(parent))?;
@@ -159,8 +233,6 @@ impl StepFile {
         let mut line = serde_json::to_vec(detail).map_err(|error| io(path)(error.into()))?;
         line.push(b'\n');
         let mut file = File::options().append(true).create(true).open(path).map_err(io(path))?;
-        file.write_all(&line).map_err(io(path))?;
-        self.ids.insert(detail.summary.episode_uuid.clone());
-        Ok(())
+        file.write_all(&line).map_err(io(path))
     }
 }

@@ -283,6 +283,10 @@ mod tests {
             ("roll.stepps=7", "roll.stepps: unknown key; did you mean `roll.steps`?"),
             ("roll.steps=[", "line 1"),
             (
+                "roll.agent.user=Please reverse: {{ main_query }}",
+                "quotes around it make it text: 'roll.agent.user=\"…\"'",
+            ),
+            (
                 "roll.seed=${AJET_TEST_NONE}",
                 "roll.seed: the environment variable AJET_TEST_NONE is not set",
             ),

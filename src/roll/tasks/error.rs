@@ -75,7 +75,7 @@ pub enum TaskError {
         reason: String,
     },
     /// Files without a task.
-    #[error("{what} contains no task")]
+    #[error("{what} contains no task\nhint: add tasks, or name another file or split in ajet.task_reader")]
     Empty {
         /// The file, or the data set and its split.
         what: String,

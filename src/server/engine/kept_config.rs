@@ -9,6 +9,8 @@ use crate::config::small_file::{DOCUMENT_BYTES, read_text};
 use crate::config::{Strictness, dump_yaml, load};
 use crate::protocol::run_files::CONFIG_FILE;
 use crate::protocol::swarm::ConfigDifference;
+use crate::runs::{HistoryQuery, MetricsIndex};
+use crate::server::checkpoints;
 
 /// Keeps the configuration with which the experiment in `dir` is started.
 ///
@@ -26,6 +28,26 @@ pub fn keep(dir: &Path, config_yaml: &str) -> std::io::Result<()> {
 pub fn kept(dir: &Path) -> Option<Ajet> {
     let yaml = read_text(&dir.join(CONFIG_FILE), DOCUMENT_BYTES).ok()?;
     Some(load(&yaml, Strictness::Synced).ok()?.ajet)
+}
+
+/// The same, of an experiment in which something was trained. Another one has nothing to continue: its next start may be
+/// of any configuration.
+pub fn of_training(dir: &Path) -> Option<Ajet> {
+    was_trained(dir).then(|| kept(dir)).flatten()
+}
+
+/// Returns whether the experiment in `dir` had an update: there is a checkpoint, or a step has metrics that are not of an
+/// evaluation.
+fn was_trained(dir: &Path) -> bool {
+    if !checkpoints::list(dir).checkpoints.is_empty() {
+        return true;
+    }
+    let steps = MetricsIndex::new(dir).read(&HistoryQuery::default());
+    // A file that cannot be read may have updates.
+    steps.map_or(true, |(steps, _)| {
+        let mut names = steps.iter().flat_map(|step| step.metrics.keys());
+        names.any(|name| name != "global_step" && !name.starts_with("eval/"))
+    })
 }
 
 /// Every key whose value differs, in the order of the schema.
@@ -67,6 +89,7 @@ fn compare(key: &str, given: &Value, present: &Value, found: &mut Vec<ConfigDiff
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::run_files::METRICS_FILE;
     use serde_json::json;
 
     #[test]
@@ -101,5 +124,20 @@ mod tests {
         assert!(kept(dir.path()).is_none());
         keep(dir.path(), "ajet: {model: {path: m}, data: {train_batch_size: 3}}").unwrap();
         assert_eq!(kept(dir.path()).unwrap().data.train_batch_size, 3);
+    }
+
+    /// Seen: a try with the wrong model, in which nothing was trained, blocked the corrected job.
+    #[test]
+    fn only_an_experiment_with_an_update_has_something_to_continue() {
+        let dir = tempfile::tempdir().unwrap();
+        keep(dir.path(), "ajet: {model: {path: m}}").unwrap();
+        for (metrics, expected) in [
+            ("", false),
+            ("{\"global_step\":1,\"eval/reward_mean\":0.5}\n", false),
+            ("{\"global_step\":1,\"actor/loss\":0.5}\n", true),
+        ] {
+            std::fs::write(dir.path().join(METRICS_FILE), metrics).unwrap();
+            assert_eq!(of_training(dir.path()).is_some(), expected, "{metrics}");
+        }
     }
 }

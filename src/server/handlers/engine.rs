@@ -74,7 +74,7 @@ pub async fn compare_train_config(
         let here = std::env::current_dir().map_err(|error| format!("the working directory is gone: {error}"))?;
         let experiment = experiment::resolve(&given, &here, SystemTime::now(), std::path::Path::exists)
             .map_err(|problem| problem.to_string())?;
-        let present = kept_config::kept(&experiment.dir);
+        let present = kept_config::of_training(&experiment.dir);
         Ok(CompareTrainConfigAnswer {
             compared_with: match present {
                 Some(_) => ComparedWith::Experiment,
