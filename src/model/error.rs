@@ -59,7 +59,7 @@ pub enum ModelError {
     QuantizedTraining,
     /// The hub cannot be reached, or refused.
     #[error(
-        "no directory `{repo}` found, and cannot download its `{file}` from the hub: {reason}\nhint: check the id and the network (HF_ENDPOINT names a \
+        "no directory `{repo}` found, and cannot download its {file} from the hub: {reason}\nhint: check the id and the network (HF_ENDPOINT names a \
          mirror, HF_TOKEN opens gated models), or use the path of a downloaded directory or .gguf file"
     )]
     Hub {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::config::experiment::BASE as EXPERIMENTS;
 use crate::config::small_file::{DOCUMENT_BYTES, read_text};
 use crate::protocol::training_code::{ARCHIVE_BYTES, PACKAGE, TOP, package_name};
 
@@ -44,7 +45,8 @@ pub struct Sources {
     pub root: PathBuf,
     /// The files that are sent, relative to the root, in order.
     pub files: Vec<String>,
-    /// Files that git neither tracks nor ignores, and tracked ones that are no regular files: they are not sent.
+    /// Files that git neither tracks nor ignores, and tracked ones that are no regular files: they are not sent. A directory
+    /// without a tracked file is named once, with a slash at its end; those of experiments are not named.
     pub left_out: Vec<String>,
 }
 
@@ -67,7 +69,13 @@ impl Sources {
                 Err(_) => continue, // deleted in the work tree
             };
         }
-        left_out.extend(git_files(&root, &["--others", "--exclude-standard"])?);
+        let others = ["--others", "--exclude-standard", "--directory", "--no-empty-directory"];
+        let is_of_experiments = |path: &String| path.split('/').any(|part| part == EXPERIMENTS);
+        left_out.extend(
+            git_files(&root, &others)?
+                .into_iter()
+                .filter(|path| !is_of_experiments(path)),
+        );
         Ok(Self {
             root,
             files: files.into_iter().collect(),

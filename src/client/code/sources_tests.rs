@@ -65,6 +65,21 @@ fn tracked_files_are_sent_and_untracked_ones_named_whatever_the_layout() {
     }
 }
 
+/// Seen: more than a thousand lines about the files of experiments.
+#[test]
+fn a_directory_that_is_not_sent_is_named_once_and_one_of_experiments_not_at_all() {
+    let files = [
+        "Cargo.toml",
+        "notes/one",
+        "notes/two",
+        "examples/a.yaml",
+        "examples/saved_experiments/a/x",
+        "saved_experiments/b/y",
+    ];
+    let dir = checkout("", &files, &["Cargo.toml", "examples/a.yaml"]);
+    assert_eq!(Sources::find(dir.path()).unwrap().left_out, ["notes/"]);
+}
+
 #[test]
 fn the_work_tree_counts_and_not_the_last_commit() {
     let dir = checkout("", &FILES, &["Cargo.toml", "src/main.rs", "src/new.rs"]);
