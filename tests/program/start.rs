@@ -259,7 +259,7 @@ fn a_server_is_looked_at_given_code_and_stopped_from_the_command_line() {
     let server = Running::start(&["--swarm-port", "0"]);
     let port = server.port();
     let (code, out, _) = asked(&["status"], port);
-    assert_eq!((code, out.as_str()), (0, "engine      ENGINE.OFFLINE\nstep        0\n"));
+    assert_eq!((code, out.as_str()), (0, "engine      ENGINE.OFFLINE\n"));
     let (code, out, _) = asked(&["status", "--json"], port);
     let status: serde_json::Value = serde_json::from_str(&out).unwrap();
     assert_eq!(
