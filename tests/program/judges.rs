@@ -40,7 +40,8 @@ fn train(dir: &Path, reward: &Value) -> Value {
         "ajet": {
             "experiment_name": "judged", "model": {"path": "builtin:tiny"},
             "data": {"train_batch_size": 4, "max_prompt_length": 64, "max_response_length": 16},
-            "rollout": {"num_repeat": 8},
+            // Answers must differ in length from the first batch on: at 1, a run in twenty met no such group early enough.
+            "rollout": {"num_repeat": 8, "temperature": 2.0},
             "trainer_common": {"optim": {"lr": 2e-3}, "use_kl_loss": false},
             "task_reader": {"type": "reverse_text", "reverse_text": {"tasks": 200, "validation_tasks": 16}},
             "engine": {"device": "cpu", "threads": 1},
