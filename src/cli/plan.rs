@@ -25,7 +25,7 @@ Examples:
   ajet-swarm plan --model ./my-model --gpu cpu")]
 pub struct Args {
     /// Model: a Hugging Face directory, a config.json, a .gguf file, a hub id in the cache, builtin:NAME, a known shape such
-    /// as qwen2.5-7b, or numbers: layers=32,hidden=4096,intermediate=14336,heads=32,kv_heads=8,vocabulary=128256[,tied].
+    /// as qwen2.5-7b, or numbers: `layers=32,hidden=4096,intermediate=14336,heads=32,kv_heads=8,vocabulary=128256[,tied]`.
     /// Default: the configuration's.
     #[arg(long, value_name = "MODEL")]
     model: Option<String>,

@@ -1,7 +1,7 @@
 //! One transformer driven by the Hugging Face `config.json`: configuration, weights, tokenizer, the differentiable
 //! forward pass and the kernels.
 //!
-//! [`config`] is the architecture, read from `config.json` (`config_json`) with the differences of `family`; [`load`]
+//! [`config`] is the architecture, read from `config.json` (`config_json`) with the differences of `family`; [`mod@load`]
 //! brings the weights and [`weights`] holds them, with adapters ([`lora`]). [`transformer`] is the forward pass of
 //! training on any device, made of [`ops`]; [`kernels`] computes on CPUs. [`tokenizer`] and [`chat_template`] are the
 //! text side. [`export`] and [`peft`] write models and adapters.
