@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The NEON kernels: compiles the crate for 64-bit Arm and runs the tests of kernels, sampling and backward passes under
+# The NEON kernels: compiles the crate for 64-bit Arm and runs the tests of kernels and of the forward pass under
 # qemu. The compiler, Arm's standard library and qemu come from a Debian of its own, in AARCH64_DIR (default
 # target/aarch64-check, about 3 GB), which the next run uses again.
 #
-# Usage: scripts/aarch64-check.sh [TEST_FILTER ...]     default: model::kernels inference:: train::backprop
+# Usage: scripts/aarch64-check.sh [TEST_FILTER ...]     default: model::kernels inference::forward_tests
 #
 # Needs root, and Debian's archive as this machine's apt knows it; debootstrap by apt where it is missing.
 set -euo pipefail
@@ -51,7 +51,7 @@ export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -cpu max -L /
 export CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc CXX_aarch64_unknown_linux_gnu=aarch64-linux-gnu-g++
 cargo test --lib --locked --target aarch64-unknown-linux-gnu -- "$@"
 CHECK
-[ $# -gt 0 ] || set -- model::kernels inference:: train::backprop
+[ $# -gt 0 ] || set -- model::kernels inference::forward_tests
 # In a mount namespace of its own, so that nothing stays mounted.
 unshare --mount bash -c 'mount -t proc proc "$0/proc" && mount --bind /dev "$0/dev" && exec chroot "$0" bash /check "$@"' \
   "$root" "$@"
