@@ -140,7 +140,7 @@ test('filters are in the address, so links lead to what one sees', async (t) => 
     [...rewards].sort((a, b) => Number(a) - Number(b)),
   );
   await visit(page, 'episodes?type=all&task=astropy__astropy-12001&q=client-2');
-  assert.match(await page.locator('.pager').innerText(), /\d+ match; 1 to 64 of 64 episodes/);
+  await page.locator('.pager', { hasText: /\d+ match; 1 to 64 of 64 episodes/ }).waitFor();
   await visit(page, 'training?q=seconds%2F&log=1&smooth=0.9');
   assert.equal(await page.locator('.metric:visible').count(), 3);
   await visit(page, 'tasks?only=none');
@@ -164,7 +164,7 @@ test('ten thousand episodes and a thousand steps of all metrics stay fluid', asy
   for (let at = 0; at < 4000; at += 400) await page.mouse.wheel(0, 400).then(() => page.waitForTimeout(50));
   const scrolling = await longest();
   await visit(page, 'episodes?type=all&offset=9900');
-  assert.match(await page.locator('.pager').innerText(), /9,901 to 10,000 of 10,000 episodes/);
+  await page.locator('.pager', { hasText: /9,901 to 10,000 of 10,000 episodes/ }).waitFor();
   const episodes = await longest();
   await visit(page, 'tasks');
   await page.waitForTimeout(2000);
@@ -229,18 +229,17 @@ for (const mode of ['offline', 'finished', 'booting', 'updating']) {
     const { page, problems } = await open(t, browser, other.base);
     for (const view of VIEWS.filter((view) => mode !== 'offline' || !view.startsWith('episode/'))) {
       await visit(page, view, other.base);
-      assert.ok((await page.locator('main').innerText()).trim().length > 20, view);
+      await page.waitForFunction(() => document.querySelector('main').innerText.trim().length > 20);
     }
     await visit(page, 'overview', other.base);
-    const text = await page.locator('main').innerText();
-    assert.match(
-      text,
-      {
-        offline: /Earlier runs, last swe_bench_qwen3_4b[^]*Start one: ajet-swarm roll/,
-        finished: /finished after 1,000 updates, .* ago[^]*ajet-swarm chat \/data\/saved_experiments/,
-        booting: /Booting for/, updating: /training on \d+ episodes/,
-      }[mode],
-    );
+    const said = {
+      offline: /Earlier runs, last swe_bench_qwen3_4b[^]*Start one: ajet-swarm roll/,
+      finished: /finished after 1,000 updates, .* ago[^]*ajet-swarm chat \/data\/saved_experiments/,
+      booting: /Booting for/,
+      updating: /training on \d+ episodes/,
+    }[mode];
+    // Some of it comes with a later answer of the server.
+    await page.locator('main', { hasText: said }).waitFor();
     assert.deepEqual(problems, []);
   });
 }
